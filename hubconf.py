@@ -5,7 +5,7 @@ from functools import partial as _partial
 from vit import load_model
 from vit.pretrained import entry_points as _entry_points
 
-dependencies = ["torch", "torchvision", "timm", "einops", "safetensors", "huggingface_hub", "PIL", "jinja2", "yaml"]
+dependencies = ["torch", "torchvision", "timm", "einops", "safetensors", "huggingface_hub", "PIL", "yaml"]
 
 for _name, _folder in _entry_points().items():
     globals()[_name] = _model = _partial(load_model, _folder.name)

@@ -14,6 +14,9 @@ from tiny import M, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints.formats.mae import DECODER
+from vit.checkpoints.formats.timm import ENCODER
+from vit.checkpoints.names import map_out
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
@@ -45,6 +48,14 @@ def timm_state(**settings: object) -> dict[str, Tensor]:
 
 def transformers_model(**settings: object) -> hf.ViTModel:
     return hf.ViTModel(hf.ViTConfig(**HUGGINGFACE | settings)).eval()
+
+
+def mae_state(model: MaskedAutoencoder) -> dict[str, Tensor]:
+    """The tensors of one of ours under the names of facebookresearch/mae."""
+    state = {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
+    tensors, unmapped = map_out((*ENCODER, *DECODER), state, model.encoder.config.channels)
+    assert not unmapped
+    return tensors
 
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,8 +13,7 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
-from vit.figures import save_figure
-from vit.report.pictures import draw_attention
+from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.settings import to_yaml
 from vit.training.callbacks import MetricsFile
@@ -49,7 +48,7 @@ def make_run(
         model={"class_token": class_token, "pos_embed": "learned"},
         reconstruct={"norm_pix_loss": classify},
         train={"objective": task},
-        run={"snapshots": snapshots, "dynamics_every": dynamics_every, "log_every": 1, "test_flip": classify},
+        run={"snapshots": snapshots, "dynamics_every": dynamics_every},
     )
     config = changed(config, **settings or {})
     parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
@@ -77,7 +76,5 @@ def make_run(
         measured = measure(run)
         write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
         if pictures:
-            draw_attention(run, place)
-            for stem, figure in run.objective.figures(run, measured).items():
-                save_figure(figure, folder / f"{stem}.png")
+            draw_pictures(run, place, measured)
     return folder

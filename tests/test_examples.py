@@ -8,6 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+from tiny import encoded, noise
+from torchvision.transforms.v2.functional import to_pil_image
+
+from vit import load_model
 from vit.runs import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,3 +33,42 @@ def test_track_callback_sends_every_line_of_metrics(tmp_path):
         rows = [(int(step), key, float(value)) for step, key, value in csv.reader(file)]
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert rows == [(line["step"], key, value) for line in lines for key, value in line.items()]
+
+
+def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
+    pictures = {}
+    for number, image in enumerate(noise(12, size=(32, 32))):
+        split = "test" if number > 7 else "train"
+        name = f"{split}/{('ape', 'bee')[number % 2]}/{number:02}"
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures[name] = to_pil_image(image)
+        pictures[name].save(path)
+    done = run_example("jpeg_copy.py", tmp_path / "images", tmp_path / "copy", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    copies = sorted((tmp_path / "copy").rglob("*.jpg"))
+    names = sorted(pictures)
+    assert [path.parent.relative_to(tmp_path / "copy") for path in copies] == [Path(name).parent for name in names]
+    for path, name in zip(copies, names, strict=True):
+        assert path.read_bytes() == encoded(pictures[name], "JPEG", quality=75, subsampling="4:2:0")
+    assert (tmp_path / "copy" / "train" / "ape" / "0003.jpg").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".cache", "copy", "images"]
+
+    again = run_example("jpeg_copy.py", tmp_path / "images", tmp_path / "copy", home=tmp_path)
+    assert again.returncode == 1
+    assert again.stderr.endswith("copy already exists; name another folder, or remove it first\n")
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_export_onnx_computes_what_the_model_does(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    done = run_example("export_onnx.py", "vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", home=tmp_path)
+    assert "differs from the model by at most" in done.stdout, done.stderr
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    model = load_model("vit-tiny-p4-cifar10-finetuned")
+    for batch in (1, 5):
+        images = torch.randn(batch, 3, 32, 32)
+        tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
+        torch.testing.assert_close(tokens, model(images), rtol=0, atol=1e-4)
+        torch.testing.assert_close(logits, model.forward_head(model(images)), rtol=0, atol=1e-4)

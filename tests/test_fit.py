@@ -24,7 +24,7 @@ from vit.training.distributed import Distributed
 from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
 
-CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
+CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
 TEST = PAIRS[:6]
 
@@ -255,6 +255,10 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         (("quickstart", "out", {"optim.betas": np.ones(2)}), r"optim.betas: \[1.0, 1.0\] cannot be used"),
         (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
         ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
+        (
+            (changed(CONFIG, run={"compile": True}), "out"),
+            "run.compile: 'True' cannot be used; it needs one of auto, on, off",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(arguments, words, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import torch
 from tiny import NORMALIZE, autoencoder, encoder
 
 import vit.pretrained
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
-from vit.checkpoints.native import content_hash
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.convert import convert_model
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder
 from vit.pretrained import FILES, shipped, shipped_models
@@ -116,47 +116,7 @@ def test_nothing_but_a_name_is_one(place):
             shipped(name)
 
 
-# --- as other libraries call it ------------------------------------------------------------------------------------------
-
-
-def same(one, other) -> bool:
-    ours, theirs = one.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
-
-
-def test_from_pretrained_is_load_model_of_a_kind(place):
-    for checkpoint in ("small-mae", place / "own" / "small-mae", str(place / "own" / "small-mae")):
-        whole = MaskedAutoencoder.from_pretrained(checkpoint)
-        assert same(whole, load_model(checkpoint))
-        alone = VisionTransformer.from_pretrained(checkpoint)
-        assert same(alone, whole.encoder)
-        assert alone.origin.normalize.mean == whole.origin.normalize.mean == NORMALIZE.mean
-    assert VisionTransformer.from_pretrained("small-classifier", image_size=16).config.image_size == (16, 16)
-    with pytest.raises(CheckpointError, match="small-classifier holds a VisionTransformer, no MaskedAutoencoder"):
-        MaskedAutoencoder.from_pretrained("small-classifier")
-    with pytest.raises(CheckpointError, match="no checkpoint at small-mea"):
-        VisionTransformer.from_pretrained("small-mea")
-
-
-@pytest.mark.parametrize("kind", [MaskedAutoencoder, VisionTransformer])
-def test_save_pretrained_writes_the_model_as_it_is_now(kind, place):
-    model = kind.from_pretrained("small-mae")
-    before = content_hash(model)
-    with torch.no_grad():
-        model.encoder.norm.bias += 1  # as after some training of one's own
-    model.save_pretrained("mine")
-    again = kind.from_pretrained("mine")
-    assert same(again, model)
-    assert again.origin.class_names == model.origin.class_names == ("dark", "light")
-    assert content_hash(again) != before  # else figures of the old weights would pass for its own
-    with pytest.raises(CheckpointError, match="exists"):
-        model.save_pretrained("mine")
-    with pytest.raises(CheckpointError, match="not loaded by load_model"):
-        encoder(image_size=SIZE).save_pretrained("fresh")
-
-
 def test_models_are_light_of_other_libraries(monkeypatch):
-    """The methods import what they need when they are called."""
     for name in list(sys.modules):
         if name.partition(".")[0] in ("timm", "huggingface_hub", "transformers"):
             monkeypatch.setitem(sys.modules, name, None)  # importing it is an error

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.__main__ import bench_parser
+from studies import STUDIES
+from studies.__main__ import study_parser, study_settings
 from vit.cli.options import read_options
-from vit.cli.study import study_settings
-from vit.settings import parse_train_command, split_settings
-from vit.studies import STUDIES
+from vit.settings import parse_train_command
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -94,7 +95,7 @@ def test_every_name_of_the_api_page_is_there():
 
 
 def commands(text: str, begin: str) -> list[list[str]]:
-    """The lines of `text` that begin so and call train.py or vit, in words; continued lines joined, remarks left out."""
+    """The lines of `text` that begin so and call a program of ours, in words; continued lines joined, remarks left out."""
     lines = re.sub(r"\\\n[# ]*", "", text).splitlines()
     called = [line.removeprefix(begin).partition("  #")[0] for line in lines if line.startswith(begin)]
     called = [
@@ -103,13 +104,17 @@ def commands(text: str, begin: str) -> list[list[str]]:
     return [
         shlex.split(re.sub(r"(\w)\|[\w|-]+", r"\1", re.sub(r" (PLAIN|SETTINGS?)\b", "", line)))
         for line in called
-        if re.match("(python train.py|vit) ?", line)
+        if re.match("(python train.py|python -m (studies|bench)|vit) ?", line)
     ]
 
 
 COMMANDS = [
     *(words for page in PAGES.values() for words in commands(page, "    ")),
-    *(words for file in sorted(ROOT.glob("configs/**/*.yaml")) for words in commands(file.read_text(), "#   ")),
+    *(
+        words
+        for file in sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("studies/configs/*.yaml")])
+        for words in commands(file.read_text(), "#   ")
+    ),
 ]
 
 
@@ -123,14 +128,17 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     if words[:2] in (["python", "train.py"], ["vit", "train"]):
         assert parse_train_command(words[2:]).out.parts[0] == "runs"
         return
+    if words[:3] == ["python", "-m", "bench"]:
+        bench_parser().parse_args(words[3:])
+        return
+    if words[:3] == ["python", "-m", "studies"]:
+        options, settings = study_parser().parse_known_args(words[4:])
+        for study in STUDIES if words[3] in ("all", "NAME") else [words[3]]:
+            study_settings(study, options, settings)
+        return
     _, name, *argv = words
     module = import_module(f"vit.cli.{name}")
-    if name == "study":
-        settings, (asked, *rest) = split_settings(argv)
-        for study in STUDIES if asked in ("all", "NAME") else [asked]:
-            (options,) = read_options("vit study", [study, *rest], *module.OPTIONS)
-            study_settings(study, options.quick, settings)
-    elif name == "data":
+    if name == "data":
         module.parse(argv)
     else:
         groups, argv = (module.COMMANDS[argv[0]].OPTIONS, argv[1:]) if name == "checkpoint" else (module.OPTIONS, argv)
@@ -139,15 +147,8 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
 
 def test_commands_are_found():
     assert len(COMMANDS) > 100
-    assert {words[1] for words in COMMANDS} >= {
-        "train.py",
-        "attention",
-        "evaluate",
-        "compare",
-        "study",
-        "bench",
-        "checkpoint",
-    }
+    assert {words[1] for words in COMMANDS} >= {"train.py", "attention", "evaluate", "compare", "checkpoint"}
+    assert {words[2] for words in COMMANDS if words[1] == "-m"} == {"studies", "bench"}
 
 
 def test_what_can_be_read_in_an_evening_is_as_long_as_it_says():
@@ -259,12 +260,14 @@ def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_a
     assert f"- [{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
     assert f"## [{question}]({name}/answer.md)\n\n{sentence}\n" in QUESTIONS
     assert len(numbers(sentence)) <= 1
-    (row,) = [part for part in QUESTIONS.split("\n## ") if f"\n    vit study {name} --out studies\n" in part]
+    (row,) = [part for part in QUESTIONS.split("\n## ") if f"\n    python -m studies {name}\n" in part]
     assert (folder / re.search(rf"!\[.*\]\({name}/([^)]+)\)", row)[1]).is_file()
     assert row.startswith(f"[{question}]")
     assert not figures_that_are_missing(row, page)
     assert len(prose_of(page).split()) <= 350
     assert "*How to read it:*" in page
+    code = f"studies/{name.replace('-', '_')}.py"
+    assert f"[{code}](../../../{code})" in page
     pictures = re.findall(r"\]\((\w+\.png)\)", page)
     assert pictures
     assert sorted(pictures) == sorted(path.name for path in folder.glob("*.png"))

@@ -76,7 +76,7 @@ def test_docker_is_called_with_what_there_is(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_is_there(page):
     text = (ROOT / page).read_text()
-    files = [ROOT / name for name in re.findall(r"`((?:vit|tests|docs|configs|notebooks)/[\w/.]*)`", text)]
+    files = [ROOT / name for name in re.findall(r"`((?:vit|tests|docs|configs|notebooks|examples)/[\w/.]*)`", text)]
     assert [path for path in files if not path.exists()] == []
     extras = {name for some in re.findall(r"'\.\[([\w,]+)\]'", text) for name in some.split(",")}
     assert extras <= set(PROJECT["optional-dependencies"])

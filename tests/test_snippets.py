@@ -10,10 +10,11 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from small import mae_state
 from tiny import without_pictures
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from vit.checkpoints import convert_model, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.config import ObjectiveInfo
 from vit.training.dynamics import QUANTITIES
 
@@ -78,7 +79,7 @@ def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reader")
     Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
     model = load_model("vit-tiny-p4-cifar10")
-    convert_model(model, "mae", place / "mae_pretrain_vit_base.pth")
+    torch.save({"model": mae_state(model)}, place / "mae_pretrain_vit_base.pth")
     save_model(place / "runs" / "quickstart", model, model.origin.normalize)
     (place / "path" / "to" / "the").mkdir(parents=True)
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)

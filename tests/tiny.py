@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import resource
 from collections.abc import Iterable, Iterator
@@ -29,10 +28,10 @@ from vit.config import (
     ViTConfig,
 )
 from vit.data import Dataset, ImageSet
-from vit.data.augment import Normalization
 from vit.data.images import content_hash
 from vit.device import Compute
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 M = TypeVar("M", bound=nn.Module)
@@ -46,7 +45,7 @@ CPU = Compute(torch.device("cpu"))
 RECONSTRUCT = Config(
     augment=AugmentConfig(crop_scale=(0.5, 1.0)),
     model=TINY,
-    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, min_lr=1e-5),
+    optim=OptimConfig(blr=0.02, warmup_epochs=0.5),
     train=TrainConfig(epochs=2, batch_size=8, precision="fp32"),
     run=RunConfig(device="cpu"),
 )
@@ -95,20 +94,6 @@ def without_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("pictures.draw_pictures", "page.write_report"):
             patch.setattr(f"vit.report.{name}", lambda *_: None)
-        yield
-
-
-@contextmanager
-def without_charts() -> Iterator[None]:
-    """Pages about runs are written with a dot for each of their charts, which take long to draw."""
-    dots = (
-        base64.b64encode(encoded(Image.new("RGB", (1, 1), colour), "PNG")).decode() for colour in ("white", "black")
-    )
-    light, dark = (f"data:image/png;base64,{dot}" for dot in dots)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("page", "pictures"):
-            charts = f"vit.report.{module}.in_both_themes"
-            patch.setattr(charts, lambda figure, alt, dpi=0: {"light": light, "dark": dark, "alt": alt})
         yield
 
 

@@ -12,16 +12,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache, wraps
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from vit.errors import UserError
 
-Source = Literal["cifar10", "cifar100", "folder", "scenes", "hf", "dataset"]
-BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "hf", "dataset"))
+Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
+BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
@@ -51,16 +50,7 @@ OBJECTIVES = {
     "reconstruct": ObjectiveInfo(("mask", "reconstruct")),
     "classify": ObjectiveInfo(("classify",), labels=True),
 }
-"""The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def kept_until_registered(build: F) -> F:
-    """Cache what a function makes of the settings' types, until an objective is added to the registry: that changes them."""
-    kept = cache(lambda objectives, *args, **options: build(*args, **options))
-    return wraps(build)(lambda *args, **options: kept(tuple(OBJECTIVES), *args, **options))  # type: ignore[return-value]
+"""The registry of objectives; `vit.training.objectives` has a module of the same name for each. Register before parsing."""
 
 
 class ConfigError(UserError, ValueError):
@@ -88,13 +78,11 @@ def ranges_of(hint: Any) -> list[Range]:
     return [extra for extra in extras if isinstance(extra, Range)]
 
 
-@kept_until_registered  # annotations are text, and to read it for every section anew takes longer than all checks
-def _types_of(section: type) -> dict[str, tuple[Any, str, list[Range]]]:
-    """Return the type of each setting of a section, also in words, and the ranges stated in it."""
-    ranged = get_type_hints(section, include_extras=True)
-    return {
-        name: (hint, type_in_words(hint), ranges_of(ranged[name])) for name, hint in get_type_hints(section).items()
-    }
+@cache  # annotations are text, and to read it for every section anew takes longer than all checks
+def _ranges_by_name(section: type) -> dict[str, list[Range]]:
+    """Return the ranges stated in the types of a section's settings."""
+    hints = get_type_hints(section, include_extras=True)
+    return {name: ranges_of(hint) for name, hint in hints.items()}
 
 
 Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
@@ -106,51 +94,11 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
-TYPES = {
-    int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
-    tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
-}  # fmt: skip
-"""The types of values, in words and as in the help."""
-
-
-def in_words(
-    types: Iterable[Any],
-    names: Mapping[Any, str],
-    comma: str = ", ",
-    last: str = " or ",
-    show: Callable[[Any], str] = str,
-) -> str:
-    """Return types in words; `show` writes each choice of a Literal."""
-    kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
-    words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
-    return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
-
-
-def type_in_words(hint: Any) -> str:
-    """Return the type of a setting in words."""
-    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
-
-
-def fits_type(value: object, hint: Any) -> bool:
-    """Whether a value has the type of a setting; not a class derived from it, which config.yaml cannot hold, e.g. NumPy's."""
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, UnionType):
-        return any(fits_type(value, part) for part in parts)
-    if kind is Literal:
-        return value in parts
-    if kind in (list, tuple):
-        if not isinstance(value, list | tuple):
-            return False
-        parts = parts * len(value) if kind is list else parts
-        return len(value) == len(parts) and all(map(fits_type, value, parts))
-    return type(value) in {kind, int if kind is float else kind} if kind in TYPES else isinstance(value, kind)
-
-
 class Section:
-    """Checks its settings on creation: the type and its range, null only where allowed, finite numbers.
+    """Checks the ranges of its settings on creation: null only where allowed, numbers finite and in their range.
 
-    Commands' options are checked too; they have no section, and messages name them as on the command line.
+    The types are the parser's to check (`vit.settings`). Commands' options are checked too; they have no section, and messages
+    name them as on the command line.
     """
 
     section = ""
@@ -159,22 +107,20 @@ class Section:
         cls.section = section
 
     def __post_init__(self) -> None:
-        types = _types_of(type(self))  # type: ignore[arg-type]  # a class has a hash, whatever mypy makes of its instances
+        ranges = _ranges_by_name(type(self))  # type: ignore[arg-type]  # a class has a hash, which mypy denies
         for item in fields(self):  # type: ignore[arg-type]
-            hint, words, ranges = types[item.name]
             key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
             value = getattr(self, item.name)
-            allowed = "leave the key out for its default"
-            _require(value is not None or "None" in str(item.type), key, value, allowed)
-            _require(fits_type(value, hint), key, value, words)
-            numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
-            for number in numbers:
-                finite = not isinstance(number, float) or math.isfinite(number)
-                _require(finite, key, number, "a finite number is needed")
-                countable = not isinstance(number, int) or number < 2**64
-                _require(countable, key, number, "a whole number below 2**64 is needed")
-            for stated in ranges:
-                for number in numbers:
+            if value is None:
+                _require("None" in str(item.type), key, value, "leave the key out for its default")
+                continue
+            # a range holds for each number of a list
+            for number in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(number, float):
+                    _require(math.isfinite(number), key, number, "a finite number is needed")
+                if isinstance(number, int):
+                    _require(number < 2**64, key, number, "a whole number below 2**64 is needed")
+                for stated in ranges[item.name]:
                     _require(stated.holds(number), key, number, stated.allowed)
 
 
@@ -183,15 +129,13 @@ class DataConfig(Section, section="data"):
     """Where the images come from, and which of them are used."""
 
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, a Hugging Face data set, or (dataset) the
-    data passed to vit.fit"""
+    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the data passed to vit.fit"""
     root: str = "data"
-    """folder that holds (or receives) CIFAR's archive, or your folder of images; source hf: the data set's name on the hub,
-    or a folder written by save_to_disk"""
+    """folder that holds (or receives) CIFAR's archive, or your folder of images"""
     name: str = ""
     """name of the data in outputs; empty: the source's own"""
     download: bool = True
-    """download CIFAR if it is not in data.root; source hf: whatever is not in its cache"""
+    """download CIFAR if it is not in data.root"""
     fallback: Literal["stop", "scenes"] = "stop"
     """if CIFAR is not on disk and cannot be downloaded: stop, or warn and train on Scenes"""
     limit: NonNegative = 0
@@ -212,7 +156,7 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.
 
     Args:
-        data: a name in BUILT_IN, a folder of images, or hf: and the name of a Hugging Face data set.
+        data: a name in BUILT_IN, or a folder of images.
         root: folder that holds (or receives) the archive of a built-in data set.
 
     Raises:
@@ -220,8 +164,6 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """
     if data in BUILT_IN:
         return {"source": data, "root": root}
-    if data.startswith("hf:"):
-        return {"source": "hf", "root": data.removeprefix("hf:")}
     if not os.path.isdir(os.path.expanduser(data)):
         is_file = ": it is a file; give the folder that it is in" if os.path.isfile(os.path.expanduser(data)) else ""
         raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}")
@@ -236,10 +178,6 @@ class AugmentConfig(Section, section="augment"):
     """resized: a random part, resized to the full image; pad: the image, shifted within a padded border"""
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
-    crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
-    """crop resized: smallest and largest width / height, relative to that of model.image_size"""
-    crop_padding: NonNegative = 4
-    """crop pad: width of the border, in pixels of the model's input (of the image, if that is smaller)"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1
@@ -249,9 +187,8 @@ class AugmentConfig(Section, section="augment"):
     grayscale: Probability = 0.0
     """probability of turning a view grey"""
     rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
-    """RandAugment: operations drawn per image, each applied with probability 1/2; e.g. 2 for fine-tuning; 0: off"""
-    rand_magnitude: Annotated[float, Range("from 0 to 10", lambda x: 0 <= x <= 10)] = 9.0
-    """their mean strength, out of 10"""
+    """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of 10; e.g. 2 for fine-tuning;
+    0: off"""
     erasing: Probability = 0.0
     """probability of covering a random rectangle with one colour (random erasing)"""
     shuffle: Literal["none", "within", "across"] = "none"
@@ -262,8 +199,6 @@ class AugmentConfig(Section, section="augment"):
         super().__post_init__()
         low, high = scale = self.crop_scale
         _require(0 < low <= high <= 1, "augment.crop_scale", scale, "two shares, 0 < low <= high <= 1")
-        low, high = ratio = self.crop_ratio
-        _require(0 < low <= high, "augment.crop_ratio", ratio, "two ratios, 0 < low <= high")
 
 
 @dataclass(frozen=True)
@@ -341,27 +276,41 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig(ViTConfig, Section, section="model"):
+class ModelConfig(Section, section="model"):
     """The encoder, the decoder, and which of their parts learn."""
 
     init: str = ""
     """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, unless given one by one"""
-    image_size: int | tuple[int, int] = 32  # type: ignore[assignment]
+    image_size: int | tuple[int, int] = 32
     """pixels: one number for squares, or [height, width]; other images are cropped to that shape and resized"""
-    patch_size: int | tuple[int, int] = 4  # type: ignore[assignment]
+    patch_size: int | tuple[int, int] = 4
     """pixels: one number for squares, or [height, width]; divides the image"""
-    channels: ClassVar[int] = 3  # type: ignore[misc]  # not a setting: the data decides
-    num_classes: ClassVar[int] = 0  # type: ignore[misc]  # likewise
-    embed_dim: int | None = None  # type: ignore[assignment]
+    embed_dim: int | None = None
     """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
-    depth: int | None = None  # type: ignore[assignment]
+    depth: int | None = None
     """number of the encoder's blocks; null: the preset's"""
-    num_heads: int | None = None  # type: ignore[assignment]
+    num_heads: int | None = None
     """attention heads per block; null: the preset's"""
+    mlp_ratio: float = 4.0
+    """hidden width of the MLPs / width of the tokens"""
+    class_token: bool = True
+    """put a class token before the patches"""
+    registers: NonNegative = 0
+    """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "sincos"
     """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are always fixed)"""
+    qkv: Literal["linear", "identity"] = "linear"
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three matrices"""
+    qkv_bias: bool = True
+    """give the three maps a bias"""
+    layer_scale: float | None = None
+    """initial value of a learned scale on each residual branch of the encoder; null: none"""
+    drop_path: BelowOne = 0.0
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly from 0 at the first"""
+    global_pool: Literal["avg", "token"] = "avg"
+    """what a classifier reads: the mean of the patches, or the class token"""
     decoder_dim: int | None = None
     """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
     decoder_depth: int | None = None
@@ -418,10 +367,24 @@ class ModelConfig(ViTConfig, Section, section="model"):
 
     def vit_config(self, **derived: Any) -> ViTConfig:
         """Return the encoder's architecture; `derived` is what the data decides: channels, num_classes."""
-        settings = {item.name: getattr(self, item.name) for item in fields(ViTConfig)}
-        sizes = {"image_size": self.image_size_2d, "patch_size": self.patch_size_2d}
-        widths = {key: self.dimensions[key] for key in ("embed_dim", "depth", "num_heads")}
-        return ViTConfig(**settings | sizes | widths | derived)
+        dimensions = self.dimensions
+        settings: dict[str, Any] = {
+            "image_size": self.image_size_2d,
+            "patch_size": self.patch_size_2d,
+            "embed_dim": dimensions["embed_dim"],
+            "depth": dimensions["depth"],
+            "num_heads": dimensions["num_heads"],
+            "mlp_ratio": self.mlp_ratio,
+            "class_token": self.class_token,
+            "registers": self.registers,
+            "pos_embed": self.pos_embed,
+            "qkv": self.qkv,
+            "qkv_bias": self.qkv_bias,
+            "layer_scale": self.layer_scale,
+            "drop_path": self.drop_path,
+            "global_pool": self.global_pool,
+        }
+        return ViTConfig(**settings | derived)
 
     def decoder_config(self) -> DecoderConfig:
         """Return the decoder's architecture; its blocks are like the encoder's."""
@@ -495,8 +458,6 @@ class OptimConfig(Section, section="optim"):
     """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's learning rate"""
     blr: PositiveFloat = 1.5e-4
     """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
-    min_lr: NonNegativeFloat = 0.0
-    """learning rate at the end"""
     warmup_epochs: NonNegativeFloat = 1.0
     """epochs of warm-up"""
     cooldown: Share = 1.0
@@ -521,8 +482,8 @@ class OptimConfig(Section, section="optim"):
 class TrainConfig(Section, section="train"):
     """What is learned, and for how long."""
 
-    objective: Literal[*OBJECTIVES] = "reconstruct"  # type: ignore[valid-type]
-    """fill in hidden patches (pretraining), or classify images (fine-tuning, or from scratch)"""
+    objective: str = "reconstruct"
+    """reconstruct: fill in hidden patches (pretraining); classify: classify images (fine-tuning, or from scratch)"""
     epochs: Positive = 100
     """passes over the training images"""
     batch_size: Positive = 256
@@ -531,6 +492,10 @@ class TrainConfig(Section, section="train"):
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """number format of matrix products; auto: on a GPU bf16 if it has it, on a CPU the faster one, timed at the start"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.objective in OBJECTIVES, "train.objective", self.objective, f"one of {', '.join(OBJECTIVES)}")
 
 
 @dataclass(frozen=True)
@@ -549,8 +514,6 @@ class RunConfig(Section, section="run"):
     """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
     save_every: Positive = 500
     """steps between checkpoints"""
-    log_every: NonNegative = 0
-    """steps between lines of metrics.jsonl; 0: a fiftieth of the run's steps, from 1 to 10"""
     snapshots: NonNegative = 0
     """copies of the weights to keep, in half precision, more of them early in the run: for films and sliders"""
     dynamics_every: NonNegative = 0
@@ -559,14 +522,12 @@ class RunConfig(Section, section="run"):
     """epochs between measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
     knn_images: NonNegative = 50_000
     """pretraining: training images that k-NN searches for neighbours, spread evenly; 0: all"""
-    test_flip: bool = False
-    """classification: also measure on images together with their mirror images, reported separately"""
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip install -e '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
-        """Return `log_every`, or the value chosen for a run of `total_steps`."""
-        return self.log_every or min(max(total_steps // 50, 1), 10)
+        """Return the steps between lines of metrics.jsonl: a fiftieth of a run of `total_steps`, from 1 to 10."""
+        return min(max(total_steps // 50, 1), 10)
 
 
 @dataclass(frozen=True)
@@ -610,17 +571,11 @@ class Config:
         # settings that would do nothing, or use the test images too early
         once = "test images are used once, at the end; hold out training images with data.val_size"
         require(not run.val_every or data.val_size > 0, "run.val_every", once)
-        for owner, info in OBJECTIVES.items():
-            for section in [name for name in info.sections if name not in objective.sections]:
-                for item in fields(getattr(self, section)):
-                    unset = getattr(getattr(self, section), item.name) == item.default
-                    require(unset, f"{section}.{item.name}", f"it only applies to train.objective {owner}")
         fewer = "pretraining needs none; data.limit takes fewer images"
         require(data.labels == 1 or objective.labels, "data.labels", fewer)
         require(
             self.augment.views == 1 or not objective.labels, "augment.views", "several views only apply to pretraining"
         )
-        require(not run.test_flip or objective.labels, "run.test_flip", "it only applies to train.objective classify")
 
     @property
     def images_per_step(self) -> int:

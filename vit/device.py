@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -132,10 +134,25 @@ def fault_of_compiler(device: torch.device) -> str:
     return ""
 
 
-def cache_on_device(images: Tensor, device: torch.device) -> Tensor:
+class Images(Protocol):
+    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.images.Rows`."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, numbers: int | slice | Tensor, /) -> Tensor: ...
+
+
+def cache_on_device(images: Images, device: torch.device) -> Images:
     """Move all images to a GPU if they take less than a quarter of its free memory; else return them as they are."""
-    if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 4:
-        return images.to(device)
+    nbytes = math.prod(images.shape)
+    if device.type == "cuda" and nbytes < torch.cuda.mem_get_info(device)[0] / 4:
+        return images[:].to(device)
     return images
 
 

@@ -18,7 +18,6 @@ from vit.attention import MultiHeadSelfAttention
 from vit.config import ViTConfig
 from vit.masking import Mask, keep_visible
 from vit.patches import PatchEmbed, patchify, position_table
-from vit.pretrained import Pretrained
 
 
 @contextmanager
@@ -143,7 +142,7 @@ class Block(nn.Module):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))), chance2)
 
 
-class VisionTransformer(Pretrained, nn.Module):
+class VisionTransformer(nn.Module):
     """Map images to tokens; with a mask, embed and see only the visible patches.
 
     Args:
@@ -155,7 +154,6 @@ class VisionTransformer(Pretrained, nn.Module):
         origin: where a loaded model came from (`vit.checkpoints.Origin`).
     """
 
-    part = "encoder"
     decoder: None = None
     origin: Any = None
 

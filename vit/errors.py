@@ -25,6 +25,22 @@ class UserError(Exception):
         super().__init__(one_line(message))  # file names and other libraries' messages may have several
 
 
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
+
+    def __init__(self, message: str):
+        line = one_line(message)
+        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may be of any length
+
+
+class DataError(UserError):
+    """Data that cannot be used; the message is one line: what, where, what to do."""
+
+
+class UnreadableImage(DataError):  # noqa: N818 - its state, not a mistake
+    """An image file that cannot be decoded, where it was not asked to leave such files out."""
+
+
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
     """Do `work` and return its exit code; errors that the user can fix become one line on stderr.
 

@@ -9,17 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from vit.config import MOST_PIXELS
-from vit.errors import UserError, one_line
+from vit.errors import CheckpointError
 
 _NUMBERS = {"channels": (1, 4096), "num_classes": (0, 10_000_000), "num_heads": (1, 4096), "decoder_heads": (1, 4096)}
-
-
-class CheckpointError(UserError):
-    """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
-
-    def __init__(self, message: str):
-        line = one_line(message)
-        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may be of any length
 
 
 @dataclass(frozen=True)

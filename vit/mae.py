@@ -15,7 +15,6 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import Block, VisionTransformer, init_weights
 from vit.masking import Mask, restore_order, take
 from vit.patches import position_table
-from vit.pretrained import Pretrained
 
 
 class MaskedDecoder(nn.Module):
@@ -79,7 +78,7 @@ class MaskedDecoder(nn.Module):
         return self.pred(self.norm(self.blocks[-1](x, queries=hidden)))  # (B, L - K, P)
 
 
-class MaskedAutoencoder(Pretrained, nn.Module):
+class MaskedAutoencoder(nn.Module):
     """Encoder and decoder. `forward` encodes or, given a mask, fills in patches; `loss` measures how well. Both are pure.
 
     Args:

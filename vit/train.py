@@ -1,7 +1,7 @@
 """A whole run: set up, train, finish.
 
-The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, snapshots/, model.safetensors,
-config.json and summary.json; run.dynamics_every adds dynamics.jsonl. `vit train` adds the pictures and report.html.
+The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json and
+summary.json; run.dynamics_every adds dynamics.jsonl. `vit train` adds the pictures and report.html.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, ConfigError, flat_settings, spelled
+from vit.config import Config, ConfigError, flat_settings
 from vit.data import DataError, Dataset, load_data
 from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
 from vit.mae import Model
-from vit.runs import aligned, read_metrics, summary_lines
-from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
+from vit.metrics import aligned, summary_lines
+from vit.runs import read_metrics
+from vit.settings import (
+    TrainCommand,
+    build_sections,
+    config_of_run,
+    read_config,
+    refuse_conflicts,
+    to_yaml,
+    train_command,
+)
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
@@ -155,22 +164,25 @@ def read_command(
     Raises:
         ConfigError: the settings cannot be used.
     """
-    if isinstance(config, Config):
-        if out is None or settings:
-            ways = "a Config holds all settings and needs a folder: fit(config, out)"
-            raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
-        out = Path(os.path.expanduser(out))
-        usual = flat_settings(Config().to_dict())
-        given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
-        if resume:  # what followed from model.init when the run began
-            saved = read_config(config_of_run(out))
-            follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
-            config = replace(config, model=replace(config.model, **follows))
-            refuse_conflicts(config, saved, out, config.train.epochs)
-        return TrainCommand(config, out, resume, given=given)
-    words = {key: value if isinstance(value, str) else spelled(value) for key, value in settings.items()}
-    argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
-    return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
+    if not isinstance(config, Config):
+        return train_command([str(config)], settings, out, resume)
+    if out is None or settings:
+        argument = "settings" if settings else "out"
+        raise ConfigError(f"{argument}: a Config holds all settings and needs a folder: fit(config, out)")
+    out = Path(os.path.expanduser(out))
+
+    # the settings that differ from their defaults count as given; their types are checked as a file's are
+    defaults = flat_settings(Config().to_dict())
+    given = {key: value for key, value in flat_settings(config.to_dict()).items() if value != defaults[key]}
+    build_sections([], given)
+
+    # what followed from model.init when the run began
+    if resume:
+        saved = read_config(config_of_run(out))
+        follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
+        config = replace(config, model=replace(config.model, **follows))
+        refuse_conflicts(config, saved, out, config.train.epochs)
+    return TrainCommand(config, out, resume, given=frozenset(given))
 
 
 def set_up(
@@ -237,7 +249,6 @@ def set_up(
         folder.begin(settings)
     elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
         write_text(folder.config, settings)
-    folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     validation = Validation(stop)
@@ -268,9 +279,8 @@ def announce(run: Run, folder: RunFolder) -> None:
     warn(run.data)
     parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
     patches = f"{rows * columns} patches ({rows} x {columns}) of {' x '.join(map(str, run.config.model.patch_size_2d))} pixels"
-    learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
     print(f"data     {one_line(run.data.description)}")
-    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; it learns {learns}")
+    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {run.config.train.objective}")
     print(f"compute  {describe_compute(run)}")
     if run.compute.device.type == "cpu":
         print(f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import pickle
 import random
 import shutil
@@ -17,14 +16,13 @@ import timm
 import torch
 import yaml
 from safetensors.torch import save_file
-from tiny import RECONSTRUCT, Payload, changed, noise, save_images, without_charts
+from tiny import RECONSTRUCT, Payload, changed, noise, save_images
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import Config, ConfigError
-from vit.load_options import CheckpointError
-from vit.runs import READ, check_manifest
+from vit.errors import CheckpointError
 from vit.settings import parse_train_command
 
 pytestmark = pytest.mark.slow
@@ -88,9 +86,8 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.mark.tries(12)
-def test_damage_of_any_file_of_a_run_is_found(battery, finished):
+def test_damage_of_any_file_of_a_run_is_one_line_and_of_its_weights_found(battery, finished):
     names = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file() and path.stat().st_size)
-    kept = json.loads((finished / "manifest.json").read_text())["sha256"]
 
     def attempt(draw: random.Random) -> str:
         with tempfile.TemporaryDirectory() as place:
@@ -101,13 +98,10 @@ def test_damage_of_any_file_of_a_run_is_found(battery, finished):
             (folder / name).write_bytes(after)
             if after == before:
                 return ""
-            if name.as_posix() in kept and check_manifest(folder) != [f"{name.as_posix()} has changed"]:
-                return f"{name}: vit verify does not see it"
             for argv in (["report", folder, "--out", folder / "page.html"], ["compare", folder]):
-                with without_charts():
-                    code, problem = command(*argv)
-                if problem or (not code and str(name) in READ):
-                    return f"{name}: {problem or f'{argv[0]} uses it'}"
+                _, problem = command(*argv)
+                if problem:
+                    return f"{name}: {problem}"
             if name.name in ("model.safetensors", "config.json"):
                 try:
                     found = load_model((folder / name).parent)

@@ -28,22 +28,18 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how far a process has come, and who is its child"),
 ]
-TINY = "--decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
-    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png --export folder",
-    "bench": f"--preset micro {TINY}",
-    "checkpoint": "export {place}/run --to torch-export --out model.pt2",
+    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png",
+    "checkpoint": "convert {place}/run --to timm --out model",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
     "embed": "{place}/run {place}/images --out features.npz",
     "attention": "{place}/run {place}/images/test --count 2 --film --out look",
     "explore": "{place}/run {place}/images/test --count 2 --out page.html",
     "evaluate": "{place}/run {place}/images --out evaluation",
-    "verify": "{place}/run",
     "report": "{place}/run --out page.html",
-    "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint {place}/run --out studies",
-    "compare": "{place}/run --plot runs.png",
+    "compare": "{place}/run",
 }
 """A line of each command, which takes a few seconds. What it writes lies in its working folder."""
 CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIGTERM}}

@@ -19,7 +19,7 @@ from PIL import Image
 from tiny import CLASSIFY, RECONSTRUCT, changed, dataset, encoded, noise, without_pictures
 
 from vit.data.folder import load_folder
-from vit.data.images import DataError
+from vit.errors import DataError
 from vit.training.loop import train_steps
 from vit.training.run import setup
 

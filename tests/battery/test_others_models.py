@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from transformers.models.auto import modeling_auto
 
 from vit.checkpoints import load_model
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLOSE = 1e-4  # of activations of order 1, by other orders of summing

@@ -1,4 +1,4 @@
-"""`vit bench` as a whole: what it prints, what it writes, what it refuses."""
+"""`python -m bench` as a whole: what it prints, what it writes, what it refuses."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import re
 import numpy as np
 import pytest
 
-import vit.bench.report
-import vit.bench.scaling
-from vit.cli import main
+import bench.report
+import bench.scaling
+from bench.__main__ import main
 
-SMALL = """bench --preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --device cpu --threads 1
+SMALL = """--preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --device cpu --threads 1
     --decoder-dim 24 --decoder-depth 1 --decoder-heads 2"""
 
 
 @pytest.mark.slow
 def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     few = ("products in bf16", "products in fp32", "freed memory given back to the system", "torch.compile")
-    monkeypatch.setattr(vit.bench.report, "missing_for_compile", lambda device: "a compiler")  # so it is left out
-    monkeypatch.setattr(vit.bench.report, "ABLATIONS", {name: vit.bench.report.ABLATIONS[name] for name in few})
+    monkeypatch.setattr(bench.report, "missing_for_compile", lambda device: "a compiler")  # so it is left out
+    monkeypatch.setattr(bench.report, "ABLATIONS", {name: bench.report.ABLATIONS[name] for name in few})
     axes = {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))}
-    monkeypatch.setattr(vit.bench.report, "AXES", axes)
-    monkeypatch.setattr(vit.bench.scaling, "AXES", axes)
-    plot = tmp_path / "scaling.svg"
-    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json"]) == 0
-    out, printed = capsys.readouterr()
+    monkeypatch.setattr(bench.report, "AXES", axes)
+    monkeypatch.setattr(bench.scaling, "AXES", axes)
+    plot, written = tmp_path / "scaling.svg", tmp_path / "report.json"
+    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(written)]) == 0
+    printed = capsys.readouterr().out
 
     # The step
-    report = json.loads(out)
+    report = json.loads(written.read_text())
     (step,) = report["steps"]
     ours, whole, ceiling, *ablated = step["contestants"].values()
     assert ceiling["job"]["contestant"] == "ceiling"
@@ -62,3 +62,29 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert all(seconds > 0 for axis in scaling.values() for seconds in axis["seconds"])
     assert printed.count("/ 1.00") == 2
     assert "<svg" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--patch 5", "model.patch_size"),
+        ("--patch 0", "--patch: '0' cannot be used; 1 or more"),
+        ("--mask-ratio 1", "--mask-ratio: '1' cannot be used; from 0 to below 1"),
+        ("--peers nobody", "--peers"),
+        ("--plot a.png", "--scaling"),
+        ("--scaling --plot there.png", "there.png already exists"),
+        ("--json there.txt", "'there.txt' cannot be used; name a file that ends in .json"),
+        ("--objective classify --peers", "--objective: classify is timed alone"),
+        ("--device mps", "error: run.device: 'mps' cannot be used; torch finds cpu"),
+        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
+        ("--fast", "unrecognized arguments: --fast"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_in_one_line(line, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.png").touch()
+    assert main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("python -m bench: error: ")
+    assert said in error
+    assert len(error.splitlines()) == 1

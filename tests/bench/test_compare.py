@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from vit.bench.compare import GROUPS, BenchError, Result, Spread, Worker, compare, shares
-from vit.bench.contestants import build
-from vit.bench.job import Job
+from bench.compare import GROUPS, BenchError, Result, Spread, Worker, compare, shares
+from bench.contestants import build
+from bench.job import Job
 
 DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
 MICRO = Job(preset="micro", depth=1, patch=8, batch=8, precision="fp32", images=64, threads=1, device="cpu", **DECODER)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.bench.contestants import build, flops_per_image
-from vit.bench.job import Job
+from bench.contestants import build, flops_per_image
+from bench.job import Job
 from vit.masking import num_keep
 
 MICRO = Job(

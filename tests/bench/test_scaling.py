@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import vit.bench.scaling
-from vit.bench.compare import Spread
-from vit.bench.contestants import flops_per_image
-from vit.bench.job import Job
-from vit.bench.scaling import AXES, images_timed, scaling, slope, variants
+import bench.scaling
+from bench.compare import Spread
+from bench.contestants import flops_per_image
+from bench.job import Job
+from bench.scaling import AXES, images_timed, scaling, slope, variants
 
 
 def test_slope_of_a_power_law_is_its_exponent():
@@ -45,7 +45,7 @@ def test_patches_grow_with_the_image_because_attention_over_all_its_pixels_takes
 
 
 def test_slope_through_points_that_mean_nothing_is_not_quoted(monkeypatch, capsys):
-    monkeypatch.setattr(vit.bench.scaling, "AXES", {"batch": ("batch", (2, 4))})
-    monkeypatch.setattr(vit.bench.scaling, "seconds_of", lambda job, rounds: Spread.of([1.0, 2.0, 3.0]))
+    monkeypatch.setattr(bench.scaling, "AXES", {"batch": ("batch", (2, 4))})
+    monkeypatch.setattr(bench.scaling, "seconds_of", lambda job, rounds: Spread.of([1.0, 2.0, 3.0]))
     assert scaling(Job(preset="micro"), 3, None)["batch"]["slope"] is None
     assert "too noisy to quote / 1.00" in capsys.readouterr().out

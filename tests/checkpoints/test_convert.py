@@ -13,18 +13,18 @@ from small import SIZES, autoencoder, change, close, random_model, refused, same
 from tiny import NORMALIZE
 from torch import nn
 
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
-from vit.checkpoints.export import export_program
-from vit.checkpoints.formats.native import native_hints
-from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.convert import convert_model
+from vit.checkpoints.formats.native import own_hints
 from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.inference import require_head
+from vit.inputs import Normalization
+from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
+from vit.weights import CONFIG, WEIGHTS, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -84,15 +84,6 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert not any(module.training for module in loaded.modules())
 
 
-def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
-    """Its encoder's tensors had `encoder.` in front."""
-    saved = saved_autoencoder(tmp_path)
-    write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
-    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):
-        same(loaded, saved)
-        assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
-
-
 @pytest.mark.parametrize("part", ["encoder", "autoencoder"])
 def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_path, capsys):
     (saved_encoder if part == "encoder" else saved_autoencoder)(tmp_path)
@@ -102,7 +93,7 @@ def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=said):
-        native_hints(read_checkpoint(tmp_path))
+        own_hints(read_checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
@@ -118,12 +109,12 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
         save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
-    marks = {content_hash(model), *(content_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
+    marks = {weights_hash(model), *(weights_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
     assert len(marks) == 1
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
-    assert content_hash(model) not in marks
-    assert content_hash(model.encoder) != content_hash(model)
+    assert weights_hash(model) not in marks
+    assert weights_hash(model.encoder) != weights_hash(model)
 
 
 # --- other libraries -----------------------------------------------------------------------------------------------------
@@ -239,7 +230,7 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     again = load_model(tmp_path / "again")
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
-    assert content_hash(again) != content_hash(ours)
+    assert weights_hash(again) != weights_hash(ours)
     for origin in (again.origin, load_model(theirs).origin):  # nor with what was said of the earlier model
         assert (origin.data, origin.data_content_hash) == ("", "")
         assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
@@ -312,21 +303,6 @@ def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     same(load_model(tmp_path / "hf"), ours)
 
 
-def test_an_encoder_for_mae_comes_back_with_its_heads_and_size(tmp_path):
-    ours = saved_encoder(tmp_path / "ours", num_heads=8, image_size=(8, 24), global_pool="token", num_classes=3)
-    convert_model(ours, "mae", tmp_path / "mae.pth")
-    again = load_model(tmp_path / "mae.pth")
-    same(again, ours)
-    assert (again.config.num_heads, again.config.image_size) == (8, (8, 24))
-
-
-@pytest.mark.parametrize(("pool", "norm"), [("avg", False), ("token", True)])
-def test_a_classifier_that_mae_would_compute_otherwise_is_refused(pool, norm, tmp_path):
-    ours = saved_encoder(tmp_path / "ours", global_pool=pool, fc_norm=norm, num_classes=3)
-    with pytest.raises(CheckpointError, match=f"no classifier of global_pool {pool}"):
-        convert_model(ours, "mae", tmp_path / "mae.pth")
-
-
 def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
     for name, ours in (
         ("Dinov2", saved_encoder(tmp_path / "encoder", layer_scale=0.5, global_pool="token", image_size=(8, 24))),
@@ -336,32 +312,15 @@ def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
             convert_model(ours, "huggingface", tmp_path / name)
 
 
-@pytest.mark.parametrize(("norm_pix_loss", "size"), [(True, (16, 16)), (False, (8, 24))])
-def test_mae_round_trip(norm_pix_loss, size, tmp_path):
-    ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, image_size=size)
-    convert_model(ours, "mae", tmp_path / "mae.pth")
-    state = torch.load(tmp_path / "mae.pth", weights_only=True)["model"]
-    assert {"mask_token", "decoder_pos_embed", "decoder_blocks.1.mlp.fc2.bias", "decoder_pred.weight"} <= state.keys()
-    again = load_model(tmp_path / "mae.pth")  # heads, grid and norm_pix_loss stand in its args
-    same(again, ours)
-    assert again.norm_pix_loss is norm_pix_loss
-    assert again.decoder.config.num_heads == 3
-
-
 @pytest.mark.parametrize(
     ("to", "settings", "reason"),
     [
-        ("mae", dict(registers=1), "registers 0, this model has 1"),
-        ("mae", dict(class_token=False), "class_token True"),
-        ("mae", dict(qk_norm=True), "qk_norm"),
-        ("mae", dict(mlp="swiglu"), "mlp gelu"),
         ("huggingface", dict(class_token=False), "class_token True"),
         ("huggingface", dict(registers=1), "registers 0"),
         ("huggingface", dict(qk_norm=True), "qk_norm"),
         ("huggingface", dict(fc_norm=True), "fc_norm"),
         ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
         ("timm", dict(qkv="identity"), "qkv linear"),
-        ("mae", dict(qkv="identity"), "qkv linear"),
         ("huggingface", dict(qkv="identity"), "qkv linear"),
     ],
 )
@@ -374,7 +333,7 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, setting
 
 @pytest.mark.parametrize(
     ("to", "other"),
-    [("huggingface", dict(qkv_bias=False)), ("huggingface", dict(norm_eps=1e-5)), ("mae", dict(norm_eps=1e-5))],
+    [("huggingface", dict(qkv_bias=False)), ("huggingface", dict(norm_eps=1e-5))],
 )
 def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_one(to, other, tmp_path):
     decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **other)
@@ -419,19 +378,18 @@ def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_writ
 
 def test_what_is_there_is_not_replaced(tmp_path):
     ours = saved_encoder(tmp_path / "ours", global_pool="token")
-    (tmp_path / "file.pth").write_text("mine")
+    (tmp_path / "file").write_text("mine")
     with pytest.raises(CheckpointError, match="exists"):
-        convert_model(ours, "mae", tmp_path / "file.pth")
+        convert_model(ours, "timm", tmp_path / "file")
     with pytest.raises(CheckpointError, match="exists"):
         convert_model(ours, "safetensors", tmp_path / "ours")
-    assert (tmp_path / "file.pth").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "mine"
     same(load_model(tmp_path / "ours"), ours)
 
 
 def test_another_eps_is_said(tmp_path):
     ours = saved_encoder(tmp_path / "ours", norm_eps=1e-12, global_pool="token")
     assert "eps" in convert_model(ours, "timm", tmp_path / "timm")[0]
-    assert "eps" in convert_model(ours, "mae", tmp_path / "mae.pth")[0]
     assert convert_model(ours, "huggingface", tmp_path / "hf") == []
 
 
@@ -450,7 +408,7 @@ def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
 def test_a_format_that_is_none(tmp_path):
     model = saved_encoder(tmp_path / "own")
     for to in (["timm"], None, "keras", 3):
-        with pytest.raises(CheckpointError, match="formats are timm, mae, huggingface and safetensors, got"):
+        with pytest.raises(CheckpointError, match="formats are timm, huggingface and safetensors, got"):
             convert_model(model, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -466,8 +424,6 @@ def test_what_is_no_plain_place_is_not_written_to(there, tmp_path):
         out.symlink_to(tmp_path / ("nothing" if there == "link to nowhere" else "elsewhere"))
     with pytest.raises(CheckpointError, match="exists and is not replaced; name another path"):
         convert_model(model, "timm", out)
-    with pytest.raises(CheckpointError, match="not a file that can be replaced"):
-        export_program(model, out.rename(tmp_path / "out.pt2"), "torch-export")
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
@@ -525,6 +481,6 @@ def test_what_half_precision_cannot_hold_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above 65,504"):
         convert_model(ours, "safetensors", tmp_path / "out", half=True)
     assert not (tmp_path / "out").exists()
-    for to in ("timm", "mae", "huggingface"):
-        with pytest.raises(CheckpointError, match=f"are for safetensors, not for {to}"):
+    for to in ("timm", "huggingface"):
+        with pytest.raises(CheckpointError, match=f"is for safetensors, not for {to}"):
             convert_model(ours, to, tmp_path / "out.pth", half=True)

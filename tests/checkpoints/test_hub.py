@@ -1,4 +1,4 @@
-"""Models from a hub and to it: fetched from a small hub on this machine, published to a stand-in for its client."""
+"""Models from a hub: fetched from a small hub on this machine."""
 
 import hashlib
 import json
@@ -8,20 +8,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
-from unittest.mock import create_autospec
 
 import pytest
 import torch
-import yaml
-from huggingface_hub import HfApi
 from small import SIZES, refused, same, transformers_model
-from small_runs import make_run
 from tiny import NORMALIZE
 
-from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.card import model_card
-from vit.checkpoints.hub import push_to_hub
-from vit.cli import main
+from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 
@@ -95,25 +88,6 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-@pytest.fixture
-def api(monkeypatch):
-    """huggingface_hub's client, which takes what it is given; its calls must have the library's signatures."""
-    api = create_autospec(HfApi, instance=True, endpoint="https://hub")
-    monkeypatch.setattr("vit.checkpoints.hub.HfApi", lambda: api)
-    api.repo_info.return_value.private = True
-    return api
-
-
-def committed(api) -> dict[str, bytes]:
-    """The files of the one commit that was made."""
-    (repository, operations), _ = api.create_commit.call_args
-    assert repository == "me/tiny"
-    given = {operation.path_in_repo: operation.path_or_fileobj for operation in operations}
-    return {
-        name: content if isinstance(content, bytes) else Path(content).read_bytes() for name, content in given.items()
-    }
-
-
 def offline(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
@@ -142,27 +116,6 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     load_model("hf/me/tiny")
     assert not hub.asked
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
-
-
-def test_from_pretrained_takes_a_name_of_the_hub(hub, tmp_path, monkeypatch):
-    model = small(tmp_path / "hub" / "me" / "tiny")
-    monkeypatch.chdir(tmp_path)
-    for name in ("me/tiny", "me/tiny@main", "hf/me/tiny"):
-        got = VisionTransformer.from_pretrained(name)
-        same(got, model)
-    hub.asked.clear()
-    small(tmp_path / "me" / "tiny")  # a folder that is here comes first
-    assert VisionTransformer.from_pretrained("me/tiny").origin.source == "me/tiny"
-    assert not hub.asked
-    with pytest.raises(CheckpointError, match=r"the hub has no such model.*; and there is no file or folder me/other"):
-        VisionTransformer.from_pretrained("me/other")
-
-
-def test_a_model_publishes_itself(api, tmp_path):
-    small(tmp_path / "model")
-    model = load_model(tmp_path / "model")
-    assert model.push_to_hub("me/tiny", private=True) == "https://hub/me/tiny"
-    api.create_repo.assert_called_once_with("me/tiny", private=True, exist_ok=True)
 
 
 def test_parts_are_fetched(hub, tmp_path):
@@ -228,82 +181,6 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
 
 
-@pytest.fixture
-def run(tmp_path) -> Path:
-    """A run, and things in it that are nobody else's business."""
-    data = {"root": "/home/somebody", "cache": "/home/somebody"}
-    folder = make_run(tmp_path / "run", warning="not in /home/somebody", snapshots=0, settings={"data": data})
-    (folder / "curves.png").write_bytes(b"picture")
-    (folder / ".lock").write_text("")
-    (folder / "notes.txt").write_text("private")
-    return folder
-
-
-def push(*argv: object) -> int:
-    return main(["checkpoint", "push", *map(str, argv)])
-
-
-def test_a_run_is_published_whole_and_nothing_else(api, run, capsys):
-    assert push(run, "me/tiny", "--private") == 0
-    assert capsys.readouterr().out.strip() == "https://hub/me/tiny"
-    api.create_repo.assert_called_once_with("me/tiny", private=True, exist_ok=True)
-    given = committed(api)
-    kept = {"model.safetensors", "config.json", "metrics.jsonl", "curves.png"}
-    assert set(given) == {*kept, "config.yaml", "summary.json", "README.md"}
-    for name in kept:
-        assert given[name] == (run / name).read_bytes()
-    settings, summary = (
-        yaml.safe_load((run / "config.yaml").read_text()),
-        json.loads((run / "summary.json").read_text()),
-    )
-    del settings["data"]["root"], settings["data"]["cache"], summary["data"]["warning"]
-    assert yaml.safe_load(given["config.yaml"]) == settings
-    assert json.loads(given["summary.json"]) == summary
-    assert not any(b"somebody" in content for content in given.values())  # where things lie is nobody else's business
-    assert "somebody" in (run / "config.yaml").read_text()
-    assert given["README.md"].decode() == model_card(run, "me/tiny")
-
-
-def test_what_is_to_be_private_is_not_put_where_all_can_see(api, run):
-    api.repo_info.return_value.private = False
-    with pytest.raises(CheckpointError, match="exists and is public"):
-        push_to_hub(run, "me/tiny", private=True)
-    api.create_commit.assert_not_called()
-
-
-def test_nothing_is_published_without_its_weights(api, run):
-    with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
-        push_to_hub(run / "model.safetensors", "me/tiny")
-    (run / "model.safetensors").rename(run / "other.safetensors")
-    with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
-        push_to_hub(run, "me/tiny")
-    assert not api.mock_calls
-
-
-def test_a_bad_name_is_one_line(hub, run):
-    for name in ("me", "hf/me/tiny", "a b/c"):
-        with pytest.raises(CheckpointError, match="is not a model name on the hub"):
-            push_to_hub(run, name)
-    assert not hub.asked
-
-
-def test_a_card_of_ones_own_is_taken(api, run):
-    (run / "README.md").write_text("my own words")
-    assert push(run, "me/tiny") == 0
-    assert committed(api)["README.md"] == b"my own words"
-
-
-def test_a_refusing_hub_is_one_line(hub, run, capsys):
+def test_a_refusing_hub_is_one_line(hub):
     hub.deny = 403
-    assert push(run, "me/tiny") == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert "hf auth login" in said
     assert "the hub answers 403" in refused("hf/me/tiny")  # and not that the network is missing
-
-
-def test_the_terms_of_a_foreign_model_are_not_ours_to_give(tmp_path):
-    small(tmp_path)
-    card = model_card(tmp_path, "me/tiny")
-    assert "apache" not in card.lower()
-    assert "seed" not in card

@@ -20,8 +20,8 @@ from torch import nn
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.config import ViTConfig
-from vit.data.images import DataError
 from vit.encoder import VisionTransformer
+from vit.errors import DataError
 from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder
 

@@ -148,10 +148,9 @@ def test_an_unfinished_run_names_its_last_state(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for step in (3, 20):
         torch.save(TENSORS, tmp_path / "checkpoints" / f"step-{step:08d}.pt")
-    save_file(TENSORS, tmp_path / "dynamics.safetensors")  # what was recorded of its training is no model
-    assert f"{tmp_path / 'checkpoints' / 'step-00000020.pt'} is its last state" in refused(tmp_path)
-    save_file(TENSORS, tmp_path / "showcase.safetensors")  # nor are its test images
+    save_file(TENSORS, tmp_path / "showcase.safetensors")  # its test images are no model
     message = refused(tmp_path)
+    assert f"{tmp_path / 'checkpoints' / 'step-00000020.pt'} is its last state" in message
     assert "this run is not finished; finish it with --resume" in message
     last = message.partition(": this run")[2].partition("now: ")[2].partition(" is its last state")[0]
     assert read_checkpoint(last).tensors.keys() == TENSORS.keys()

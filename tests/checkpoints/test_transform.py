@@ -16,14 +16,15 @@ from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 from transformers import AutoImageProcessor, BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from vit.checkpoints import convert_model, load_model, save_model
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
 from vit.data import load_data
-from vit.data.augment import Normalization
 from vit.data.folder import list_splits
-from vit.data.images import DataError
 from vit.encoder import VisionTransformer
+from vit.errors import DataError
+from vit.inputs import Normalization
 
 SIZE = (16, 12)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])

@@ -22,7 +22,7 @@ from vit.atomic import write_text
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.config import DecoderConfig
-from vit.data.augment import to_float
+from vit.inputs import to_float
 from vit.interpret import AttentionMaps
 from vit.masking import Mask, mask_from_noise, num_keep
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from vit.atomic import write_text
-from vit.data.augment import to_float
 from vit.data.folder import list_splits
+from vit.inputs import to_float
 from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
 
 CLASSES = ("cat", "dog", "<b>cow")

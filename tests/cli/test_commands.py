@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -90,7 +87,6 @@ def test_vit_refuses_what_it_does_not_know(argv, vit_command):
         ["attention", "vit-tiny-p4-cifar10", "--data", "gone", "--out", "look"],
         ["data", "gone", "--out", "sheet.png"],
         ["train", "--data", "gone"],
-        ["study", "one-hot", "--out", "studies", "--study.checkpoint", "gone"],
     ],
     ids=" ".join,
 )
@@ -99,26 +95,6 @@ def test_what_is_not_there_is_said_before_torch_is_loaded(argv, vit_command):
     assert done.returncode == 2
     assert "gone" in done.stderr.splitlines()[-1]
     assert done.stdout == "imported:\n"
-
-
-def test_every_command_says_a_word_before_torch_is_loaded(tmp_path):
-    """On a terminal's stderr, once; what stdout is for stays alone there, and errors that need no torch come without it."""
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch')")  # -c looks here first
-    main_end, end = os.openpty()
-    measure = ["--data", "scenes", "--json"]
-    for argv, begin in (
-        (["train", "--out", "new"], b"run      new: torch is being loaded"),
-        (["evaluate", "vit-tiny-p4-cifar10", *measure], b"vit evaluate: torch is being loaded ..."),
-        (["evaluate", "gone", *measure], b"vit: error: "),
-    ):
-        code = f"from vit.cli import main; main({argv!r})"
-        words = {"stdout": subprocess.PIPE, "stderr": end, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
-        assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, **words).stdout == b""
-        said = os.read(main_end, 10_000)
-        assert said.count(b"torch is being loaded") == ("gone" not in argv)
-        assert said.startswith(begin)
-    os.close(end)
-    os.close(main_end)
 
 
 def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):

@@ -6,31 +6,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import noise, save_images
 
 from vit.atomic import write_text
 from vit.cli.data import draw_sheet
 from vit.config import DataConfig
 from vit.data import SCENES_SEED, load_data
-from vit.data.scenes import draw_scenes, scene_indices
+from vit.scenes import draw_scenes, scene_indices
 
 SCENES = ["--data.source", "scenes", "--data.limit", "20"]
 
 
-@pytest.mark.parametrize("how", [[], ["--format", "png"]], ids=["jpeg", "png"])
-def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name(how, tmp_path, called, monkeypatch):
-    out, copy = tmp_path / "new" / "sheet.png", tmp_path / "copy"
-    drawn = ["--out", out, "--overwrite"] if how else []
+@pytest.mark.parametrize("drawn", [True, False], ids=["with a sheet", "without"])
+def test_data_is_described_and_drawn(drawn, tmp_path, called):
+    out = tmp_path / "new" / "sheet.png"
     write_text(out, "is replaced")
-    code, said, _ = called("data", *SCENES, *drawn, "--export", copy, *how)
+    code, said, _ = called("data", *SCENES, *(["--out", out, "--overwrite"] if drawn else []))
     assert code == 0
     description = load_data(DataConfig(source="scenes", limit=20), (32, 32)).description
-    assert called("data", *SCENES)[:2] == (0, f"{description}\n")
-    assert said.splitlines() == [description, *[f"sheet: {out}"] * bool(drawn), f"folder: {copy}, 40 files"]
+    assert said.splitlines() == [description, *[f"sheet: {out}"] * drawn]
     assert not drawn or out.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr("vit.figures.save_figure", lambda *_: None)
-    code, said, _ = called("data", copy, "--data.cache", tmp_path / "cache", "--out", tmp_path / "sheet.png")
+
+
+def test_a_folder_is_called_by_its_name(tmp_path, called):
+    save_images(tmp_path / "pets", noise(4, size=(8, 8)).permute(0, 2, 3, 1).numpy())
+    code, said, _ = called("data", tmp_path / "pets", "--data.cache", tmp_path / "cache")
     assert code == 0
-    assert said.startswith("copy: 20 training and 20 test images")
+    assert said.startswith("pets: 3 training and 1 test images")
 
 
 def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_path):
@@ -48,7 +50,7 @@ def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_
 
 
 def test_a_page_that_names_the_copy_has_the_command_that_makes_it():
-    make = "vit data cifar10 --export cifar10-jpeg"
+    make = "python examples/jpeg_copy.py cifar10 cifar10-jpeg"
     root = Path(__file__).parents[2]
     pages = {path: path.read_text(encoding="utf-8") for path in (root / "README.md", *root.glob("docs/**/*.md"))}
     naming = [path for path, text in pages.items() if "cifar10-jpeg" in text and "questions" not in path.parts]

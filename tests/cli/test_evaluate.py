@@ -11,20 +11,21 @@ from PIL import Image
 from tiny import NORMALIZE, RECONSTRUCT, autoencoder, changed, encoder, randomize, save_images
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
-from vit.checkpoints import convert_model, load_model, save_model
-from vit.checkpoints.native import content_hash
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.convert import convert_model
 from vit.config import DataConfig
 from vit.data import load_data
-from vit.data.augment import Normalization, to_float
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.figures import save_figure
+from vit.inputs import Normalization, to_float
 from vit.training.evaluation import measure
 from vit.training.loop import train_steps
 from vit.training.run import setup
+from vit.weights import weights_hash
 
 SIZES = dict(image_size=(8, 8), depth=3)
 CPU = Compute(torch.device("cpu"))
@@ -195,8 +196,8 @@ def test_results_say_which_weights_were_measured(measured, place):
     def mark(name, *options):
         return measured(place / name, "--method", "knn", *options)["content_hash"]
 
-    own = content_hash(load_model(place / "classifier"))
-    assert mark("mae") == content_hash(load_model(place / "mae")) != own
+    own = weights_hash(load_model(place / "classifier"))
+    assert mark("mae") == weights_hash(load_model(place / "mae")) != own
     assert mark("classifier") == own == mark("classifier", "--num-classes", 0)
 
 

@@ -13,7 +13,6 @@ from tiny import without_pictures
 
 from vit.cli import COMMANDS, main
 from vit.cli.options import read_options
-from vit.cli.study import study_settings
 from vit.config import DataConfig, named_data
 from vit.settings import parse_train_command
 
@@ -29,8 +28,7 @@ LINES = {
     "predict": "vit-tiny-p4-cifar10-finetuned photo.png",
     "evaluate": "run scenes --limit 20 --method knn",
     "report": "run --out page.html",
-    "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint run --out studies",
-    "compare": "run --plot runs.png",
+    "compare": "run",
 }
 KNOWN = {
     "data": {"train_images": 20, "sheet": "sheet.png"},
@@ -53,19 +51,17 @@ def place(tmp_path_factory):
 
 WRITERS = {
     "data scenes --data.limit 20 --out {}": "there.png",
-    "compare run --plot {}": "there.png",
-    "bench --scaling --plot {}": "there.png",
+    "compare run --hours {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",
     "explore run photo.png --out {}": "there.html",
     "explore run photo.png --numbers --out there/page.html": "there/page.npz",
-    "checkpoint export run --to torch-export --out {}": "there.pt2",
     "evaluate run scenes --limit 20 --method knn --out there": "there/results.json",
     "evaluate run scenes --limit 20 --out there": "there/confusion.png",
     "attention run photo.png --out there": "there/attention.npz",
 }
 """Commands, and a file that each would write."""
-OUTPUTS = [line for line in WRITERS if "{}" in line and "checkpoint" not in line] + ["report run --out {}"]
+OUTPUTS = [line for line in WRITERS if "{}" in line] + ["report run --out {}"]
 
 
 def refuse(constant: str):
@@ -93,7 +89,7 @@ def test_every_command_that_has_it_is_here(capsys):
             main([*name.split(), "--help"])
         if "  --json" in capsys.readouterr().out:
             found.add(name)
-    assert found == {*LINES, "bench"}  # whose own test reads it
+    assert found == {*LINES}
 
 
 @pytest.mark.parametrize("line", WRITERS)
@@ -133,8 +129,6 @@ def data_of(command, words):
     module = import_module(f"vit.cli.{command}")
     if command == "train":
         return parse_train_command([*words, "--out", "new"]).config.data
-    if command == "study":
-        return study_settings("one-hot", settings=words)[0].data
     if command == "data":
         return module.parse([*words, "--out", "new.png"])[0].data
     options = read_options("vit", ["run", *words, "--out", "new.npz"], *module.OPTIONS)
@@ -143,16 +137,16 @@ def data_of(command, words):
     return DataConfig(**named_data(next(group.data for group in options if hasattr(group, "data"))))
 
 
-@pytest.mark.parametrize("command", ["train", "study", "data", "evaluate", "embed", "attention", "explore"])
+@pytest.mark.parametrize("command", ["train", "data", "evaluate", "embed", "attention", "explore"])
 def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pictures").mkdir()
     for name, meant in (("cifar100", ("cifar100", "data")), ("pictures", ("folder", "pictures"))):
-        ways = [["--data", name], [f"--data={name}"]] + [[name]] * (command not in ("train", "study"))
+        ways = [["--data", name], [f"--data={name}"]] + [[name]] * (command != "train")
         for words in ways:
             found = data_of(command, words)
             assert (found.source, found.root) == meant
-    given = {"train": [], "study": ["one-hot"], "data": []}.get(command, ["vit-tiny-p4-cifar10"])
+    given = {"train": [], "data": []}.get(command, ["vit-tiny-p4-cifar10"])
     out = {"data": "new.png", "explore": "new.html", "embed": "new.npz"}.get(command, "new")
     said = "--data: 'gone' is neither cifar10, cifar100, scenes nor a folder of images"
     assert refused(command, *given, "--data", "gone", "--out", out) == f"vit: error: {said}\n"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from small import change
 from tiny import NORMALIZE, autoencoder, encoder
 
 import vit.pretrained
@@ -18,10 +19,12 @@ def package(tmp_path, monkeypatch):
     mae = autoencoder(image_size=(8, 16))
     figures = {"test_loss": 0.50219, "neighbours": {"encoder_accuracy": 0.4}, "tested_on": "test images"}
     figures["measured"] = [PROBED | {"data": "other images", "linear": {"accuracy": 0.99}}, PROBED | {"data": "noise"}]
-    save_model(tmp_path / "a", mae, NORMALIZE, (), "noise", dtype=torch.float16, figures=figures)
+    save_model(tmp_path / "a", mae, NORMALIZE, (), "noise", dtype=torch.float16)
+    change(tmp_path / "a", figures=figures)
     figures = {"test_accuracy": 0.9312, "tested_on": "held-out training images"}
     classifier = encoder(image_size=(8, 8), num_classes=3)
-    save_model(tmp_path / "b", classifier, NORMALIZE, (), "noise", figures=figures)
+    save_model(tmp_path / "b", classifier, NORMALIZE, (), "noise")
+    change(tmp_path / "b", figures=figures)
     save_model(tmp_path / "c", encoder(image_size=(8, 16)), NORMALIZE, (), "odd\n\x1b[2Jname")
     monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path)
     return tmp_path

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vit.checkpoints import load_model, save_model
-from vit.inference import predict
+from vit.look.predict import predict
 
 CLASSES = ("cat", "dog", "<b>cow")  # of the models
 

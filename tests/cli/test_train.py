@@ -57,9 +57,9 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
     ("argv", "key"),
     [
         (["--train.epochs", "-1"], "train.epochs"),
-        (["--train.epoch", "1"], "--train.epoch"),
+        (["--train.epoch", "1"], "train.epoch: no such setting"),
         (["--config", "missing.yaml"], "missing.yaml"),
-        (["--config", "twice.yaml"], "train.epochs"),
+        (["--config", "twice.yaml"], "epochs is set twice"),
         (["--model.patch_size", "5"], "model.patch_size"),
         (["--train.objective", "classify"], "has the settings of quickstart.yaml"),
         (["--resume"], "--resume"),

@@ -10,20 +10,11 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as torchvision
 
 from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
-from vit.data.augment import (
-    Normalization,
-    augment,
-    color_jitter,
-    cut_to_shape,
-    erase,
-    pad_and_crop,
-    sample_boxes,
-    shuffle_patches,
-    to_float,
-)
-from vit.data.draws import Draws, crop_boxes, draw_operations, draw_step, make_generator
+from vit.data.augment import augment, color_jitter, erase, pad_and_crop, sample_boxes, shuffle_patches
+from vit.data.draws import RAND_MAGNITUDE, Draws, crop_boxes, draw_operations, draw_step, make_generator
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
+from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
 
 CROPS = ["resized", "pad", "none"]
@@ -108,7 +99,7 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
 
 def test_border_is_measured_in_the_models_pixels():
     """White images at twice the model's size: the black that comes in is as wide as at its own size."""
-    settings = config(SIZE, crop="pad", crop_padding=3, flip=0)
+    settings = config(SIZE, crop="pad", flip=0)
     black = []
     for detail in (1, 2):
         white = torch.full((16, 3, detail * SIZE[0], detail * SIZE[1]), 255, dtype=torch.uint8)
@@ -131,8 +122,9 @@ def test_images_are_varied_each_by_itself_and_by_the_seed(crop, at_least):
 
 
 @pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
-def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_size):
-    settings, images = config(image_size, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0), noise(4, size=SIZE)
+def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_size, monkeypatch):
+    monkeypatch.setattr("vit.data.draws.CROP_RATIO", (1.0, 1.0))
+    settings, images = config(image_size, crop_scale=(1.0, 1.0), flip=0), noise(4, size=SIZE)
     cut, stays = cut_to_shape(images, image_size), torch.zeros(4, dtype=torch.bool)
     seen = sample_boxes(cut, whole_box(4), stays, image_size)
     torch.testing.assert_close(varied_by(images, settings), seen, rtol=0, atol=1e-5)
@@ -220,10 +212,10 @@ def test_a_view_with_saturation_0_is_grey():
 
 
 def test_randaugment_comes_before_flip():
-    images, settings = noise(24, size=SIZE), config(crop="none", rand_augment=2, rand_magnitude=7)
+    images, settings = noise(24, size=SIZE), config(crop="none", rand_augment=2)
     draws, generator = draws_of(settings, 24), make_generator(0, "augment", 0)
     flip = torch.rand(24, generator=generator) < settings.augment.flip
-    varied = rand_augment(images, *draw_operations(24, 2, 7, generator))
+    varied = rand_augment(images, *draw_operations(24, 2, RAND_MAGNITUDE, generator))
     expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
     torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
     assert not torch.equal(varied, images)

@@ -23,11 +23,10 @@ import torch
 from tiny import Payload, names
 from torchvision import datasets
 
-from vit.cli import main
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
-from vit.data.folder import load_folder
-from vit.data.images import DataError, content_hash
+from vit.data.images import content_hash
+from vit.errors import DataError
 
 ARCHIVE = "cifar-10-python.tar.gz"
 BOTH = {ARCHIVE, "cifar-10-batches-py"}
@@ -232,18 +231,6 @@ def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
     assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked.split()]
     assert ("slow," in caplog.text) == (" " in asked)
     assert names(tmp_path) == BOTH
-
-
-def test_downloaded_and_exported_in_one_command(tmp_path, tiny, host, monkeypatch):
-    use(monkeypatch, f"{host}/fast")
-    copy, root = tmp_path / "copy", ["--data.root", str(tmp_path / "data")]
-    assert main(["data", "cifar10", *root, "--export", str(copy), "--format", "png"]) == 0
-    splits = load_folder(copy, (32, 32), "stop", tmp_path / "cache")
-    for read, images, labels in zip(splits, (tiny.train, tiny.test), (tiny.labels, tiny.labels[:4]), strict=True):
-        assert read.class_names == ("cat", "dog", "frog")
-        order = np.argsort(labels, kind="stable")
-        assert read.labels.tolist() == sorted(labels)
-        np.testing.assert_array_equal(read.images.numpy(), images[order])
 
 
 def test_page_names_the_hosts_and_the_checksums_that_decide():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2.functional import to_pil_image
 
-from vit.config import ConfigError, DataConfig
+from vit.config import DataConfig
 from vit.data import DataError, Dataset, images, load_data, map_style
 from vit.data.images import ImageSet
 
@@ -171,22 +170,29 @@ def saved(tmp_path, folder) -> Path:
     return tmp_path / "saved"
 
 
-def test_a_saved_data_set_gives_the_images_of_the_folder_and_is_decoded_once(folder, saved, load, monkeypatch):
-    ours = load(source="folder", root=str(folder))
-    theirs = load(source="hf", root=str(saved))
-    for split in ("train", "test"):
-        assert_same_images(getattr(theirs, split), getattr(ours, split))
-    assert (theirs.source, theirs.name) == ("hf", "saved")
-    assert "images of the column img, labels of kind" in theirs.notes
-    monkeypatch.setattr(map_style.DatasetSplit, "decoded", None)
-    assert_same_images(load(source="hf", root=str(saved)).train, ours.train)
-
-
-def test_a_data_set_of_hugging_face_may_be_handed_over(folder, saved, load):
+def test_a_data_set_of_hugging_face_gives_the_images_of_the_folder(folder, saved, load):
     from datasets import load_from_disk
 
     parts = load_from_disk(saved)
-    assert_same_images(load(parts["train"], parts["test"]).test, load(source="folder", root=str(folder)).test)
+    ours = load(source="folder", root=str(folder))
+    theirs = load(parts["train"], parts["test"], name="pets")
+    for split in ("train", "test"):
+        assert_same_images(getattr(theirs, split), getattr(ours, split))
+    assert (theirs.source, theirs.name) == ("dataset", "pets")
+    assert "images of the column img, labels of kind" in theirs.notes
+
+
+def test_it_is_decoded_once_and_again_when_it_changes(saved, load, monkeypatch):
+    from datasets import load_from_disk
+
+    first = load_from_disk(saved)["train"]
+    whole = load(first, first)
+    with monkeypatch.context() as patch:
+        patch.setattr(map_style, "_in_processes", None)
+        again = load_from_disk(saved)["train"]
+        assert_same_images(load(again, again).train, whole.train)
+    part = first.select([7, 2, 5])
+    assert torch.equal(load(part, first).train.images, whole.train.images[[7, 2, 5]])
 
 
 def test_a_random_part_of_a_data_set_of_hugging_face_has_its_columns(saved, load):
@@ -209,39 +215,11 @@ def test_labels_that_are_text_are_not_taken_and_the_note_says_how_to(saved, load
     assert "images of the column img, labels of label" in load(named.class_encode_column("label")).notes
 
 
-def test_one_split_holds_some_images_out_and_test_images_without_labels_are_not_taken(saved, load, tmp_path):
-    from datasets import DatasetDict, load_from_disk
-
-    parts = load_from_disk(saved)
-    parts["train"].save_to_disk(tmp_path / "one")
-    assert len(load(source="hf", root=str(tmp_path / "one")).test) == 1
-    unlabelled = parts["test"].map(lambda row: {"kind": -1})
-    DatasetDict(train=parts["train"], test=unlabelled, validation=parts["test"]).save_to_disk(tmp_path / "three")
-    assert min(load(source="hf", root=str(tmp_path / "three")).test.labels) == 0
-    DatasetDict(train=parts["train"], test=unlabelled).save_to_disk(tmp_path / "two")
-    data = load(source="hf", root=str(tmp_path / "two"))
-    assert (len(data.train), len(data.test), min(data.test.labels) >= 0) == (11, 1, True)
-    assert data.notes[0] == "the test images have no labels, and are not used"
-    DatasetDict(train=unlabelled, test=unlabelled).save_to_disk(tmp_path / "none")
-    assert len(load(source="hf", root=str(tmp_path / "none")).test) == 6
-
-
-def test_what_is_missing_is_said_in_one_line(load, tmp_path, monkeypatch):
+def test_a_data_set_without_images_is_refused_in_one_line(load):
     datasets = pytest.importorskip("datasets")
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
-    datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(tmp_path / "text")
-    for root, words in (
-        (tmp_path / "empty", "empty: cannot be loaded .*save_to_disk"),
-        ("nobody/nothing", "nobody/nothing: cannot be loaded .*; set data.root"),
-        (tmp_path / "text", "no image column among text"),
-    ):
-        with pytest.raises(DataError, match=words):
-            load(source="hf", root=str(root))
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"^data\.source: hf needs the datasets library [^\n]*pip install"):
-        load(source="hf", root="nobody/nothing")
+    text = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    with pytest.raises(DataError, match=r"^no image column among text; cast_column"):
+        load(text)
 
 
 # --- more than fits in memory ----------------------------------------------------------------------------------------
@@ -258,6 +236,5 @@ def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hash(monke
         assert part.images[:].data_ptr() != part.images[:].data_ptr()  # made when it is asked for
         assert_same_images(ImageSet(part.images[:], part.labels, part.class_names, part.content_hash), copy)
         assert part.images.shape == copy.images.shape
-        assert part.images.nbytes == copy.images.nbytes
         twice = part.subset(torch.tensor([1, 0]))
         assert torch.equal(twice.images[:], copy.images[[1, 0]])

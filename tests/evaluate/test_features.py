@@ -7,9 +7,9 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import resize
 
 from vit.config import ViTConfig
-from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import EvaluationError, encoder_features, pixel_features, standardised
+from vit.inputs import to_float
 
 
 def prepare(images: Tensor) -> Tensor:

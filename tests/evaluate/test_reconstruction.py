@@ -8,7 +8,6 @@ from tiny import CPU, NORMALIZE
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import to_float
 from vit.evaluate import EvaluationError
 from vit.evaluate.reconstruction import (
     estimate_statistics,
@@ -18,6 +17,7 @@ from vit.evaluate.reconstruction import (
     reconstruct,
     score_reconstruction,
 )
+from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import NOISE, Mask, make_mask
 from vit.patches import patchify

@@ -9,9 +9,9 @@ from PIL import Image
 from vit.figures import Panel, attention_figure, film_frames, layers_figure, masked_figure, save_film, strongest_figure
 from vit.figures.attention import dimmed
 from vit.figures.film import rendered
-from vit.figures.scale import DARK_PALETTE, PALETTE, Scale
+from vit.figures.scale import PALETTE, Scale
 from vit.figures.sheet import MARK, Sheet
-from vit.figures.style import DARK, LIGHT
+from vit.figures.style import COLOURS
 
 GRID = (3, 5)
 
@@ -85,13 +85,13 @@ def test_a_patch_that_is_not_there_is_not_a_zero():
     maps = weights(1, 1)
     maps[0, 0, 0, 0] = float("nan")
     maps[0, 0, 1, 1] = 0
-    for dark, overlay, theme in ((False, True, LIGHT), (True, False, DARK)):
-        figure = draw(maps, dark=dark, overlay=overlay)
+    for overlay in (True, False):
+        figure = draw(maps, overlay=overlay)
         crop = crops(figure)[1]
-        assert patches(crop)[0, 0].tolist() == as_bytes(theme.absent)
+        assert patches(crop)[0, 0].tolist() == as_bytes(COLOURS.absent)
         assert (centres(crop)[0, 0] != patches(crop)[0, 0]).any(), "crossed by a stroke"
         assert "a patch hidden from the model: no value, not zero" in texts(figure)
-    lowest = DARK_PALETTE[0]
+    lowest = PALETTE[0]
     assert patches(crop)[1, 1].tolist() == lowest.tolist()
     assert (centres(crop)[1, 1] == lowest).all()
     assert not any("hidden" in text for text in texts(draw(weights(1, 1))))
@@ -165,13 +165,12 @@ def test_outliers_do_not_stretch_the_scale_and_are_told():
     assert not any("Pointed end" in text for text in texts(draw(weights())))
 
 
-@pytest.mark.parametrize(("palette", "paper"), [(PALETTE, LIGHT.paper), (DARK_PALETTE, DARK.paper)])
-def test_colours_begin_near_the_paper_and_go_one_way_so_that_each_is_one_value(palette, paper):
-    light = (palette / 255) ** 2.2 @ [0.2126, 0.7152, 0.0722]
+def test_colours_begin_near_the_paper_and_go_one_way_so_that_each_is_one_value():
+    light = (PALETTE / 255) ** 2.2 @ [0.2126, 0.7152, 0.0722]
     steps = np.diff(light)
     assert (steps < 0).all() or (steps > 0).all()
-    assert len(np.unique(palette, axis=0)) == 256
-    ground = np.array(to_rgb(paper)) ** 2.2 @ [0.2126, 0.7152, 0.0722]
+    assert len(np.unique(PALETTE, axis=0)) == 256
+    ground = np.array(to_rgb(COLOURS.paper)) ** 2.2 @ [0.2126, 0.7152, 0.0722]
     assert abs(light[0] - ground) < 0.1 < 0.6 < abs(light[-1] - ground)
 
 
@@ -188,8 +187,8 @@ def test_where_there_is_little_the_overlaid_image_is_seen():
 
 
 def test_all_colours_of_a_map_stand_in_the_bar():
-    for dark, overlay, slack in ((False, False, 1), (True, True, 3)):  # of 255: the bar has fewer greys than an image
-        *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay, dark=dark))
+    for overlay, slack in ((False, 1), (True, 3)):  # of 255: the bar has fewer greys than an image
+        *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay))
         known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
         assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= slack
     assert len(shown) > 150  # the image is there
@@ -258,16 +257,15 @@ def test_the_strongest_are_as_they_are_and_all_others_dimmed():
     kept = torch.zeros_like(maps, dtype=torch.bool)
     kept[0, 0, 1, 2:4] = True
     kept[0, 1] = True
-    for dark in (False, True):
-        figure = strongest_figure(images(1), maps, kept, names(), ["one"], "Title", "", share=0.6, dark=dark)
-        original, *panels = crops(figure)
-        for panel, chosen in zip(panels, kept[0].numpy(), strict=True):
-            grey = (dimmed(original / 255, dark) * 255).round()
-            for pick in (patches, centres):
-                assert (pick(panel)[chosen] == pick(original)[chosen]).all()
-                assert np.abs(pick(panel)[~chosen].astype(int) - pick(grey)[~chosen]).max(initial=0) <= 1
-        assert {"2 of 15 patches", "15 of 15 patches", "0 of 15 patches"} <= set(texts(figure))
-        assert any("60% of the attention on patches" in text for text in texts(figure))
+    figure = strongest_figure(images(1), maps, kept, names(), ["one"], "Title", "", share=0.6)
+    original, *panels = crops(figure)
+    for panel, chosen in zip(panels, kept[0].numpy(), strict=True):
+        grey = (dimmed(original / 255) * 255).round()
+        for pick in (patches, centres):
+            assert (pick(panel)[chosen] == pick(original)[chosen]).all()
+            assert np.abs(pick(panel)[~chosen].astype(int) - pick(grey)[~chosen]).max(initial=0) <= 1
+    assert {"2 of 15 patches", "15 of 15 patches", "0 of 15 patches"} <= set(texts(figure))
+    assert any("60% of the attention on patches" in text for text in texts(figure))
 
 
 def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there():
@@ -281,7 +279,7 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
     hidden[1:, 2:] = True
     asks = np.zeros(GRID, dtype=bool)
     asks[2, 3] = True
-    assert (patches(seen)[hidden & ~asks] == as_bytes(LIGHT.absent)).all()
+    assert (patches(seen)[hidden & ~asks] == as_bytes(COLOURS.absent)).all()
     assert (patches(seen)[~hidden] == patches(original)[~hidden]).all()
     assert np.abs(patches(filled)[~asks].astype(int) + patches(original)[~asks] - 255).max() <= 1
     for panel in panels:  # a stroke crosses the middle of hidden patches alone

@@ -1,4 +1,4 @@
-"""Every kind of figure, light and dark, with hostile names: nothing overlaps or leaves the page, patches are whole dots."""
+"""Every kind of figure, with hostile names: nothing overlaps or leaves the page, patches are whole dots."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
+from studies.figures import arms_figure, pairs_figure, relations_figure, scatter_figure
 from vit import figures as draw
-from vit.figures import STEERING, Curve, Panel, RunLine, save_figure
+from vit.figures import Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.images import pairs_figure, pasted_figure
-from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
-from vit.figures.style import DARK, LIGHT, captioned, fitted, printable, style, text_width, titled_figure, wrapped
+from vit.figures.images import pasted_figure
+from vit.figures.measures import layers_figure, shares_figure
+from vit.figures.style import COLOURS, captioned, fitted, printable, style, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]
 T = ("Title $", "subtitle " * 40)
@@ -38,17 +39,17 @@ def attention(count: int, panels: int, grid: tuple[int, int] = (3, 5), **options
     return draw.attention_figure(images, maps(count, panels, *grid), names, ["one"] * count, *T, **options)
 
 
-def masked(**options):
+def masked():
     hidden = torch.zeros(4, 3, 5, dtype=torch.bool)
     hidden[:, 1:, 2:] = True
     images, names = rand(4, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
     patches = [(2, 3)] * 4
-    return draw.masked_figure(images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T, **options)
+    return draw.masked_figure(images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T)
 
 
-def strongest(**options):
+def strongest():
     found, panels = maps(4, 2), ["mean", "head 0"]
-    options |= dict(share=0.6, masses=torch.full((4, 2), 0.1), query=(0, 0))
+    options = dict(share=0.6, masses=torch.full((4, 2), 0.1), query=(0, 0))
     return draw.strongest_figure(rand(4, 3, 12, 20), found, found > 1 / 15, panels, HOSTILE[4:], *T, **options)
 
 
@@ -70,11 +71,11 @@ HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
 
-def dynamics(names: tuple[str, ...], **options):
+def dynamics(names: tuple[str, ...]):
     steps = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
     courses = {name: {quantity: rand(8, 3) + 0.01 for quantity in QUANTITIES} for name in names}
     courses[names[0]]["gradient_norm"][:] = 0  # frozen
-    return draw.dynamics_figure(steps, courses, *T, **options)
+    return draw.dynamics_figure(steps, courses, *T)
 
 
 def series(*names: str) -> dict[str, np.ndarray]:
@@ -88,26 +89,22 @@ NAMED = [f"{name}: long name of a series" for name in "abcd"]
 BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
 RUNS = [
     Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
-    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
+    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b")], share=True),
 ]
 
-# Figures that a dark page may show, and those that are drawn on paper, with other cases of the first.
-THEMED = {
-    "16 images, one map": lambda **o: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4), **o),
+FIGURES = {
+    "16 images, one map": lambda: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4)),
     "strongest": strongest,
     "masked": masked,
-    "a frame": lambda **o: draw.film_frames(
-        rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2), **o
+    "a frame": lambda: draw.film_frames(
+        rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2)
     )[2],
-    "dots": lambda **o: layers_figure(
-        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2, *T, dots="a head", **o
+    "dots": lambda: layers_figure(
+        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2, *T, dots="a head"
     ),
-    "confusion": lambda **o: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
-    "reliability": lambda **o: draw.reliability_figure(BINS, 0.1, *T, **o),
-    "a curve": lambda **o: draw.curve_figure(METRICS, LOSS, 3.0, **o),
-    "dynamics": lambda **o: dynamics(MATRICES, **o),
-}
-ON_PAPER = {
+    "confusion": lambda: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T),
+    "reliability": lambda: draw.reliability_figure(BINS, 0.1, *T),
+    "dynamics": lambda: dynamics(MATRICES),
     "one image, one map": lambda: attention(1, 1),
     "12 heads": lambda: attention(1, 13, (14, 14), masses=rand(1, 13), scale="log"),
     "wide": lambda: attention(2, 4, (2, 9), query=(1, 8)),
@@ -118,8 +115,6 @@ ON_PAPER = {
         [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
     ),
     "confusion of many": lambda: draw.confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""),
-    "a curve of held-out images": lambda: draw.curve_figure(METRICS, HELD, 3.0),
-    "an exact curve": lambda: draw.curve_figure(METRICS, STEERING[0], 1.9),
     "dynamics of a frozen matrix": lambda: dynamics(("W_O",)),
     "reconstruction of 16": lambda: reconstruction(16),
     "reconstruction of one": lambda: reconstruction(1),
@@ -128,10 +123,8 @@ ON_PAPER = {
     "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
     "three curves": lambda: draw.curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
     "runs": lambda: draw.compared_figure(RUNS, *T),
-    "runs over hours": lambda: draw.compared_figure(
-        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2,
-        *T,
-        hours=True,
+    "runs that begin later": lambda: draw.compared_figure(
+        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2, *T
     ),
     "scaling": lambda: draw.scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
     "four panels of layers": lambda: layers_figure(
@@ -162,14 +155,9 @@ ON_PAPER = {
         [rand(3, 3, 8, 8)] * 2, (1, 0), (2, 2), ["a wheel", "a ball"], HOSTILE[-3:], [HOSTILE[-3:]] * 2, *T
     ),
 }
-FIGURES = THEMED | ON_PAPER
-# Of these, another case says nearly the same in the default suite: the same figure in light, or one of the same kind.
-REPEATED = {
-    ("16 images, one map", True), ("masked", True), ("strongest", True), ("confusion", True),
-    ("five panels of layers", False), ("curves", False), ("sheet", False), ("arms", False),
-}  # fmt: skip
-CASES = [(name, False) for name in FIGURES] + [(name, True) for name in THEMED]
-MARKED = [pytest.param(*case, marks=[pytest.mark.slow] * (case in REPEATED)) for case in CASES]
+# Of these, another case of the same kind says nearly the same in the default suite.
+REPEATED = {"five panels of layers", "curves", "sheet", "arms"}
+MARKED = [pytest.param(name, marks=[pytest.mark.slow] * (name in REPEATED)) for name in FIGURES]
 GRIDS = {(3, 5), (14, 14), (2, 9)}  # of maps
 OTHER_CASES = ("one image", "12 heads", "wide", "hostile", "dots of", "confusion of", "a curve of", "an exact",
                "dynamics of", "reconstruction of one", "three", "runs over", "four", "arms in")  # fmt: skip
@@ -194,18 +182,18 @@ def texts(figure: Figure) -> list[Text]:
     return [text for text in found if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize(("name", "dark"), MARKED, ids=str)
+@pytest.mark.parametrize("name", MARKED)
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_many_whole_dots(name, dark):
-    figure = THEMED[name](dark=True) if dark else FIGURES[name]()
-    assert to_rgb(figure.get_facecolor()) == to_rgb((DARK if dark else LIGHT).paper)
+def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_many_whole_dots(name):
+    figure = FIGURES[name]()
+    assert to_rgb(figure.get_facecolor()) == to_rgb(COLOURS.paper)
     boxes = [(text, text.get_window_extent()) for text in texts(figure)]
     for text, box in boxes:
         assert box.x0 >= -0.5, text
         assert box.y0 >= -0.5, text
         assert box.x1 <= figure.bbox.x1 + 0.5, text
         assert box.y1 <= figure.bbox.y1 + 0.5, text
-        assert (sum(to_rgb(text.get_color())) > 1.2) == dark or "confusion" in name, text  # ink on its paper
+        assert sum(to_rgb(text.get_color())) <= 1.2 or "confusion" in name, text  # ink on its paper
     straight = [(text, box) for text, box in boxes if text.get_rotation() % 90 == 0]
     for (one, first), (other, second) in itertools.combinations(straight, 2):
         wide = min(first.x1, second.x1) - max(first.x0, second.x0)
@@ -273,6 +261,6 @@ def test_text_is_cut_and_wrapped_by_its_width(text):
 def test_names_start_no_formula_and_no_line():
     assert printable("a$b\n\udcff") == "a$b��"
     with warnings.catch_warnings(action="error"):
-        figure = draw.curve_figure(METRICS, Curve("$x^", "loss"), 3.0)
+        figure = draw.curves_figure(METRICS, [Curve("$x^", "loss")], *T)
     assert figure.axes[0].get_title(loc="left") == "$x^"
     assert not figure.axes[0]._left_title.get_parse_math()

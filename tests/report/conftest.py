@@ -16,5 +16,5 @@ def pretrained(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory) -> Path:
-    """A finished classification with snapshots; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("runs") / "classifier", "classify")
+    """A finished classification with snapshots and pictures; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("runs") / "classifier", "classify", pictures=True)

@@ -63,7 +63,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
         finished(tmp_path / "one", 0.5, seed=0),
         finished(tmp_path / "two", 0.6, seed=1),
         # how it was watched and computed
-        finished(tmp_path / "three", 0.7, seed=2, run=RunConfig(log_every=3, threads=1)),
+        finished(tmp_path / "three", 0.7, seed=2, run=RunConfig(save_every=3, threads=1)),
         finished(tmp_path / "longer", 0.8, epochs=200),
         finished(tmp_path / "other data", 0.9, content_hash="b"),
     )
@@ -163,71 +163,23 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
         assert [row["model.init"] for row in found] == [f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)]
 
 
-def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
-    """Without objective, and with hashes of content by the names that they had."""
-    folders = []
-    for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, seed=seed)
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        del settings["train"]["objective"]
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        for file in ("summary.json", "probe/results.json"):
-            content = json.loads((folder / file).read_text())
-            content["data"]["stamp"] = content["data"].pop("content_hash")
-            content["fingerprint"] = content.pop("content_hash")
-            (folder / file).write_text(json.dumps(content))
-        folders.append(folder)
-    (row,) = compared(*folders)
-    assert row["linear probe"] == "60.00% ± 0.00%"
-
-
 # ---- The picture -----------------------------------------------------------------------------------------------------
 
 
-def classified(folder: Path, values: list[float], accuracy: float, held_out: bool = False, **train: object) -> Path:
-    """A finished classifier with a line of metrics an epoch."""
-    finished(folder, accuracy, objective="classify", **train)
-    changed(folder, "summary.json", test_loss=1 - accuracy, epochs=4)
-    lines = [{"step": n, "epoch": n / 1, "loss": 1 - v, "train_accuracy": v} for n, v in enumerate(values, 1)]
-    if held_out:
-        lines += [{"step": 2, "epoch": 2.0, "val_loss": 0.9, "val_accuracy": 0.1}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
-
-
-def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, monkeypatch):
-    values = [0.1, 0.2, 0.4]
-    runs = [
-        classified(tmp_path / "one", values, 0.5, seed=0),
-        classified(tmp_path / "two", values, 0.7, seed=1),
-        classified(tmp_path / "other", values, 0.25, batch_size=3),
-        classified(tmp_path / "watched", values, 0.3, held_out=True, batch_size=4),
-    ]
-    loss, accuracy = drawn_figure(monkeypatch, *runs).axes
-    courses = [line for line in accuracy.lines if len(line.get_xdata()) == 3]
-    assert [line.get_xdata().tolist() for line in courses] == [[1, 2, 3]] * 3
-    assert courses[0].get_color() == courses[1].get_color() != courses[2].get_color()
-    held_out = next(line for line in accuracy.lines if list(line.get_ydata()) == [0.1])
-    assert list(held_out.get_xdata()) == [2]  # not what it measured on its own images
-    assert marks(accuracy) == [(4, 0.5), (4, 0.7), (4, 0.25), (4, 0.3)]
-    assert labels(loss) == ["0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched"]
-
-
-def pretrained(folder: Path, metrics: list[dict[str, float]], loss: float = 0.5, **reconstruct: float) -> Path:
-    """A finished pretraining of 4 epochs with these lines of metrics."""
+def pretrained(folder: Path, loss: float, **reconstruct: float) -> Path:
+    """A finished pretraining of 4 epochs."""
     finished(folder, 0.0)
     changed(folder, "config.yaml", **{f"reconstruct.{key}": value for key, value in reconstruct.items()})
     baselines = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
     changed(folder, "summary.json", test_loss=loss, test_loss_of_baselines=baselines, epochs=4)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     return folder
 
 
 def drawn_figure(monkeypatch, *argv: object) -> Figure:
     """The figure that the command draws."""
     figures = []
-    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
-    assert main(["compare", *map(str, argv), "--plot", "runs.png"]) == 0
+    monkeypatch.setattr("vit.report.hours.save_figure", lambda figure, path: figures.append(figure))
+    assert main(["compare", *map(str, argv), "--hours", "runs.png"]) == 0
     return figures[0]
 
 
@@ -240,18 +192,6 @@ def marks(axes: Axes) -> list[tuple[float, float]]:
 def labels(axes: Axes) -> list[str]:
     """What the legend of a panel says."""
     return [text.get_text() for text in axes.get_legend().get_texts()]
-
-
-def test_what_is_measured_in_training_alone_has_a_line_and_no_mark(tmp_path, monkeypatch):
-    lines = [{"step": n, "epoch": n / 1, "loss": 0.9, "masked_loss": 0.5, "pair_accuracy": n / 4} for n in (1, 2, 3)]
-    pairs = pretrained(tmp_path / "pairs", lines, contrast=1.0)
-    plain = pretrained(tmp_path / "plain", [{"step": 1, "epoch": 1.0, "loss": 0.7}], loss=0.6)
-    loss, found = drawn_figure(monkeypatch, pairs, plain).axes
-    assert (marks(loss), marks(found)) == ([(4, 0.5), (4, 0.6)], [])
-    assert labels(loss) == ["0.5000  pairs", "0.6000  plain"]
-    assert labels(found) == ["pairs"]
-    assert list(found.lines[0].get_xdata()) == [1, 2, 3]
-    assert found.yaxis.get_major_formatter()(0.5) == "50%"
 
 
 def over_hours(folder: Path, key: str, values: list[float], end: float, behind: float = 0, **train: object) -> Path:
@@ -278,7 +218,7 @@ def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(tmp_path, 
     before = over_hours(tmp_path / "before", "val_knn_accuracy", [0.1, 0.2, 0.3, 0.4], 0.4)
     other = finished(tmp_path / "other", 0.5, epochs=3)
     (other / "metrics.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n')
-    figure = drawn_figure(monkeypatch, tuned, *scratch, other, before, "--hours")
+    figure = drawn_figure(monkeypatch, tuned, *scratch, other, before)
     neighbours, classes = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["nearest neighbours", "accuracy of the classifier"]
     assert [axes.get_xlabel() for axes in figure.axes] == ["hours of training"] * 2
@@ -315,18 +255,17 @@ def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(ke
     ):
         results = {"data": data | changes, "content_hash": "own", "settings": settings, **found}
         (run / "test" / "results.json").write_text(json.dumps(results))
-        figure = drawn_figure(monkeypatch, run, "--hours")
+        figure = drawn_figure(monkeypatch, run)
         assert marks(figure.axes[0]) == [(1, end)]
         assert " ".join(figure.texts[1].get_text().split()).endswith(f"at the end, on {images} of Noise")
 
 
 def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, refused):
     run = over_hours(tmp_path / "run", "val_accuracy", [0.5], 0.6)
-    unmeasured = classified(tmp_path / "unmeasured", [0.1], 0.5)
-    assert "--plot" in refused("compare", run, "--hours")
-    assert "run.val_every" in refused("compare", unmeasured, "--hours", "--plot", tmp_path / "a.png")
-    (run / "metrics.jsonl").write_text('{"epoch": 1, "val_accuracy": 0.5}\n')  # of an earlier version
-    assert "'seconds'" in refused("compare", run, "--hours", "--plot", tmp_path / "a.png")
+    unmeasured = finished(tmp_path / "unmeasured", 0.5)
+    assert "run.val_every" in refused("compare", unmeasured, "--hours", tmp_path / "a.png")
+    (run / "metrics.jsonl").write_text('{"epoch": 1, "val_accuracy": 0.5}\n')
+    assert "'seconds'" in refused("compare", run, "--hours", tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
 
@@ -343,26 +282,22 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
 
 
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refused):
-    runs = [classified(tmp_path / str(n), [0.1, 0.2], 0.5, batch_size=n) for n in range(1, 7)]
+    runs = [over_hours(tmp_path / str(n), "val_accuracy", [0.1, 0.2], 0.5, batch_size=n) for n in range(1, 7)]
     out = tmp_path / "a.png"
-    assert "6 kinds of runs" in refused("compare", *runs, "--plot", out)
-    assert "--plot" in refused("compare", runs[0], "--plot", tmp_path / "a.jpg")
-    assert "is not a folder" in refused("compare", runs[0], "--plot", tmp_path / "1" / "config.yaml" / "a.png")
-    summary = (runs[2] / "summary.json").read_text()
-    (runs[2] / "summary.json").write_text(summary.replace("test_loss", "another"))
-    assert "cannot be drawn" in refused("compare", runs[2], "--plot", out)
+    assert "6 kinds of runs" in refused("compare", *runs, "--hours", out)
+    assert "--hours" in refused("compare", runs[0], "--hours", tmp_path / "a.jpg")
+    assert "is not a folder" in refused("compare", runs[0], "--hours", tmp_path / "1" / "config.yaml" / "a.png")
     (runs[1] / "metrics.jsonl").write_text("{\n{}\n")
-    assert "metrics.jsonl" in refused("compare", runs[1], "--plot", out)
+    assert "metrics.jsonl" in refused("compare", runs[1], "--hours", out)
     assert not list(tmp_path.glob("a.*"))
-    assert main(["compare", str(runs[0]), "--plot", str(out)]) == 0
+    assert main(["compare", str(runs[0]), "--hours", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_losses_of_different_targets_stand_apart(tmp_path, monkeypatch):
-    lines = [{"step": 1, "epoch": 1.0, "loss": 0.7}]
-    one = pretrained(tmp_path / "one", lines, loss=0.6)
-    plain = pretrained(tmp_path / "plain", lines, loss=0.3, norm_pix_loss=False)
-    masked = changed(pretrained(tmp_path / "masked", lines, loss=0.4), "config.yaml", **{"mask.ratio": 0.5})
+def test_losses_of_different_targets_stand_apart(tmp_path):
+    one = pretrained(tmp_path / "one", loss=0.6)
+    plain = pretrained(tmp_path / "plain", loss=0.3, norm_pix_loss=False)
+    masked = changed(pretrained(tmp_path / "masked", loss=0.4), "config.yaml", **{"mask.ratio": 0.5})
     names = {"one": "normalised pixels, random mask 75%", "plain": "plain pixels, random mask 75%",
              "masked": "normalised pixels, random mask 50%"}  # fmt: skip
     for folder in (one, plain, masked):
@@ -376,8 +311,6 @@ def test_losses_of_different_targets_stand_apart(tmp_path, monkeypatch):
         }
         assert "loss" not in row
     assert [row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))]
-    panels = drawn_figure(monkeypatch, one, plain).axes
-    assert [axes.get_title(loc="left") for axes in panels] == [f"loss: {names[name]}" for name in ("one", "plain")]
     # patches of another size are other targets
     rows = compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75, "model.patch_size": [8, 4]}))
     assert [row[f"loss, {names['one']}, patch 4 of 32"] for row in rows] == ["0.6000", ""]

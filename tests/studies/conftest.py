@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
+from studies import StudyConfig, kinds
+from studies.experiment import Experiment, Trained
+from studies.kinds import Kinds, parts_of_scenes
 from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.data.scenes import draw_scenes
-from vit.studies import StudyConfig, kinds
-from vit.studies.experiment import Experiment, Trained
-from vit.studies.kinds import Kinds, parts_of_scenes
+from vit.scenes import draw_scenes
 
 TINY = Config(
     data=DataConfig(source="scenes", limit=256),

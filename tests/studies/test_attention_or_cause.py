@@ -5,13 +5,7 @@ import torch
 from tiny import randomize
 from torch import nn
 
-from vit.config import DecoderConfig, ViTConfig
-from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps
-from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.masking import Mask, make_mask
-from vit.patches import patchify, unpatchify
-from vit.studies.attention_or_cause import (
+from studies.attention_or_cause import (
     ATTENTION,
     GRADIENT,
     HEAD_MEASURES,
@@ -26,6 +20,12 @@ from vit.studies.attention_or_cause import (
     scored,
     weigh,
 )
+from vit.config import DecoderConfig, ViTConfig
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionError, AttentionMaps
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.masking import Mask, make_mask
+from vit.patches import patchify, unpatchify
 
 
 def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> Asked:

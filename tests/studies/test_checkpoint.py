@@ -14,17 +14,18 @@ import pytest
 import torch
 from tiny import without_layout
 
+from studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
+from studies.analysis.correlation import association
+from studies.experiment import Experiment, without_queries
+from studies.results import run_study
+from studies.tables import StudyError
 from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
-from vit.checkpoints.native import content_hash
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
-from vit.studies.analysis.correlation import association
-from vit.studies.experiment import Experiment, without_queries
-from vit.studies.results import StudyError, run_study
+from vit.weights import weights_hash
 
 SMALLER = {
     "kinds": {"SCENES": 300, "LEAST": 3},
@@ -42,7 +43,7 @@ def smaller(monkeypatch):
     """Studies of less, whose figures, each tested by itself, are not laid out."""
     for module, sizes in SMALLER.items():
         for constant, size in sizes.items():
-            monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
+            monkeypatch.setattr(import_module(f"studies.{module}"), constant, size)
     with without_layout():
         yield
 
@@ -93,7 +94,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
     monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))  # to paint takes longest
-    run_study(name, replace(one_seed), tmp_path / "trained", f"vit study {name}")
+    run_study(name, replace(one_seed), tmp_path / "trained", f"python -m studies {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())
     cells = [cell for table in found["tables"] for row in table["rows"] for cell in row if isinstance(cell, list)]
@@ -138,8 +139,8 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
         assert (model.encoder.config, model.decoder.config) == (kept.encoder.config, kept.decoder.config)
         assert model.norm_pix_loss is False
         assert not model.training
-    assert content_hash(one.model) == content_hash(kept) != content_hash(one.initial)
-    assert content_hash(small.models()[0].initial) == content_hash(one.initial)
+    assert weights_hash(one.model) == weights_hash(kept) != weights_hash(one.initial)
+    assert weights_hash(small.models()[0].initial) == weights_hash(one.initial)
 
 
 @pytest.mark.slow
@@ -169,7 +170,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained,
     assert "| shuffled" not in page
     assert "**Scenes" not in page
     found = json.loads((tmp_path / "tyres-and-roads" / "results.json").read_text())
-    assert found["checkpoint"] == {"name": name, "content_hash": content_hash(trained.model)}
+    assert found["checkpoint"] == {"name": name, "content_hash": weights_hash(trained.model)}
     assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
     assert found["training_seconds"] == 0
     with pytest.raises(StudyError, match="holds a study with other settings"):
@@ -188,7 +189,7 @@ def classifier(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
 def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
-    with pytest.raises(StudyError, match=rf"^{name}: study.checkpoint: {classifier} has no decoder, [^\n]*$"):
+    with pytest.raises(StudyError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"):
         run_study(name, looking_at(experiment, classifier), tmp_path, "")
     assert not list(tmp_path.iterdir())
 
@@ -215,7 +216,7 @@ def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(e
 @pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
 def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
     folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
-    with pytest.raises(StudyError, match=rf"^study.checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
+    with pytest.raises(StudyError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
         looking_at(experiment, folder)
 
 

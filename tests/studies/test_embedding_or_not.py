@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from studies.embedding_or_not import chance_angles, principal_angles, reading
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.studies.embedding_or_not import chance_angles, principal_angles, reading
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from studies import StudyConfig
+from studies import experiment as module
+from studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
 from vit.interpret import AttentionMaps
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.studies import StudyConfig
-from vit.studies import experiment as module
-from vit.studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.training import loop
 from vit.training.dynamics import read_dynamics
 from vit.training.loop import train_steps
@@ -47,17 +47,17 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, one_seed,
     config = replace(one_seed.config, run=replace(one_seed.config.run, save_every=3))
     cut_short = replace(one_seed, folder=tmp_path, config=config)
 
-    def cut(run: Run):
-        for step in train_steps(run):
+    def cut(run: Run, callbacks):
+        for step in train_steps(run, callbacks):
             yield step
             if step.step == 5:
                 raise KeyboardInterrupt
 
     begun: list[int] = []
 
-    def watched(run: Run):
+    def watched(run: Run, callbacks):
         begun.append(run.step)
-        yield from train_steps(run)
+        yield from train_steps(run, callbacks)
 
     monkeypatch.setattr(loop, "train_steps", cut)
     with pytest.raises(KeyboardInterrupt):

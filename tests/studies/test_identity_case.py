@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.studies.identity_case import by_layer
+from studies.identity_case import by_layer
 
 MEASURES = ("own share", "correlation", "symmetry", "entropy")
 

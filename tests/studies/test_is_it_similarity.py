@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from vit.encoder import VisionTransformer
-from vit.studies.is_it_similarity import (
+from studies.is_it_similarity import (
     KEYS,
     MEETINGS,
     covariance_root,
@@ -14,6 +13,7 @@ from vit.studies.is_it_similarity import (
     leaning,
     preferences,
 )
+from vit.encoder import VisionTransformer
 
 
 @pytest.fixture

@@ -9,13 +9,9 @@ import torch
 import torch.nn.functional as F
 from tiny import randomize
 
-from vit.config import ModelConfig, ViTConfig
-from vit.data.scenes import MAY_TOUCH, PART_NAMES, scene_indices
-from vit.encoder import VisionTransformer
-from vit.masking import mask_from_noise
-from vit.studies import kinds
-from vit.studies.analysis.logits import asking
-from vit.studies.kinds import (
+from studies import kinds
+from studies.analysis.logits import asking
+from studies.kinds import (
     ALONE,
     BESIDE,
     TOGETHER,
@@ -32,6 +28,10 @@ from vit.studies.kinds import (
     side_by_side,
     together_in_images,
 )
+from vit.config import ModelConfig, ViTConfig
+from vit.encoder import VisionTransformer
+from vit.masking import mask_from_noise
+from vit.scenes import MAY_TOUCH, PART_NAMES, scene_indices
 
 
 def test_the_parts_that_the_title_speaks_of_are_measured(parts):

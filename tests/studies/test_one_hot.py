@@ -2,8 +2,8 @@
 
 import pytest
 
-from vit.studies import one_hot
-from vit.studies.one_hot import convolution_difference, masked_loss, one_hot_difference, table_errors
+from studies import one_hot
+from studies.one_hot import convolution_difference, masked_loss, one_hot_difference, table_errors
 
 
 def test_both_ways_are_the_same(trained):

@@ -12,12 +12,10 @@ import torch
 from matplotlib.figure import Figure
 from tiny import changed
 
+from studies import STUDIES, StudyConfig, results
+from studies.results import run_study
+from studies.tables import Results, StudyError, Table, seeds
 from vit.atomic import write_text
-from vit.cli import main
-from vit.studies import STUDIES, StudyConfig, results
-from vit.studies.results import Results, StudyError, Table, run_study, seeds
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_markdown_cells_stay_cells():
     assert Table("T", ("loss",), [(seeds([math.nan, 1.0]),)]).as_plain()["rows"] == [[[None, 1.0]]]
 
 
-# --- vit study
+# --- python -m studies
 
 
 @pytest.fixture
@@ -78,30 +76,36 @@ def quick(monkeypatch):
         values = [0.5 + seed for seed in experiment.study.seeds]
         return Results([Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()})
 
-    monkeypatch.setattr(import_module("vit.studies.one_hot"), "study", study)
+    monkeypatch.setattr(import_module("studies.one_hot"), "study", study)
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_has_a_module_that_says_how_to_read_it_and_a_configuration(name):
-    module = import_module(f"vit.studies.{name.replace('-', '_')}")
+def test_every_study_has_a_module_that_says_how_to_read_it_and_what_it_costs(name):
+    module = import_module(f"studies.{name.replace('-', '_')}")
     assert callable(module.study)
     assert "*Limits.*" in module.__doc__
-    header = (ROOT / "configs" / "studies" / f"{name}.yaml").read_text()
-    assert header.startswith(f"# {STUDIES[name]}")
-    assert f"vit study {name}" in header
+    code = Path(module.__file__).read_text(encoding="utf-8")
+    assert f"\n# python -m studies {name}\n# " in code
 
 
 def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
-    reading = run_study("one-hot", experiment, tmp_path, "vit study one-hot --out y")
+    reading = run_study("one-hot", experiment, tmp_path, "python -m studies one-hot --out y")
     folder = tmp_path / "one-hot"
     assert {path.name for path in folder.iterdir()} == {"tables.md", "results.json", "one.png", "two.png"}
     page = (folder / "tables.md").read_text()
-    parts = [f"# {STUDIES['one-hot']}", reading, "](one.png)", "](two.png)", "**T**", "    vit study one-hot --out y"]
+    parts = [
+        f"# {STUDIES['one-hot']}",
+        reading,
+        "](one.png)",
+        "](two.png)",
+        "**T**",
+        "    python -m studies one-hot --out y",
+    ]
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
     found = json.loads((folder / "results.json").read_text())
     assert found["tables"] == [{"title": "T", "columns": ["loss"], "rows": [[[0.5, 1.5]]]}]
-    assert found["command"] == "vit study one-hot --out y"
+    assert found["command"] == "python -m studies one-hot --out y"
     assert found["seeds"] == [0, 1]
 
 
@@ -113,29 +117,29 @@ def test_a_study_that_is_interrupted_as_it_draws_is_made_again(experiment, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(results, "save_figure", draw)
         with pytest.raises(KeyboardInterrupt):
-            run_study("one-hot", experiment, tmp_path, "vit study one-hot")
-    run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+            run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
+    run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
     assert (tmp_path / "one-hot" / "tables.md").exists()
 
 
 def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick, monkeypatch):
     experiment = replace(experiment)  # without what other tests have loaded
-    run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+    run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
     moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
-    run_study("one-hot", replace(experiment, config=moved), tmp_path, "vit study one-hot --data.root elsewhere")
+    run_study("one-hot", replace(experiment, config=moved), tmp_path, "python -m studies one-hot --data.root elsewhere")
     assert "elsewhere" in (tmp_path / "one-hot" / "tables.md").read_text()
     other, images = replace(experiment), experiment.data()
     other.used |= {other.config.data: replace(images, train=images.train.subset(torch.arange(200)))}
     monkeypatch.setattr(other, "models", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(StudyError, match=r"holds this study on other images .*; name another folder"):
-        run_study("one-hot", other, tmp_path, "vit study one-hot")
+        run_study("one-hot", other, tmp_path, "python -m studies one-hot")
     with pytest.raises(StudyError, match="holds a study with other settings; name another folder"):
-        run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "vit study one-hot")
+        run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "python -m studies one-hot")
     results = tmp_path / "one-hot" / "results.json"
     for content, said in (("no JSON", "is damaged"), (None, "holds other files")):
         results.write_text(content) if content else results.unlink()
         with pytest.raises(StudyError, match=said):
-            run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+            run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
 
 
 FEWER, WITHOUT_LABELS = (lambda images: images.subset(torch.arange(6))), partial(replace, class_names=())
@@ -167,12 +171,4 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
 def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
     with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
-        run_study("one-hot", experiment, tmp_path, "vit study one-hot")
-
-
-def test_of_all_studies_each_records_the_command_that_repeats_it(tmp_path, monkeypatch):
-    commands = []
-    monkeypatch.setattr(results, "run_study", lambda *given: commands.append(given[-1]) or "")
-    monkeypatch.chdir(tmp_path)
-    assert main(["study", "all", "--out", "all", "--quick", "--train.epochs", "2"]) == 0
-    assert commands == [f"vit study {name} --quick --train.epochs 2 --out all" for name in STUDIES]
+        run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")

@@ -8,14 +8,10 @@ import pytest
 import torch
 from tiny import randomize
 
-from vit.config import ViTConfig
-from vit.data.scenes import PART_NAMES, scene_indices
-from vit.encoder import VisionTransformer
-from vit.patches import patchify
-from vit.studies import kinds
-from vit.studies import static_and_contextual as study
-from vit.studies.kinds import residual_stream
-from vit.studies.static_and_contextual import (
+from studies import kinds
+from studies import static_and_contextual as study
+from studies.kinds import residual_stream
+from studies.static_and_contextual import (
     BALL,
     ELSEWHERE,
     HOME,
@@ -29,6 +25,10 @@ from vit.studies.static_and_contextual import (
     token_shares,
     variance_shares,
 )
+from vit.config import ViTConfig
+from vit.encoder import VisionTransformer
+from vit.patches import patchify
+from vit.scenes import PART_NAMES, scene_indices
 
 
 @pytest.fixture(autouse=True)

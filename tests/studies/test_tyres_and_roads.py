@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.studies import kinds, tyres_and_roads
-from vit.studies.kinds import TOGETHER, WHOLE, Kinds
+from studies import kinds, tyres_and_roads
+from studies.kinds import TOGETHER, WHOLE, Kinds
 
 
 class Planted:

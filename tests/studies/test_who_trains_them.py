@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny import randomize
 
+from studies.who_trains_them import BY_LAYER, pull_of, size, weights_and_gradients
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.studies.who_trains_them import BY_LAYER, pull_of, size, weights_and_gradients
 
 ENCODER = ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="learned")
 

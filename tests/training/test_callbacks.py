@@ -107,8 +107,9 @@ def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
 @pytest.mark.parametrize(
     ("every", "start", "logged"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [1, 3, 6, 7]), (3, 4, [6, 7]), (10, 0, [1, 7])]
 )
-def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_path, every, start, logged):
-    run = run_at(start, total=7, log_every=every)
+def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_path, monkeypatch, every, start, logged):
+    monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: every)
+    run = run_at(start, total=7)
     file, lines = MetricsFile(tmp_path / "metrics.jsonl", run), []
     for step in range(start + 1, 8):
         run.step, run.seconds = step, run.seconds + 2
@@ -119,10 +120,9 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_p
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 
-def test_lines_of_a_run_follow_from_its_steps_unless_they_are_said():
+def test_lines_of_a_run_follow_from_its_steps():
     steps = (1, 49, 60, 120, 500, 100_000)
     assert [RunConfig().steps_between_lines(total) for total in steps] == [1, 1, 1, 2, 10, 10]
-    assert RunConfig(log_every=7).steps_between_lines(10) == 7
 
 
 @pytest.mark.parametrize(("total", "count"), [(0, 3), (1000, 9), (5, 20)])

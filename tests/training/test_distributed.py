@@ -26,8 +26,7 @@ from vit.training.state import load_state, saved_states
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 NAMES = (
-    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png "
-    "manifest.json"
+    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
 )
 ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
@@ -41,7 +40,7 @@ model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, de
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
 train: {epochs: 30, batch_size: 10, precision: fp32}
-run: {log_every: 1, save_every: 50, device: cpu}
+run: {save_every: 50, device: cpu}
 """
 CLASSIFY = """
 data: {source: folder, root: images, cache: cache}
@@ -49,7 +48,7 @@ augment: {rand_augment: 2, erasing: 0.5}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, drop_path: 0.5}
 optim: {blr: 0.1, layer_decay: 0.7, ema: 0.5}
 train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
-run: {log_every: 1, device: cpu, dynamics_every: 4}
+run: {device: cpu, dynamics_every: 4}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
 # train.py without pictures and page, which take longer than all else. A thread of the group that outlives Python aborts it.

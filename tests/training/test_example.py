@@ -13,7 +13,8 @@ from tiny import without_pictures
 
 from vit import cli
 from vit.config import OBJECTIVES, ObjectiveInfo
-from vit.runs import read_metrics, read_run
+from vit.report.record import read_run
+from vit.runs import read_metrics
 from vit.train import fit
 from vit.training.state import load_state, saved_states
 
@@ -23,7 +24,7 @@ data: {source: scenes, limit: 40}
 model: {preset: micro, depth: 2}
 optim: {warmup_epochs: 0}
 train: {objective: teach, epochs: 2, batch_size: 10, precision: fp32}
-run: {threads: 1, log_every: 1, save_every: 3, device: cpu}
+run: {threads: 1, save_every: 3, device: cpu}
 """
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import CLASSES, TINY, dataset, randomize
@@ -17,15 +16,15 @@ from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.initial import load_initial
-from vit.checkpoints.native import content_hash, write_weights
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.runs import RunError
-from vit.settings import parse_config, settings_parser
+from vit.settings import build_config, read_words
 from vit.training.initial import InitialModel, initial_model
+from vit.weights import weights_hash, write_weights
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -160,11 +159,6 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
 # --- from others -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def parser() -> ArgumentParser:
-    return settings_parser()
-
-
 @pytest.mark.parametrize(
     ("theirs", "asked"),
     [
@@ -174,7 +168,7 @@ def parser() -> ArgumentParser:
     ],
     ids=str,
 )
-def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, parser, theirs, asked):
+def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
     sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
     timms, path = randomize(TimmVisionTransformer(**sizes | theirs).eval()), tmp_path / "timm.pth"
     torch.save(timms.state_dict(), path)
@@ -187,7 +181,7 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(wide, name)}")
-    model, normalize = begin(parse_config(parser, [*given, *options]))
+    model, normalize = begin(build_config(*read_words([*given, *options]))[0])
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
@@ -283,7 +277,7 @@ def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "other", ("a", "b", "c"))
     assert notes(config()) == initial(config()).init == ""
     began = initial(config(init=mae[0]))
-    assert began.init == content_hash(load_model(mae[0], part="encoder"))
+    assert began.init == weights_hash(load_model(mae[0], part="encoder"))
     for init, head in {mae[0]: "a new", tmp_path / "other": "a new", tmp_path / "same": "its"}.items():
         assert notes(config("classify", init)).endswith(f"with {head} head"), init
     for init, decoder in {mae[0]: "its", tmp_path / "same": "a new"}.items():

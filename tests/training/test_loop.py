@@ -12,10 +12,10 @@ from tiny import CLASSIFY, RECONSTRUCT, changed, image_set, noise, seeded
 from torch import Tensor, nn
 
 import vit.mae
-from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization
 from vit.device import Compute
+from vit.inputs import Normalization
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.dynamics import DynamicsRecorder
@@ -259,9 +259,10 @@ ON_DEVICE = {
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path):
+def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path, monkeypatch):
     """On "meta", a device whose tensors hold nothing, whatever would wait for a GPU raises."""
-    run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2, "log_every": 1000}))
+    monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
+    run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2}))
     run.objective.to(META)
     run.compute, run.normalize = Compute(META), Normalization([0.5] * 3, [0.5] * 3)
     run.optimizer = Descent(run.model.parameters())
@@ -320,7 +321,8 @@ def test_step_that_is_not_finite_changes_nothing(spoil, optim):
 
 def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monkeypatch):
     """As on a GPU, which is not waited for: the flag stays on the device, and no later step updates either."""
-    run = start(changed(CONFIG, run={"log_every": 1000}))
+    monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
+    run = start(CONFIG)
     monkeypatch.setattr(Step, "check", lambda step: None)
     steps = train_steps(run)
     done = [next(steps) for _ in range(AT - 1)]
@@ -352,7 +354,7 @@ def test_steps_are_counted_and_have_the_schedules_learning_rate():
     for number, step in enumerate(steps, start=1):
         assert step.step == number
         assert step.epoch == pytest.approx(number / 3)
-        assert step.lr == learning_rate(number - 1, warmup, warmup, 9, peak, CONFIG.optim.min_lr)
+        assert step.lr == learning_rate(number - 1, warmup, warmup, 9, peak)
         assert set(step.metrics) == {"step", "epoch", "loss", "lr", "grad_norm"}
     assert [step.images for step in steps] == [8, 8, 4] * 3
     assert max(step.lr for step in steps) == peak

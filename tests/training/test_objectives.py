@@ -15,6 +15,7 @@ from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
+from vit.evaluate import METHODS
 from vit.masking import mask_from_noise
 from vit.training.objectives import Objective, objective_class
 from vit.training.objectives.terms import info_nce
@@ -59,7 +60,8 @@ def test_every_objective_has_its_module_and_its_class(name):
     assert kind is import_module(f"vit.training.objectives.{name}").OBJECTIVE
     objective = objective_of(Config(model=TINY, train=TrainConfig(objective=name)))
     assert objective.lengths
-    assert objective.learns(objective.config.deciding(), "")
+    assert kind.measures
+    assert {*kind.measures} <= {*METHODS}
     needs = objective.targets(torch.arange(COUNT) % CLASSES, draws_of(objective)) is not None
     assert needs == OBJECTIVES[name].labels
 

@@ -344,7 +344,7 @@ def test_frozen_parts_of_a_classifier_stay():
 
 
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(tmp_path):
-    config, lines = changed(CONFIG, data={"val_size": 1}, run={"log_every": 1, "val_every": 1}), []
+    config, lines = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1}), []
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
@@ -363,7 +363,7 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(tmp_path, monkeypatch, signals):
-    config = changed(CONFIG, data={"val_size": 1}, run={"log_every": 1, "val_every": 1})
+    config = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1})
     falls = [False, True, *[True] * (signals - 1), False, False]
 
     def interrupted(run, baselines):

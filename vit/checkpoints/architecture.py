@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
 from vit.checkpoints.network import Network
-from vit.checkpoints.origin import size_text
+from vit.checkpoints.report import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
@@ -94,7 +95,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
     hints = getattr(network.hints, part)
 
     # how many there are
-    numbers = {int(name.removeprefix(container).split(".")[0]) for name in tensors if name.startswith(container)}
+    matches = [re.match(rf"{re.escape(container)}(\d{{1,4}})\.", name) for name in tensors]
+    numbers = {int(match[1]) for match in matches if match}
     depth = max(numbers, default=0) + 1
     if depth > 2 * max(len(numbers), 1):
         raise network.error(f"{container}{max(numbers)} without most of the blocks before it")

@@ -2,76 +2,55 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from vit.atomic import replacing, write_json, write_text
-from vit.checkpoints.card import card_of
-from vit.checkpoints.formats.huggingface import to_huggingface
-from vit.checkpoints.formats.mae import to_mae
-from vit.checkpoints.formats.timm import to_timm
-from vit.checkpoints.native import architecture, build_model, save_model, write_weights
+from vit.atomic import write_json
 from vit.checkpoints.origin import Origin
+from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 from vit.mae import Model
-from vit.pretrained import CARD
-from vit.runs import RunRecord
+from vit.weights import build_model, save_model, write_weights
 
-FOREIGN = {"timm": to_timm, "mae": to_mae, "huggingface": to_huggingface}
+FOREIGN = {"timm": to_timm, "huggingface": to_huggingface}
 
 
-def convert_model(
-    model: Model, to: str, out: str | Path, half: bool = False, run: RunRecord | None = None, note: str = ""
-) -> list[str]:
+def convert_model(model: Model, to: str, out: str | Path, half: bool = False) -> list[str]:
     """Write a model from `load_model`.
 
     Args:
         model: with its `origin`, as it is now: it may have another linear head, or none, which its settings then say, too.
-        to: "timm" (a folder for `timm.create_model("local-dir:FOLDER")`), "huggingface" (a folder for `from_pretrained`),
-            "mae" (a .pth for facebookresearch/mae), or "safetensors" (a folder in the project's own format).
-        out: the folder or file; it must not exist yet, except as an empty folder.
+        to: "timm" (for `timm.create_model("local-dir:FOLDER")`), "huggingface" (for `from_pretrained`), or "safetensors"
+            (the project's own format).
+        out: the folder; it must not exist yet, or be empty.
         half: for "safetensors": write the weights in half precision, which halves the file. They load as float32.
-        run: for "safetensors": the finished run that trained the model; its card is written as README.md, and its figures
-            go into config.json.
-        note: with `run`, a sentence on the data for its card.
 
     Returns:
         One line for each thing that was left out or is computed differently there.
 
     Raises:
         CheckpointError: the format cannot hold the model, another part of it is not what its settings say, a value is too
-            large for half precision, the run trained another model, or `out` is taken; nothing is written then.
+            large for half precision, or `out` is taken; nothing is written then.
     """
     out, origin = Path(out), model.origin
     if not isinstance(origin, Origin):
         raise CheckpointError("this model was not loaded by load_model: nothing says how its input is normalised")
     if not isinstance(to, str) or to not in (*FOREIGN, "safetensors"):
-        raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
+        raise CheckpointError(f"formats are timm, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
     origin = _with_its_head(model, origin)
     if to == "safetensors":
-        return _write_native(model, origin, out, half, run, note)
-    if half or run is not None:
-        raise CheckpointError(f"half precision and the card of a run are for safetensors, not for {to}")
-    if to == "mae" and out.suffix != ".pth":
-        raise CheckpointError(f"{out}: for MAE's code, name a file that ends in .pth")
+        return _write_native(model, origin, out, half)
+    if half:
+        raise CheckpointError(f"half precision is for safetensors, not for {to}")
     outgoing = FOREIGN[to](model, origin)
-    if to == "mae":
-        buffer = io.BytesIO()  # because the archive would contain the temporary file's name
-        torch.save({"model": outgoing.tensors, "args": outgoing.config}, buffer)
-        with replacing(out) as temporary:
-            temporary.write_bytes(buffer.getbuffer())
-    else:
-        write_weights(out, outgoing.tensors, outgoing.config)
+    write_weights(out, outgoing.tensors, outgoing.config)
     if outgoing.preprocessor:
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
     return outgoing.notes
@@ -95,25 +74,9 @@ def _with_its_head(model: Model, origin: Origin) -> Origin:
     return replace(origin, class_names=names if encoder.config.num_classes in (0, len(names)) else ())
 
 
-def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunRecord | None, note: str) -> list[str]:
-    """Write the project's own format, and the card if there is a run."""
+def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
+    """Write the project's own format."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
-    card, figures = "", None
-    if run is not None:
-        settings = json.loads(json.dumps(architecture(model)))
-        trained = {key: origin.details.get(key) for key in ("encoder", "decoder")}
-        same = settings["encoder"] == trained["encoder"] and settings["decoder"] in (None, trained["decoder"])
-        if not same or origin.report.missing:
-            raise CheckpointError(
-                f"{origin.source}: its run trained another model than this: load it as it is for its card"
-            )
-        about: dict[str, Any] = {
-            "mean": origin.normalize.mean,
-            "std": origin.normalize.std,
-            "data": origin.data,
-            "class_names": origin.class_names,
-        }
-        card, figures = card_of(settings | about, run, out.resolve().name, half, note), run.figures()
     save_model(
         out,
         model,
@@ -125,10 +88,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunR
         data_content_hash=origin.data_content_hash,
         problem_type=origin.problem_type if model.encoder.config.num_classes else "",
         dtype=torch.float16 if half else torch.float32,
-        figures=figures,
     )
-    if card:
-        write_text(out / CARD, card)
     return notes
 
 

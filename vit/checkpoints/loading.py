@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
-from vit.checkpoints.origin import Origin, first_few, size_text
+from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
-from vit.load_options import CheckpointError, LoadOptions
+from vit.checkpoints.report import first_few, size_text
+from vit.errors import CheckpointError
+from vit.inputs import INTERPOLATIONS, Normalization
+from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
+from vit.weights import build_model
 
 
 def load_model(
@@ -124,55 +127,77 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         read_architecture(network)
     except (RuntimeError, MemoryError) as error:  # caused by sizes in the options or the file
         raise source.error(f"the model cannot be built: {shorten(str(error), 200)}") from error
+    try:
+        with torch.device("meta"):  # shapes without the memory
+            network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
+        raise network.error(f"its tensors do not form a model: {error}") from error
     _account(network)
+    _find_problems(network)
     return network
 
 
 def _account(network: Network) -> None:
-    """Compare the tensors with those that the model needs, and report the result."""
-    report, options = network.report, network.options
-    try:
-        with torch.device("meta"):  # shapes without the memory
-            model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
-    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise network.error(f"its tensors do not form a model: {error}") from error
-    missing = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-
-    # each tensor is used, converted, or without a place
+    """Compare the tensors with those of the model: each is used, converted, or without a place; some are missing."""
+    report = network.report
+    needed = _names_in(network.model)
+    shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
     for ours, tensor in list(network.tensors.items()):
-        shape, needed = tuple(tensor.value.shape), missing.pop(network.model_name(ours), None)
-        if needed is None and network.allows(ours):
+        shape = tuple(tensor.value.shape)
+        name = needed.pop(ours, None)
+        if name is None and network.allows(ours):
             network.drop(ours, "allowed")
-        elif needed is None:
+        elif name is None:
             report.unexpected += network.tensors.pop(ours).theirs
-        elif needed != shape:
-            what = f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}"
-            raise network.error(f"{what}, where {size_text(needed)} is expected for {ours}")
+        elif shapes[name] != shape:
+            expected = f"where {size_text(shapes[name])} is expected for {ours}"
+            raise network.error(f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, {expected}")
         elif tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
             report.used[tensor.theirs[0]] = ours
+    report.missing = {name: shapes[name] for name in needed.values()}
 
-    # missing and unexpected tensors are problems, except for new parts that were requested
-    report.missing = missing
-    new = {"head.weight", "head.bias"} if options.num_classes else set()
-    new |= {"cls_token"} if options.class_token else set()
-    short = {name: name.removeprefix("encoder.") for name in missing}
-    untrained = [name for name in missing if short[name] not in new and not network.allows(short[name])]
+
+def _names_in(model: Model) -> dict[str, str]:
+    """Return the names of a model's tensors by ours, which have no `encoder.` in front."""
+    return {name.removeprefix("encoder."): name for name in model.state_dict()}
+
+
+def _find_problems(network: Network) -> None:
+    """Make missing and unexpected tensors problems, except for new parts that were requested, and what is allowed."""
+    report = network.report
+    options = network.options
     advice = ". name them, or patterns, in allow to accept that"
+
+    # missing
+    new = set()
+    if options.num_classes:
+        new |= {"head.weight", "head.bias"}
+    if options.class_token:
+        new |= {"cls_token"}
+    untrained = []
+    for name in report.missing:
+        ours = name.removeprefix("encoder.")
+        if ours not in new and not network.allows(ours):
+            untrained.append(name)
     if untrained:
-        what = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
-        headless = all(short[name].startswith("head.") for name in untrained)
-        report.problems.append(what + ("; num_classes 0 leaves the head out" if headless else "") + advice)
+        problem = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
+        if all(name.removeprefix("encoder.").startswith("head.") for name in untrained):
+            problem += "; num_classes 0 leaves the head out"
+        report.problems.append(problem + advice)
+
+    # unexpected: within a block, they change what it computes
     if report.unexpected:
-        what = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
-        in_blocks = any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected)
-        report.problems.append(what if in_blocks else what + advice)  # in a block, they change what it computes
+        problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
+        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected):
+            problem += advice
+        report.problems.append(problem)
 
 
 @torch.no_grad()
 def build(network: Network) -> Model:
-    """Build the model of a network, with its weights.
+    """Give the model of a network its weights.
 
     Raises:
         CheckpointError: the network has problems, or a tensor is not finite.
@@ -181,18 +206,68 @@ def build(network: Network) -> Model:
         raise network.error(network.report.problems[0])
 
     # Give the model its own values. What is new already is not copied again, because freed copies would stay in the heap.
+    model = network.model
+    names = _names_in(model)
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
-        if problem := network.problem(ours):
+        problem = network.problem(ours)
+        if problem:
             raise network.error(problem)
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
-        state[network.model_name(ours)] = tensor.value.to(torch.float32, copy=copy).contiguous()
+        state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
-    # initialised weights are only needed for what the checkpoint lacks
-    missing = bool(network.report.missing)
-    with torch.device("cpu" if missing else "meta"):
-        model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
-    model.load_state_dict(state, strict=not missing, assign=True)
-    model.origin = Origin.of(network.source, network.format, network.hints, network.encoder, network.report)
+    # what the checkpoint lacks is taken from a new model
+    if network.report.missing:
+        fresh = build_model(network.encoder, network.decoder, network.norm_pix_loss).state_dict()
+        for name in network.report.missing:
+            state[name] = fresh[name]
+    model.load_state_dict(state, assign=True)
+    model.origin = origin_of(network)
     return model.eval()
+
+
+def origin_of(network: Network) -> Origin:
+    """Return what the options or settings say of a network's input and data, else what is usual for its format."""
+    source = network.source
+    hints = network.hints
+    usual = network.format
+    encoder = network.encoder
+
+    # how the input was normalised
+    mean = hints.mean or usual.mean
+    std = hints.std or usual.std
+    if len(mean) != encoder.channels:
+        converted = f"are for {len(mean)} channels, converted to {encoder.channels}"
+        network.note(f"mean and deviation of its input {converted}")
+
+    # how it was resized
+    interpolation = hints.interpolation or usual.interpolation
+    if interpolation not in INTERPOLATIONS:
+        assumed = f"which is not supported; assuming {usual.interpolation}"
+        network.note(f"its settings resize images by {interpolation!r}, {assumed}")
+        interpolation = usual.interpolation
+
+    # the names are of this head, or of the data of a model without one
+    class_names = hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else ()
+    return Origin(
+        normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
+        interpolation=interpolation,
+        crop_share=hints.crop_share or usual.crop_share,
+        image_size=encoder.image_size,
+        channels=encoder.channels,
+        source=str(source.path),
+        format=usual.name,
+        class_names=class_names,
+        data=str(source.config.get("data") or source.other.get("data", "")),
+        data_content_hash=str((source.other | source.config).get("data_content_hash", "")),
+        report=network.report,
+        details=source.config,
+    )
+
+
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Adapt a mean or standard deviation to the number of channels: averaged for one, repeated for more."""
+    if channels == 1 and len(values) > 1:
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]

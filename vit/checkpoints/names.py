@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit.load_options import CheckpointError
-
-Shape = tuple[int, ...]
+from vit.errors import CheckpointError
 
 NOTES = {
     "": "",
     "stack": "stacked on dimension 0",
-    "normalised": "with the batch norm before it folded in",
+    "normalised weight": "with the batch norm before it folded in",
+    "normalised bias": "with the batch norm before it folded in",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
 """How a tensor's values change, in words for the user."""
@@ -57,8 +56,10 @@ class KeyRule:
         """Turn theirs into ours; `channels` is C of the images, `eps` of a batch norm to fold, None if unknown."""
         if self.change == "stack":
             return torch.cat(tensors)
-        if self.change == "normalised":
-            return (_fold_weight if len(tensors) < 4 else _fold_bias)(eps, *(tensor.float() for tensor in tensors))
+        if self.change == "normalised weight":
+            return _fold_weight(eps, *(tensor.float() for tensor in tensors))
+        if self.change == "normalised bias":
+            return _fold_bias(eps, *(tensor.float() for tensor in tensors))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         return tensors[0]
@@ -81,7 +82,7 @@ def _fold_weight(eps: float | None, weight: Tensor, variance: Tensor, scale: Ten
 def _fold_bias(
     eps: float | None, weight: Tensor, variance: Tensor, mean: Tensor, bias: Tensor, *affine: Tensor
 ) -> Tensor:
-    """Do the same for its bias; `affine` is the batch norm's scale and shift, if it has them."""
+    """Fold a batch norm into the bias of the linear layer after it; `affine` is its scale and shift, if it has them."""
     folded = _fold_weight(eps, weight, variance, *affine[:1])
     return bias - folded @ mean + sum(weight @ shift for shift in affine[1:])
 

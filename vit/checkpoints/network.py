@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
-from vit.checkpoints.formats.format import only_given
-from vit.checkpoints.names import NOTES, KeyRule, Shape, map_in
-from vit.checkpoints.origin import Report, size_text
-from vit.checkpoints.reading import Source, shorten, weight_problem
+from vit.checkpoints.formats.format import first_reason
+from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
+from vit.checkpoints.names import NOTES, KeyRule, map_in
+from vit.checkpoints.reading import Source, not_finite, not_weights, shorten
+from vit.checkpoints.report import Report, Shape, size_text
 from vit.config import DecoderConfig, ViTConfig
-from vit.load_options import CheckpointError, LoadOptions
+from vit.errors import CheckpointError
+from vit.load_options import LoadOptions
+from vit.mae import Model
 
 # among several copies of the network in a file, the first of these wins: averaged weights before the last ones
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
@@ -23,7 +26,6 @@ LAST_BRANCHES = ("student",)
 NOT_THE_NETWORK = {
     r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*":
         "the state of the training, not of the network",
-    r"watch\..*": "what was recorded of the training",
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
     r"n_averaged|initted|(?<!.)((model_)?ema\.)?step": "the state of an average of weights",
     r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
@@ -60,10 +62,11 @@ class Network:
         prefix: precedes the names of its tensors.
         hints: what its settings say.
         report: for the user.
-        tensors: those for the model, by our names.
+        tensors: those for the model, by our names: an autoencoder's encoder has no `encoder.` in front.
         encoder: its architecture.
         decoder: likewise; None for an encoder alone.
         norm_pix_loss: the autoencoder's.
+        model: the model on the device meta, without values.
     """
 
     source: Source
@@ -76,6 +79,7 @@ class Network:
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
     norm_pix_loss: bool = False
+    model: Model = field(init=False)
 
     def error(self, what: str) -> CheckpointError:
         """Return an error that names the checkpoint."""
@@ -116,113 +120,180 @@ class Network:
         return self.options.allows(name, f"encoder.{name}", *theirs, *(key.removeprefix(self.prefix) for key in theirs))
 
     def problem(self, name: str) -> str:
-        """Return why a tensor's values cannot be used, "" if they can."""
-        allowed, theirs = self.allows(name), self.tensors[name].theirs
-        return next(filter(None, (weight_problem(key, self.source.tensors[key], allowed) for key in theirs)), "")
-
-    def model_name(self, name: str) -> str:
-        """Return a tensor's name in the model: an autoencoder's encoder is under `encoder.`."""
-        return name if self.decoder is None or name.startswith("decoder.") else f"encoder.{name}"
+        """Return why a tensor's values cannot be used, "" if they can; the options allow nan and infinite ones."""
+        for key in self.tensors[name].theirs:
+            tensor = self.source.tensors[key]
+            reason = not_weights(key, tensor)
+            if not reason and not self.allows(name):
+                reason = not_finite(key, tensor)
+            if reason:
+                return reason
+        return ""
 
 
 def recognise(source: Source, options: LoadOptions) -> Network:
     """Find the network in a checkpoint, and give every tensor a place, or a reason why it has none.
 
+    A folder of our own format has our names already, and takes none of the tables.
+
     Raises:
         CheckpointError: no format fits, the family is known but not computed here, or its settings cannot be used.
     """
-    # remove what torch inserts into names
+    if is_own_folder(source) and options.branch is None:
+        network = Network(source, options, OWN_FOLDER, "", *_read_settings(OWN_FOLDER, source, options))
+        names = {name: KeyRule(name, (name,)) for name in source.tensors}
+    else:
+        source = _without_wrappers(source)
+        file_format, prefix, copies = _choose(source, options.branch)
+        network = Network(source, options, file_format, prefix, *_read_settings(file_format, source, options))
+        names = _map_names(network, copies)
+    _note_means(network, names)
+    _take_tensors(network, names)
+    return network
+
+
+def _without_wrappers(source: Source) -> Source:
+    """Remove what torch inserts into the names of a compiled or sharded module."""
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
     if len(tensors) != len(source.tensors):
         raise CheckpointError(f"{source.path} holds tensors that differ in what torch.compile or FSDP add to a name")
-    source = replace(source, tensors=tensors)
+    return replace(source, tensors=tensors)
 
-    # the format and its settings
-    format, prefix, copies = _choose(source, options.branch)
+
+def _read_settings(file_format: Format, source: Source, options: LoadOptions) -> tuple[Hints, Report]:
+    """Return what the settings say, the options' values in their place, and the report with its first notes."""
     try:
-        hints = format.hints(source)
+        hints = file_format.hints(source)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise source.error(f"its settings cannot be used: {shorten(what, 200)}") from error
-    given = {"mean": options.mean and tuple(options.mean), "std": options.std and tuple(options.std)}
-    hints = replace(hints, **only_given(given | {"crop_share": options.crop_share}))
-    report = Report(notes=[*source.notes, *hints.notes])
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise source.error(f"its settings cannot be used: {shorten(reason, 200)}") from error
+    notes = [*source.notes, *hints.notes]
+    if options.mean and options.std:
+        hints = replace(hints, mean=tuple(options.mean), std=tuple(options.std))
+    if options.crop_share is not None:
+        hints = replace(hints, crop_share=options.crop_share)
+    return hints, Report(notes=notes)
 
-    # tensors without a rule: dropped for a reason, or unexpected
-    shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
-    within_head = sorted(key.rpartition(".")[2] for key in shapes if re.match(r"head\.\d+\.", key))
-    alone = (KeyRule("head.@", ("head.*.@",)),) if within_head == ["bias", "weight"] else ()  # beside dropout
-    rules = (*format.rules, *alone)
-    if hints.no_head:
-        report.notes.append(f"{hints.no_head}: it is left out")
+
+def _map_names(network: Network, copies: list[str]) -> dict[str, KeyRule]:
+    """Return the rules that apply, by our names; report the tensors without a rule: dropped for a reason, or unexpected."""
+    prefix = network.prefix
+    options = network.options
+    report = network.report
+    keys = [key.removeprefix(prefix) for key in network.source.tensors if key.startswith(prefix)]
+
+    # the table, also for a linear head beside dropout, or without a head
+    rules = network.format.rules
+    dropped = network.format.dropped
+    in_head = sorted(key.rpartition(".")[2] for key in keys if re.match(r"head\.\d+\.", key))
+    if in_head == ["bias", "weight"]:
+        rules = (*rules, KeyRule("head.@", ("head.*.@",)))
+    if network.hints.no_head:
+        network.note(f"{network.hints.no_head}: it is left out")
         rules = tuple(rule for rule in rules if not rule.ours.startswith("head."))
-        format = replace(format, dropped=((r"head\..*", hints.no_head), *format.dropped))
-    maps, unknown = map_in(rules, shapes)
-    outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
-    for name in outside:
-        why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""
-        why = why or _why_outside(name, prefix, copies)
-        if why or options.allows(name, name.removeprefix(prefix)):
-            report.dropped[name] = why or "allowed"
+        dropped = ((r"head\..*", network.hints.no_head), *dropped)
+    names, unknown = map_in(rules, keys)
+
+    # what has no rule, in the network and outside
+    outside = [key for key in network.source.tensors if not key.startswith(prefix)]
+    reasons = {prefix + key: first_reason(dropped, key) for key in unknown} | dict.fromkeys(outside, "")
+    for name, reason in reasons.items():
+        reason = reason or _why_outside(name, prefix, copies)
+        if reason or options.allows(name, name.removeprefix(prefix)):
+            report.dropped[name] = reason or "allowed"
         else:
             report.unexpected.append(name)
+    return names
 
-    # tensors with a rule: convert them to ours; the order of a patch's pixels depends on the channels
-    network = Network(source, options, format, prefix, hints, report)
-    if hints.mean is None:
-        usual = f"mean {format.mean}, std {format.std}, {format.other_inputs or f'the default of {format.name}'}"
-        assumed = f"nothing says how its input was normalised; assuming {usual}; mean, std and crop_share set them"
-        (network.guess if format.other_inputs and source.module is None else network.note)(assumed)
-    embed = maps.get("patch_embed.proj.weight")
-    kernels = shapes[embed.theirs[0]] if embed else ()
-    channels = kernels[1] if len(kernels) == 4 else 1
-    if options.mean and len(options.mean) not in (1, channels, options.channels):
-        raise network.error(
-            f"mean and std: {len(options.mean)} numbers each, but {channels} channels; give one, or one per channel"
-        )
-    for ours, rule in maps.items():
-        theirs = tuple(prefix + name for name in rule.theirs)
-        if options.part == "encoder" and ours.startswith("decoder."):
-            report.dropped |= dict.fromkeys(theirs, "only the encoder was requested")
+
+def _note_means(network: Network, names: dict[str, KeyRule]) -> None:
+    """Say which mean and deviation are assumed, and refuse those from the options if they are for other channels."""
+    usual = network.format
+    given = network.options.mean
+    if network.hints.mean is None:
+        values = f"mean {usual.mean}, std {usual.std}, {usual.other_inputs or f'the default of {usual.name}'}"
+        assumed = f"nothing says how its input was normalised; assuming {values}; mean, std and crop_share set them"
+        if usual.other_inputs and network.source.module is None:
+            network.guess(assumed)
         else:
-            value = rule.read([tensors[name] for name in theirs], channels, hints.head_eps)
-            network.tensors[ours] = ModelTensor(value, theirs, [NOTES[rule.change]] if rule.change else [])
-    return network
+            network.note(assumed)
+    channels = _channels(network, names)
+    if given and len(given) not in (1, channels, network.options.channels):
+        counts = f"{len(given)} numbers each, but {channels} channels"
+        raise network.error(f"mean and std: {counts}; give one, or one per channel")
+
+
+def _channels(network: Network, names: dict[str, KeyRule]) -> int:
+    """Return C of the images, as the patch kernels have it."""
+    embed = names.get("patch_embed.proj.weight")
+    kernels = network.source.tensors[network.prefix + embed.theirs[0]].shape if embed else ()
+    return kernels[1] if len(kernels) == 4 else 1
+
+
+def _take_tensors(network: Network, names: dict[str, KeyRule]) -> None:
+    """Turn their tensors into ours; the order of a patch's pixels depends on the channels."""
+    channels = _channels(network, names)
+    for ours, rule in names.items():
+        theirs = tuple(network.prefix + name for name in rule.theirs)
+        if network.options.part == "encoder" and ours.startswith("decoder."):
+            network.report.dropped |= dict.fromkeys(theirs, "only the encoder was requested")
+            continue
+        tensors = [network.source.tensors[name] for name in theirs]
+        changes = [NOTES[rule.change]] if rule.change else []
+        network.tensors[ours] = ModelTensor(rule.read(tensors, channels, network.hints.head_eps), theirs, changes)
 
 
 def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
     """Return the format, the prefix of the network's tensors, and the prefixes of its copies."""
-    # the networks in it: key of the patch embedding -> anchor of a format -> prefix
-    networks: dict[str, dict[str, str]] = {}
-    for anchor in dict.fromkeys(format.anchor for format in FORMATS):
-        pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){anchor}", re.DOTALL)
-        for key in source.tensors:
-            if match := pattern.fullmatch(key):
-                networks.setdefault(key, {})[anchor] = match["prefix"]
+    networks = _find_networks(source)
 
-    # choose the copy, then its format
+    # the copies that are asked for, the best first
     wrappings = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
-        there = shorten(", ".join(sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())))
-        raise source.error(f"no copy of the network is called {branch!r}; it has: {there}")
-    for key in sorted(chosen, key=lambda key: _preference(wrappings[key])):
-        for format in FORMATS:
-            prefix = networks[key].get(format.anchor)
-            if prefix is not None and format.marked(source, prefix):
-                inside = [name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)]
-                if refused := refusal(inside):
-                    raise source.error(refused)
-                copies = [wrapping for other in networks if other != key for wrapping in networks[other].values()]
-                return format, prefix, copies
+        there = sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())
+        raise source.error(f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(there))}")
+    chosen.sort(key=lambda key: _preference(wrappings[key]))
 
-    if refused := refusal(source.tensors) or other_file(source.tensors):
-        raise source.error(refused)
+    # the first format that fits
+    for key in chosen:
+        for file_format in FORMATS:
+            prefix = networks[key].get(file_format.anchor)
+            if prefix is None or not file_format.marked(source, prefix):
+                continue
+            refused = refusal(name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix))
+            if refused:
+                raise source.error(refused)
+            copies: list[str] = []
+            for other, prefixes in networks.items():
+                if other != key:
+                    copies += prefixes.values()
+            return file_format, prefix, copies
+    raise _no_network(source)
+
+
+def _find_networks(source: Source) -> dict[str, dict[str, str]]:
+    """Return the networks in a checkpoint: key of the patch embedding -> anchor of a format -> prefix."""
+    networks: dict[str, dict[str, str]] = {}
+    for anchor in dict.fromkeys(file_format.anchor for file_format in FORMATS):
+        pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){anchor}", re.DOTALL)
+        for key in source.tensors:
+            match = pattern.fullmatch(key)
+            if match:
+                networks.setdefault(key, {})[anchor] = match["prefix"]
+    return networks
+
+
+def _no_network(source: Source) -> CheckpointError:
+    """Return the error about a file in no format: what it is instead, or what is known."""
+    reason = refusal(source.tensors) or other_file(source.tensors)
+    if reason:
+        return source.error(reason)
     if not source.tensors:
-        raise CheckpointError(f"{source.path} holds no tensors")
-    some = ", ".join(list(source.tensors)[:3])
-    raise source.error(
-        f"its {len(source.tensors)} tensors ({some}, ...) are in no known format; "
+        return CheckpointError(f"{source.path} holds no tensors")
+    first = ", ".join(list(source.tensors)[:3])
+    return source.error(
+        f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; "
         "known are timm, MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, "
         "I-JEPA and Dinov2"
     )
@@ -242,4 +313,5 @@ def _why_outside(key: str, prefix: str, copies: list[str]) -> str:
         if copy and key.startswith(copy):
             words = [word for word in copy.split(".") if word and word not in prefix.split(".")]
             return "another copy of the network" + (f"; branch {words[0]} takes it" if words else "")
-    return next((why for pattern, why in NOT_THE_NETWORK.items() if re.fullmatch(rf"(.*\.)?({pattern})", key)), "")
+    patterns = {rf"(.*\.)?({pattern})": reason for pattern, reason in NOT_THE_NETWORK.items()}
+    return first_reason(patterns.items(), key)

@@ -19,10 +19,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vit.errors import one_line
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, one_line
+from vit.weights import CONFIG_HASH, config_hash
 
-NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # an earlier version's dynamics; a run's test images
+NO_WEIGHTS = ("showcase.safetensors",)  # a run's test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
     "model.safetensors",
@@ -42,8 +42,6 @@ HARMLESS: list[Any] = [
     argparse.Namespace, np.dtype, *_NUMBERS, *_PATHS,
     (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
 ]  # fmt: skip
-CONFIG_HASH = "config_sha256"
-"""The key in config.json for the hash of all its other keys."""
 OF_THESE_WEIGHTS = (
     "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash", "figures", "sha256",
     CONFIG_HASH,
@@ -88,12 +86,6 @@ class Source:
     def error(self, what: str) -> CheckpointError:
         """Return an error that names the checkpoint."""
         return CheckpointError(f"{self.path}: {what}")
-
-
-def config_hash(config: dict[str, Any]) -> str:
-    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH` itself."""
-    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH}))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def read_checkpoint(path: str | Path) -> Source:
@@ -274,16 +266,22 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
     return tensors, other
 
 
-def weight_problem(name: str, tensor: Tensor, allowed: bool = False) -> str:
-    """Return why a tensor's values cannot be weights, "" if they can; `allowed` permits nan and infinite values."""
+def not_weights(name: str, tensor: Tensor) -> str:
+    """Return why a tensor cannot hold weights, "" if it can."""
     if tensor.device.type == "meta":
         return f"{name} is on the device meta: it has a shape and no values"
     if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:  # the last, torch cannot convert
         return f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
-    if not allowed and (bad := count_not_finite(tensor)):
-        advice = "the training that made it diverged, or the file is damaged"
-        return f"{name} holds {bad} values that are nan or infinite; {advice}"
     return ""
+
+
+def not_finite(name: str, tensor: Tensor) -> str:
+    """Say how many values of a tensor are nan or infinite, "" if none."""
+    count = count_not_finite(tensor)
+    if not count:
+        return ""
+    advice = "the training that made it diverged, or the file is damaged"
+    return f"{name} holds {count} values that are nan or infinite; {advice}"
 
 
 def count_not_finite(tensor: Tensor) -> int:

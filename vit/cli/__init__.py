@@ -8,12 +8,11 @@ from importlib import import_module
 
 from vit import __version__
 from vit.cli.options import choose_command
-from vit.cli.startup import announce_torch, start
+from vit.cli.startup import start
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
     "data": "show the images that a configuration would train on",
-    "bench": "time a training step against other libraries and the machine's limit",
     "checkpoint": "inspect, convert, export or publish a pretrained model",
     "models": "list the models that come with the package",
     "predict": "classify images by a model's own head",
@@ -21,9 +20,7 @@ COMMANDS = {
     "attention": "draw where a model's attention looks",
     "explore": "write a page for exploring a model's attention",
     "evaluate": "measure a pretrained model: k-NN, probe, reconstruction, head",
-    "verify": "check the files of a finished run against their hashes",
     "report": "write a one-page report on a run",
-    "study": "answer a learner's question by experiment",
     "compare": "compare finished runs side by side, averaged over seeds",
 }
 """What each command is for. Each has a module of the same name here, with a function `run`."""
@@ -39,16 +36,9 @@ def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
-    if argv[:1] == ["--print-completion"]:
-        from vit.cli.completion import print_completion
-
-        print_completion(" ".join(argv[1:]), COMMANDS)
-        return 0
     argv = argv or ["--help"]
-    what = "Train small vision transformers and see what they learned. Each command has its own --help; "
-    what += 'eval "$(vit --print-completion bash)" turns on TAB completion, in zsh too.'
+    what = "Train small vision transformers and see what they learned. Each command has its own --help."
     name, rest = choose_command("vit", what, COMMANDS, argv)
-    announce_torch(f"vit {name}")
 
     from vit.training.process import Stopped, StopRequests
 

@@ -30,8 +30,9 @@ from vit.progress import track
 from vit.runs import RunError, RunFiles
 
 if TYPE_CHECKING:
-    from vit.interpret import ModelWithImages, Panels
     from vit.interpret.capture import Patch, Query
+    from vit.look.panels import Panels
+    from vit.look.shown import ModelWithImages
 
 USED_BY = {
     "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
@@ -71,8 +72,6 @@ class AttentionOptions(ReadsCheckpoint, WritesFiles):
     """lay the maps over the images"""
     format: Literal["png", "svg", "pdf"] = "png"
     """picture format"""
-    dark: bool = False
-    """for a dark page or slide"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,15 +147,27 @@ def load_with_images(
             raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
 
     from vit.checkpoints import load_trained
-    from vit.data.folder import readable
-    from vit.interpret import with_data, with_files
 
     training = snapshots and not RunFiles(Path(checkpoint)).model.is_file()
     model = load_trained([*snapshots.values()][-1] if training else checkpoint, load)
     if shown.data is None:
-        skip = shown.on_bad_image == "skip"
-        return with_files(model, [*compress(shown.images, readable(shown.images))] if skip else shown.images)
+        from vit.look.shown import with_files
+
+        return with_files(model, files_to_show(shown))
+
+    from vit.look.datasets import with_data  # with every kind of data set
+
     return with_data(model, shown.data, str(shown.root), shown.count, shown.on_bad_image)
+
+
+def files_to_show(shown: ShownImages) -> list[str]:
+    """Return the image files that were named; without the unreadable ones, if these are to be skipped."""
+    if shown.on_bad_image == "stop":
+        return list(shown.images)
+
+    from vit.data.folder import readable
+
+    return list(compress(shown.images, readable(shown.images)))
 
 
 def snapshots_of(checkpoint: str) -> dict[str, Path]:
@@ -222,7 +233,8 @@ class Drawing:
     def weights(self) -> list[Picture]:
         """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
         from vit.figures import attention_figure, strongest_figure
-        from vit.interpret import head_panels, top_mass_mask
+        from vit.interpret import top_mass_mask
+        from vit.look.panels import head_panels
 
         layer, share, query = self.options.one_layer, self.options.keep, in_words(self.subject.query)
         panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
@@ -240,11 +252,12 @@ class Drawing:
     def decoder(self, patches: list[Patch]) -> Picture:
         """Draw masked input, reconstruction, and the decoder's attention from a hidden patch, layer by layer."""
         from vit.figures import masked_figure
-        from vit.interpret import head_panels
+        from vit.look.filled import fill_in
+        from vit.look.panels import head_panels
 
         head = self.options.head
         panels = head_panels(self.subject, None, head, decoder_query=patches)
-        filled = self.subject.reconstruct()
+        filled = fill_in(self.subject)
         which = f"head {head}" if isinstance(head, int) else "mean of heads"
         how = f"decoder, {which}"
         if filled.from_normalized:
@@ -256,7 +269,7 @@ class Drawing:
     def rollout(self) -> list[Picture]:
         """Draw how much of each patch reaches the query through the layers, up to one or up to each."""
         from vit.figures import attention_figure
-        from vit.interpret import rollout_panels
+        from vit.look.panels import rollout_panels
 
         panels = rollout_panels(self.subject, self.options.one_layer, self.options.discard)
         title, words = f"What has come to {in_words(self.subject.query)}", self.style | {"what": "rollout"}
@@ -267,7 +280,7 @@ class Drawing:
     def relevance(self) -> list[Picture]:
         """Draw what a class, or the filling in of a hidden patch, depends on."""
         from vit.figures import attention_figure
-        from vit.interpret import class_relevance, reconstruction_relevance
+        from vit.look.panels import class_relevance, reconstruction_relevance
 
         subject, label, count = self.subject, self.options.label, self.subject.model.encoder.config.num_classes
         words = self.style | {"what": "relevance", "query": self.hidden}
@@ -319,7 +332,6 @@ class Drawing:
             [str(number) for number in found.layers.tolist()],
             "layer",
             dots="a head",
-            dark=self.options.dark,
         )
         numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}
         numbers |= {"distance_pixels": found.distance, "distance_spread_pixels": found.distance_spread}
@@ -331,7 +343,7 @@ class Drawing:
 
         from vit.checkpoints import load_trained
         from vit.figures import film_frames
-        from vit.interpret import head_panels
+        from vit.look.panels import head_panels
 
         layer, image = self.options.one_layer, replace(self.subject, names=self.subject.names[:1])
         found = [
@@ -342,7 +354,7 @@ class Drawing:
         moments, panels = list(snapshots), found[0].names
         where = "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
         title = f"Where {in_words(image.query)} looks while the model learns, {where}"
-        words = self.style | {"masses": masses, "dark": self.options.dark}
+        words = self.style | {"masses": masses}
         frames = film_frames(image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words)
         numbers = {"moments": moments, "maps": maps, "prefix_mass": masses, "panels": panels, "image": image.pixels[0]}
         return Picture("film", frames, numbers)
@@ -356,9 +368,7 @@ class Drawing:
         caption = " · ".join(filter(None, (subject.caption, masked, how)))
         words = {"labels": subject.names} | words
         same = {"maps": panels.maps, "panels": panels.names, "title": title}
-        figure = draw(
-            subject.images, subtitle=caption, masses=panels.prefix_mass, dark=self.options.dark, **same, **words
-        )
+        figure = draw(subject.images, subtitle=caption, masses=panels.prefix_mass, **same, **words)
         numbers = {
             "images": subject.pixels,
             "names": subject.names,

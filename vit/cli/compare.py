@@ -10,7 +10,7 @@ from pathlib import Path
 from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
 from vit.config import ConfigError
 from vit.errors import one_line
-from vit.runs import read_run
+from vit.report.record import read_run
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,13 @@ class Compare(PrintsFigures, WritesFiles):
     """run folders"""
     markdown: bool = False
     """as a Markdown table"""
-    plot: Path | None = None
-    """also draw their curves: .png, .svg or .pdf"""
-    hours: bool = False
-    """draw accuracy over hours of training instead, for runs that measured it during training (run.val_every)"""
+    hours: Path | None = None
+    """also draw accuracy over hours of training, of runs that measured it meanwhile (run.val_every): .png, .svg or .pdf"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.runs:
             raise ConfigError("runs: name the folders of finished runs")
-        if self.hours and not self.plot:
-            raise ConfigError("--hours: needs --plot FILE; name a picture")
 
 
 OPTIONS = (Compare,)
@@ -42,23 +38,25 @@ OPTIONS = (Compare,)
 def run(argv: Sequence[str]) -> int:
     """Read the runs, draw them if asked, and print the table."""
     (options,) = read_options("vit compare", argv, *OPTIONS)
-    plot = options.plot and output_file(options.plot, option="--plot", overwrite=options.overwrite)
+    picture = options.hours and output_file(options.hours, option="--hours", overwrite=options.overwrite)
     for folder in options.runs:  # refuse what is no run before importing torch
         read_run(folder)
 
-    from vit.report.comparison import as_table, compare_runs, draw_runs, read_finished
+    from vit.report.comparison import as_table, compare_runs, read_finished
 
     runs = [read_finished(folder) for folder in options.runs]
     rows = compare_runs(runs)
-    if plot:
-        draw_runs(runs, plot, options.hours)
+    if picture:
+        from vit.report.hours import draw_hours  # with matplotlib, which the table does not need
+
+        draw_hours(runs, picture)
     if options.json:
-        found = [{"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures} for run in runs]
-        print_json({"table": rows, "runs": found})
+        records = [{"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures} for run in runs]
+        print_json({"table": rows, "runs": records})
     else:
         print("\n".join(as_table(rows, options.markdown)))
-    if plot:
-        print(f"drawn    {plot}", file=sys.stderr if options.json else sys.stdout)
+    if picture:
+        print(f"drawn    {picture}", file=sys.stderr if options.json else sys.stdout)
     for finished in runs:
         for note in finished.record.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)

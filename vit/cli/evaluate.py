@@ -28,8 +28,9 @@ from vit.cli.options import (
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, Share, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
+from vit.metrics import aligned, results_lines
 from vit.pretrained import located
-from vit.runs import RunFiles, aligned, results_lines
+from vit.runs import RunFiles
 
 if TYPE_CHECKING:
     from vit.data import Dataset
@@ -54,7 +55,7 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     images."""
 
     data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, hf:NAME, or a folder of images; --data is the same"""
+    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
     """where CIFAR's archive is"""
     name: str = ""
@@ -121,10 +122,10 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     import torch
 
     from vit.checkpoints import load_trained
-    from vit.checkpoints.native import content_hash
     from vit.data import load_data
     from vit.device import device_name, versions
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
+    from vit.weights import weights_hash
 
     # Model and data
     model = load_trained(options.checkpoint, load)
@@ -164,7 +165,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     note = "this model has been taught classes, perhaps with more labels: it does not show what these few give"
     results: dict[str, Any] = {
         "checkpoint": origin.source,
-        "content_hash": content_hash(model),
+        "content_hash": weights_hash(model),
         "trained_on": origin.data,
         "data": {key: data.facts[key] for key in facts},
         "settings": {

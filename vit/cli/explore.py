@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from vit.checkpoints import Origin
     from vit.figures import ExploredImage
-    from vit.interpret import ModelWithImages
+    from vit.look.shown import ModelWithImages
 
 PHOTO = 512  # pixels of a photograph's longer side: all that a screen shows
 MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they compress
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import load_trained
     from vit.figures import Moment, PageError, explore_page
-    from vit.interpret.inputs import model_caption
+    from vit.look.shown import model_caption
 
     # A page that is far too large is refused before anything is computed
     geometry, config = subject.geometry, subject.model.encoder.config
@@ -119,7 +119,7 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
     pixels than the model's input."""
     from PIL import Image
 
-    from vit.data.decode import decode, size_of
+    from vit.inputs import decode, size_of
 
     width, height = size_of(str(path)) or (0, 0)
     rows, columns = origin.image_size
@@ -158,7 +158,9 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
             model(subject.inputs, mask)
         decoder = maps.weights
         arrays |= {f"decoder{n}": weights for n, weights in decoder.items()}
-        arrays["filled"] = subject.reconstruct().filled
+        from vit.look.filled import fill_in
+
+        arrays["filled"] = fill_in(subject).filled
         filled = (arrays["filled"] * 255).round().to(torch.uint8)
 
     photos = [photo_of(path, model.origin) for path in subject.paths] or [b""] * len(subject.names)

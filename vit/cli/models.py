@@ -8,8 +8,8 @@ from typing import Any
 
 from vit.cli.options import PrintsFigures, print_json, read_options
 from vit.errors import one_line
+from vit.metrics import METRICS
 from vit.pretrained import shipped, shipped_models
-from vit.runs import METRICS
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
 NUMBERS = ("parameters", "MB")

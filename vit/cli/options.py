@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,8 +25,6 @@ from vit.config import (
     Probability,
     RunConfig,
     Section,
-    in_words,
-    kept_until_registered,
     ranges_of,
 )
 from vit.errors import UserError, did_you_mean, one_line
@@ -43,9 +42,21 @@ PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
 WORDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
 }  # fmt: skip
-RENAMED = {"--tuning": "--val-size", "--bank": "--knn-images"}
-"""Options of earlier versions, and what they are called now."""
 METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
+
+
+def in_words(types: Iterable[Any], names: Mapping[Any, str], comma: str = ", ", last: str = " or ") -> str:
+    """Return types in words, the choices of a Literal one by one."""
+    words = []
+    for kind in types:
+        if get_origin(kind) is Literal:
+            words += [str(choice) for choice in get_args(kind)]
+        else:
+            plain = get_origin(kind) or kind
+            words.append(names.get(plain, str(plain)))
+    if len(words) == 1:
+        return words[0]
+    return f"{comma.join(words[:-1])}{last}{words[-1]}"
 
 
 @dataclass(frozen=True)
@@ -182,11 +193,11 @@ def options_parser(
     parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
     if sections:
         parser.usage += " [--config FILE ...] [--SECTION.FIELD VALUE ...]"
-        add_settings(parser, sections, with_help)
+        add_settings(parser, sections)
     return parser, options
 
 
-_kept_parser = kept_until_registered(options_parser)  # building one takes longer than using it
+_kept_parser = cache(options_parser)  # building one takes longer than using it
 
 
 def default_of(item: Field) -> Any:
@@ -288,8 +299,6 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
 
 def _unknown(name: str, options: dict[str, Option]) -> str:
     """Return that there is no option of this name, and which may be meant."""
-    if RENAMED.get(name) in options:
-        return f"{name}: is called {RENAMED[name]} now"
     whole = name.partition(".")[0]
     option = options.get(whole) or options.get(whole[2:])
     if option is None:
@@ -327,7 +336,7 @@ class ShownImages(ReadsImages):
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
     """image files, prepared as in training; or what --data takes"""
     data: str | None = field(default=None, metadata=DATA)
-    """instead of files: cifar10, cifar100, scenes, hf:NAME, or a folder of images"""
+    """instead of files: cifar10, cifar100, scenes, or a folder of images"""
     root: Path = field(default=Path("data"), metadata=FOLDER)
     """where CIFAR's archive is"""
     count: Positive = 8

@@ -23,7 +23,7 @@ from vit.cli.options import (
     read_options,
 )
 from vit.config import ConfigError, Positive
-from vit.errors import one_line
+from vit.errors import UnreadableImage, one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
 
@@ -56,8 +56,6 @@ OPTIONS = (PredictOptions, LoadOptions)
 @contextmanager
 def naming_the_way_out() -> Iterator[None]:
     """Add the option that leaves out unreadable files to the message about one."""
-    from vit.data.images import UnreadableImage  # with torch
-
     try:
         yield
     except UnreadableImage as error:
@@ -73,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import load_trained
     from vit.data.folder import list_files, readable
-    from vit.inference import predict, require_head
+    from vit.look.predict import predict, require_head
 
     # The images, and a model that can name them
     files = [

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from vit.cli.options import PAGE, POSITIONAL, PrintsFigures, output_file, print_json, read_options
 from vit.errors import one_line
-from vit.runs import RunFiles, read_run, summary_values
+from vit.metrics import summary_values
+from vit.report.record import read_run
+from vit.runs import RunFiles
 
 
 @dataclass(frozen=True)
 class ReportOptions(PrintsFigures):
-    """Write one self-contained page about a run, finished or not: results and curves, how it fills in and where it looks, data
-    and settings, and how to repeat it. It opens from disk, without a network or scripts, and includes what
+    """Write one self-contained page about a run, finished or not: its results beside their baselines, the pictures in its
+    folder, data and settings. It opens from disk, without a network or scripts, and includes what
     `vit evaluate RUN --out RUN/NAME` has measured."""
 
     run: Path = field(metadata=POSITIONAL)

@@ -1,4 +1,4 @@
-"""What `vit` and train.py do before their work: output, warnings and errors by the line, and a word while torch loads."""
+"""What `vit` and train.py do before their work: output, warnings and errors by the line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
-from importlib.abc import MetaPathFinder
-from types import ModuleType
-from typing import ClassVar
 
 from vit.errors import READER_GONE, exit_code_of, one_line
 from vit.load_options import LoadOptions
@@ -38,22 +35,3 @@ def _with_options(message: str) -> str:
         for item in fields(LoadOptions):
             advice = re.sub(rf"\b{item.name}\b", f"--{item.name.replace('_', '-')}", advice)
     return f"{what}{separator}{advice}"
-
-
-class _FirstWord(MetaPathFinder):
-    """An import hook that finds no module, but prints a line before torch is imported."""
-
-    who: ClassVar[str] = ""
-
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
-        if name == "torch":
-            sys.meta_path.remove(self)
-            if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":  # only the first of several processes
-                print(f"{self.who}: torch is being loaded ...", file=sys.stderr, flush=True)
-
-
-def announce_torch(who: str) -> None:
-    """Print on a terminal's stderr that `who` loads torch, once that begins; what needs no torch is checked by then."""
-    _FirstWord.who = who
-    if "torch" not in sys.modules and not any(isinstance(finder, _FirstWord) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _FirstWord())

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vit.cli.startup import announce_torch, start
-from vit.errors import one_line
+from vit.cli.startup import start
 from vit.pretrained import located
-from vit.runs import CONTENTS, write_manifest
+from vit.runs import CONTENTS
 from vit.settings import TrainCommand, parse_train_command, train_parser
 from vit.training.run_folder import RunFolder
 
@@ -37,7 +36,6 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init and not command.resume:
         located(command.config.model.init)
-    announce_torch(f"run      {one_line(str(command.out))}")
 
     from vit.training.process import Stopped, ignoring_signals  # imports torch; wrong settings are refused before
 
@@ -73,7 +71,6 @@ def train(command: TrainCommand) -> None:
             draw_pictures(run, folder, run.summary)
         training.write_summary(run, folder)
         write_report(folder.path, folder.report)
-        write_manifest(folder)
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():

@@ -6,13 +6,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data.decode import OWN, Preparation
 from vit.data.folder import load_folder
-from vit.data.images import CifarUnavailable, DataError, ImageSet, evenly_spaced, spread_at_random, spread_over_classes
-from vit.data.scenes import load_scenes
+from vit.data.images import (
+    CifarUnavailable,
+    ImageSet,
+    content_hash,
+    evenly_spaced,
+    spread_at_random,
+    spread_over_classes,
+)
+from vit.errors import DataError
+from vit.inputs import OWN, Preparation
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
 
@@ -92,12 +99,6 @@ def _folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
     return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
-def _hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
-    from vit.data.map_style import load_hf  # with torch's DataLoader
-
-    return load_hf(config, image_size, prepared)
-
-
 def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     raise DataError(
         "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
@@ -105,8 +106,25 @@ def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparat
 
 
 def _scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
-    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # draw no more than are used
-    return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
+    train_count, test_count = 50_000, 10_000
+    if config.limit:  # draw no more than are used
+        train_count = min(train_count, config.limit)
+        test_count = min(test_count, config.limit)
+    return load_scenes(train_count, SCENES_SEED, "train"), load_scenes(test_count, SCENES_SEED, "test")
+
+
+def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
+    """Return the first `count` Scenes of a split, 32 x 32.
+
+    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
+
+    Raises:
+        ValueError: as in `scene_indices` and `draw_scenes`.
+    """
+    from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices  # 850 lines that no other data needs
+
+    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
+    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
 
 
 SOURCES: dict[str, DataSource] = {
@@ -114,7 +132,6 @@ SOURCES: dict[str, DataSource] = {
     "cifar100": DataSource("CIFAR-100", _cifar),
     "folder": DataSource("", _folder, pictures=True),
     "scenes": DataSource("Scenes", _scenes),
-    "hf": DataSource("", _hf, pictures=True),
     "dataset": DataSource("", _dataset),
 }
 
@@ -151,7 +168,7 @@ def load_data(
             from vit.data.map_style import load_datasets  # with torch's DataLoader
 
             source, name = "dataset", config.name or type(dataset).__name__
-            train, test = load_datasets(dataset, test_dataset, config, image_size, name, prepared=prepared)
+            train, test = load_datasets(dataset, test_dataset, config, image_size, name)
     except CifarUnavailable as error:
         if config.fallback != "scenes":
             ways = "Or give --data scenes (built in), or --data YOUR_IMAGES."
@@ -161,7 +178,7 @@ def load_data(
         train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Limit both splits
-    spread = spread_at_random if source in ("hf", "dataset") else evenly_spaced
+    spread = spread_at_random if source == "dataset" else evenly_spaced
     if 0 < config.limit < len(train):
         train = train.subset(spread(len(train), config.limit))
     if 0 < config.limit < len(test):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.config import Config
-from vit.data.draws import Draws
-from vit.data.images import evenly_spaced
+from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
 from vit.device import to_device
+from vit.inputs import cut_to_shape, to_float
 from vit.patches import patchify, unpatchify
 
 
@@ -23,7 +23,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     Args:
         images: uint8 (B, C, h, w), one per row of `draws`.
         draws: from `vit.data.draws.draw_step`.
-        config: `augment.crop_padding`, `augment.shuffle` and the sizes of images and patches are read.
+        config: `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), as the last image is only mixed into the one before.
@@ -38,8 +38,8 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     else:
         if draws.shift is not None:
             detail = max(1, images.shape[-1] / size[1])  # the border is measured in the model's pixels
-            padding = round(detail * config.augment.crop_padding)
-            shift = (draws.shift * padding / max(config.augment.crop_padding, 1)).round().long()
+            padding = round(detail * CROP_PADDING)
+            shift = (draws.shift * padding / CROP_PADDING).round().long()
             images = pad_and_crop(images, padding, shift)
         images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
         varied = to_float(images, size)
@@ -189,86 +189,3 @@ def _inside(edges: Tensor, images: Tensor) -> Tensor:
     in_rows = (rows >= top) & (rows < bottom)  # (B, H)
     in_columns = (columns >= left) & (columns < right)  # (B, W)
     return in_rows[:, None, :, None] & in_columns[:, None, None, :]
-
-
-def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
-    """Turn uint8 (B, C, h, w) into float32 (B, C, H, W) from 0 to 1, cropped to that shape and resized if the size differs.
-
-    This prepares every image of a data set, in training and evaluation. `interpolation` is "bicubic" or "bilinear", with
-    antialiasing.
-    """
-    return resize_to_float(cut_to_shape(images, image_size), image_size, interpolation)
-
-
-def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: str) -> Tensor:
-    """Do the same to images that have that shape already."""
-    images = images.float() / 255
-    if images.shape[-2:] != image_size:
-        images = F.interpolate(images, image_size, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)
-    return images
-
-
-def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """Return the largest centred part of images (..., h, w) with the aspect ratio of `image_size`."""
-    (height, width), (h, w) = image_size, images.shape[-2:]
-    part = min(h / height, w / width)
-    cut = max(1, round(height * part)), max(1, round(width * part))
-    top, left = round((h - cut[0]) / 2), round((w - cut[1]) / 2)
-    return images[..., top : top + cut[0], left : left + cut[1]]
-
-
-class Normalization:
-    """The model's input is (image - mean) / std, with images from 0 to 1.
-
-    Args:
-        mean: one number per channel.
-        std: one positive number per channel.
-    """
-
-    def __init__(self, mean: list[float], std: list[float]):
-        self.mean = mean
-        self.std = std
-        self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-
-    @classmethod
-    def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
-        """Measure it on uint8 images (N, C, H, W), using at most `most` of them, spread evenly."""
-        counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
-        few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # images at a time: each pixel takes 8 bytes
-        for part in evenly_spaced(len(images), most).split(few):
-            for channel, values in enumerate(images[part].unbind(1)):
-                counts[channel] += torch.bincount(values.flatten(), minlength=256)
-        values = torch.arange(256, dtype=torch.float64) / 255
-        total = counts.sum(1, keepdim=True)
-        mean = (counts * values).sum(1, keepdim=True) / total
-        variance = (counts * (values - mean).square()).sum(1, keepdim=True) / (total - 1)
-        # avoid dividing a constant channel by 0
-        return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Turn images (B, C, H, W) into the model's input: uint8 from 0 to 255, or floats from 0 to 1.
-
-        Raises:
-            ValueError: other numbers; on the CPU, also floats far outside 0 to 1 (on a GPU, checking would have to wait).
-        """
-        if images.dtype == torch.uint8:
-            images = images.float() / 255
-        elif not images.is_floating_point():
-            raise ValueError(f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}")
-        elif images.device.type == "cpu" and images.numel():
-            low, high = (value.item() for value in images.aminmax())
-            if low < -0.5 or high > 1.5:  # resizing overshoots less than that at edges; nan is left to the model
-                raise ValueError(f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?")
-        mean, std = self._statistics(images)
-        return images.sub(mean).div_(std)
-
-    def invert(self, inputs: Tensor) -> Tensor:
-        """Turn the model's input (B, C, H, W) back into images."""
-        mean, std = self._statistics(inputs)
-        return inputs * std + mean
-
-    def _statistics(self, like: Tensor) -> Tensor:
-        key = (like.device, like.dtype)
-        if key not in self._columns:  # kept, because sending them at each step would make a GPU wait
-            self._columns[key] = torch.tensor([self.mean, self.std], dtype=like.dtype, device=like.device)
-        return self._columns[key][:, :, None, None]  # (2, C, 1, 1)

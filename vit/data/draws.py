@@ -22,6 +22,12 @@ from vit.data.randaugment import OPERATIONS
 from vit.device import to_device
 from vit.masking import NOISE
 
+RAND_MAGNITUDE = 9.0
+"""Mean strength of RandAugment's operations, out of 10."""
+CROP_RATIO = (3 / 4, 4 / 3)
+"""Smallest and largest width / height of a random part, relative to that of the model's input."""
+CROP_PADDING = 4
+"""Width of the border around a padded image, in pixels of the model's input."""
 ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Random erasing, as in timm: share of the area, and width / height."""
 JITTERED = 0.8
@@ -91,12 +97,12 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     generator = make_generator(seed, "augment", step)
     drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
     if augment.rand_augment:
-        operations, strengths = draw_operations(batch, augment.rand_augment, augment.rand_magnitude, generator)
+        operations, strengths = draw_operations(batch, augment.rand_augment, RAND_MAGNITUDE, generator)
         drawn |= {"operations": operations, "strengths": strengths}
     if augment.crop == "resized":  # in fractions of the image's own shape
-        drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, augment.crop_ratio, generator)
+        drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, CROP_RATIO, generator)
     elif augment.crop == "pad":
-        drawn["shift"] = torch.randint(0, 2 * augment.crop_padding + 1, (2, batch), generator=generator).T
+        drawn["shift"] = torch.randint(0, 2 * CROP_PADDING + 1, (2, batch), generator=generator).T
     if augment.color_jitter or augment.grayscale:
         colours = make_generator(seed, "jitter", step)
         drawn["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)

@@ -7,19 +7,18 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from vit.data import decode
-from vit.data.cache import CACHE_LAYOUT, Split, load_splits
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit import inputs
+from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
 from vit.progress import track
 from vit.runs import RunFiles
@@ -48,7 +47,7 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
     ImageFolder; folders of runs are left out. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly
-    spaced in the list (numbers i * N // M), are held out. `decode.decode` says how the pixels are made.
+    spaced in the list (numbers i * N // M), are held out. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -65,14 +64,36 @@ def load_folder(
         DataError: there are fewer than two images, the training images lack a class of the test images, an image cannot be
             read, or the cache cannot be written.
     """
+    # Which files, and their classes
     notes: list[str] = []
-    files = list_splits(root, notes)
-    class_names = tuple(sorted({file.class_name for split in files for file in split} - {""}))
-    train, test = (
-        FolderSplit(str(root), name, class_names, image_size, None, prepared, some)
-        for name, some in zip(("train", "test"), files, strict=True)
-    )
-    return load_splits(train, test, on_bad_image, cache, notes)
+    train_files, test_files = list_splits(root, notes)
+    class_names = tuple(sorted({file.class_name for file in (*train_files, *test_files)} - {""}))
+    label_of = {name: label for label, name in enumerate(class_names)}
+
+    # How one is read
+    def decode_file(file: ImageFile, size: Size) -> Decoded:
+        pixels = inputs.decode(os.path.join(root, file.name), size, prepared)
+        return pixels, label_of.get(file.class_name, -1)
+
+    def size_of(file: ImageFile) -> Size | None:
+        return inputs.size_of(os.path.join(root, file.name))
+
+    def name_of(file: ImageFile) -> str:
+        return one_line(os.path.join(root, file.name))
+
+    def load(split: str, files: list[ImageFile], kept: Size | None) -> tuple[ImageSet, list[list[int]]]:
+        key = _key(files, class_names, image_size, kept, prepared)
+        path = cache_path(cache, str(root), split, image_size, prepared)
+        pictures = Pictures(split, files, key, decode_file, size_of, name_of, _in_threads)
+        images, sizes = cached(path, pictures, image_size, kept, on_bad_image)
+        return replace(images, class_names=class_names), sizes
+
+    # The training images decide the size of both; prepared ones have the model's, because
+    # resizing them again would blur them
+    train, sizes = load("train", train_files, None if prepared == OWN else image_size)
+    test, _ = load("test", test_files, (train.images.shape[-2], train.images.shape[-1]))
+    notes += describe(train, test, sizes, image_size)
+    return replace(train, notes=tuple(map(one_line, notes))), test
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -154,7 +175,7 @@ def readable(paths: Sequence[str | Path]) -> list[bool]:
     Raises:
         DataError: none can.
     """
-    found = [decode.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
+    found = [inputs.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
     for path, content in zip(paths, found, strict=True):
         if isinstance(content, str):
             logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
@@ -258,49 +279,34 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
 # --- reading them ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FolderSplit(Split):
-    """The files of a split; their names are relative to `origin`."""
+def _key(
+    files: Sequence[ImageFile],
+    class_names: tuple[str, ...],
+    image_size: Size,
+    kept: Size | None,
+    prepared: Preparation,
+) -> str:
+    """Return what changes with every file added, removed, renamed or written to.
 
-    files: list[ImageFile]
+    And with whatever else shapes the images; the class names, because a new class in train
+    renumbers those in test.
+    """
+    shaping = (CACHE_LAYOUT, image_size, class_names, kept, prepared)
+    parts = [repr(shaping), *map(repr, files)]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
-    def __len__(self) -> int:
-        return len(self.files)
 
-    @cached_property
-    def key(self) -> str:
-        """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
-        # includes the class names, because a new class in train renumbers those in test
-        shaping = [(CACHE_LAYOUT, self.image_size, self.class_names, self.kept, self.prepared), *self.files]
-        return hashlib.sha256("".join(map(repr, shaping)).encode()).hexdigest()
+def _in_threads(decode_file: Callable[[ImageFile], Decoded], files: Sequence[ImageFile]) -> Generator[Decoded]:
+    """Apply a function to files, in order, in threads: Pillow works outside of Python's lock.
 
-    def name_of(self, number: int) -> str:
-        return self.files[number].name
-
-    def located(self, name: str) -> str:
-        return one_line(os.path.join(self.origin, name))
-
-    def size_of(self, number: int) -> tuple[int, int] | None:
-        return decode.size_of(os.path.join(self.origin, self.name_of(number)))
-
-    def labels(self) -> list[int]:
-        label_of = {name: label for label, name in enumerate(self.class_names)}
-        return [label_of.get(file.class_name, -1) for file in self.files]
-
-    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
-        """Implement `Split.decoded` with threads, because Pillow decodes and resizes outside of Python's lock.
-
-        For 3,000 photos, one thread takes 2.7 s, two 1.4 s, and two processes also 1.4 s; but processes would import torch
-        and run the main module again, guarded or not.
-        """
-        small = sum(file.size for file in self.files) < SMALL_FILE * len(self.files)
-        paths = [os.path.join(self.origin, file.name) for file in self.files]
-        pool = ThreadPoolExecutor(1 if small else min(usable_cores(), 16))
-        try:
-            with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
-                for start in range(0, len(paths), 256):  # so that only some images wait in memory
-                    yield from pool.map(
-                        lambda path: decode.decode(path, size, self.prepared), paths[start : start + 256]
-                    )
-        finally:
-            pool.shutdown(cancel_futures=True)
+    For 3,000 photos, one thread takes 2.7 s, two 1.4 s, and two processes also 1.4 s; but processes
+    would import torch and run the main module again, guarded or not.
+    """
+    small = sum(file.size for file in files) < SMALL_FILE * len(files)
+    pool = ThreadPoolExecutor(1 if small else min(usable_cores(), 16))
+    try:
+        with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
+            for start in range(0, len(files), 256):  # so that only some images wait in memory
+                yield from pool.map(decode_file, files[start : start + 256])
+    finally:
+        pool.shutdown(cancel_futures=True)

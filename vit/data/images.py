@@ -5,24 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from vit.data.draws import make_generator
-from vit.errors import UserError
+from vit.device import Images
+from vit.errors import DataError
 
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""
-
-
-class DataError(UserError):
-    """Data that cannot be used; the message is one line: what, where, what to do."""
-
-
-class UnreadableImage(DataError):  # noqa: N818 - its state, not a mistake
-    """An image file that cannot be decoded, where it was not asked to leave such files out."""
 
 
 class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
@@ -33,7 +25,7 @@ class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
 class ImageSet:
     """One whole split of a data set, in memory (or memory-mapped from a cache)."""
 
-    images: Tensor  # uint8 (N, C, H, W), RGB
+    images: Images  # uint8 (N, C, H, W), RGB
     labels: Tensor  # int64 (N,), an index into `class_names`; -1 for no label
     class_names: tuple[str, ...]  # empty for images without labels
     content_hash: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_hash` below
@@ -62,8 +54,9 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> ImageSet:
         """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with its own content hash."""
-        rows = Rows(self.images, torch.arange(len(self))[indices])
-        images = cast(Tensor, rows) if rows.nbytes > LARGE else rows[:]
+        images: Images = Rows(self.images, torch.arange(len(self))[indices])
+        if math.prod(images.shape) <= LARGE:
+            images = images[:]
         labels = self.labels[indices]
         return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped, self.notes)
 
@@ -71,18 +64,16 @@ class ImageSet:
 class Rows:
     """A subset of images that may not fit in memory: rows are copied only when they are read.
 
-    It stands in for the image tensor of a whole set: rows by number, shape, size and device.
-
     Args:
         images: uint8 (N, C, H, W).
         rows: int64 (M,), which of them.
     """
 
-    def __init__(self, images: Tensor, rows: Tensor):
-        self._images, self._rows = images, rows
+    def __init__(self, images: Images, rows: Tensor):
+        self._images = images
+        self._rows = rows
         self.shape = torch.Size((len(rows), *images.shape[1:]))
-        self.nbytes = math.prod(self.shape)
-        self.dtype, self.device = images.dtype, images.device
+        self.device = images.device
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,12 +82,8 @@ class Rows:
         """Return some of the images, copied."""
         return self._images[self._rows[numbers]]
 
-    def to(self, device: torch.device) -> Tensor:
-        """Return all images on a device."""
-        return self[:].to(device)
 
-
-def content_hash(images: Tensor, labels: Tensor) -> str:
+def content_hash(images: Images, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     few = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory

@@ -7,9 +7,8 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,127 +17,128 @@ from PIL import Image
 from torch import Tensor, uint8
 from torch.utils.data import DataLoader
 
-from vit.config import ConfigError, DataConfig
-from vit.data import decode
-from vit.data.cache import CACHE_LAYOUT, PictureTypeError, Split, load_splits
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit import inputs
+from vit.config import DataConfig
+from vit.data.cache import CACHE_LAYOUT, Cached, Decoded, Pictures, Size, cache_path, cached, describe
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN
 from vit.openmp import usable_cores
 
 FEW = 2000
 """Fewer images than this are decoded without extra processes."""
 
-HELD_OUT = ("test", "validation", "val")
-"""Splits of a Hugging Face data set to test on: the first one with labels."""
+NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
 
 def load_datasets(
-    train: Any,
-    test: Any,
-    config: DataConfig,
-    image_size: tuple[int, int],
-    name: str = "",
-    cached: bool = False,
-    prepared: Preparation = OWN,
+    train: Any, test: Any, config: DataConfig, image_size: Size, name: str = ""
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    An item is a picture, a sequence that begins with a picture and its label, or a mapping with "image" and "label"; in
-    a Hugging Face data set, the first columns of images and classes count. A picture is a PIL image or a uint8 tensor
-    (C, H, W) with 1 or 3 channels; a label is an integer, or None or a negative number for none. `decode.fit_picture` says
-    how the pixels are made.
+    The file is kept for the next run if the data set has a fingerprint, as Hugging Face's have.
+
+    An item is a picture, a sequence that begins with a picture and its label, or a mapping with
+    "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
+    A picture is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an
+    integer, or None or a negative number for none. `inputs.fit_picture` says how the pixels are
+    made.
 
     Args:
-        train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are held out (`hold_out`).
+        train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
+            held out (`hold_out`).
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages; "": the class of `train`.
-        cached: whether the file is kept for the next run; the data must have a fingerprint.
-        prepared: as a model expects its images.
 
     Returns:
-        train, test: as from `load_splits`. Class names are the data's (`classes`, or a ClassLabel's), else "0", "1", ...
+        train, test: uint8 images (N, 3, h, w), int64 labels. Class names are the data's (`classes`,
+            or a ClassLabel's), else "0", "1", ... The notes of `train` say what was found.
 
     Raises:
-        DataError: the data is not map-style, has fewer than two images or other items, or lacks some of the labels.
+        DataError: the data is not map-style, has fewer than two images or other items, or lacks
+            some of the labels.
     """
-    for part in (train, *([] if test is None else [test])):
-        if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
-            kind = type(part).__name__
-            raise DataError(
-                f"{kind}: not a map-style data set: it needs __len__ and __getitem__; a list of its items has"
-            )
-        if isinstance(part, Mapping) and "train" in part:
-            kind = type(part).__name__
-            raise DataError(f'{kind}: several data sets in one ({", ".join(part)}); hand over its ["train"]')
+    # Which items
+    train_rows: Sequence[int]
+    test_rows: Sequence[int]
+    name = name or type(train).__name__
     notes: list[str] = []
-    rows: list[Sequence[int]] = [range(len(train)), range(len(train) if test is None else len(test))]
-    if min(map(len, rows)) < (2 if test is None else 1):
-        raise DataError(
-            f"{name or type(train).__name__}: too few images; it needs at least one to train on and one to test on"
-        )
+    _refuse_other_kinds(train)
     if test is None:
-        *rows, aside = hold_out(len(train), at_random=True)
+        _refuse_few(train, 2, name)
+        train_rows, test_rows, aside = hold_out(len(train), at_random=True)
         notes.append(f"no test set: {aside}")
-    splits = [
-        DatasetSplit(
-            name or type(train).__name__, which, class_names_of(train), image_size, None, prepared, part,
-            columns_of(part), some, cached,
-        )
-        for which, part, some in zip(("train", "test"), (train, train if test is None else test), rows, strict=True)
-    ]  # fmt: skip
+        test = train
+    else:
+        _refuse_other_kinds(test)
+        _refuse_few(train, 1, name)
+        _refuse_few(test, 1, name)
+        train_rows = range(len(train))
+        test_rows = range(len(test))
     if hasattr(train, "features"):
-        picture, label = splits[0].columns
-        labels = f"labels of {label}" if label else "without labels"
-        if text := [
-            name for name in ("label", "labels") if "string" in str(getattr(train.features.get(name), "dtype", ""))
-        ]:
-            labels += "" if label else f": {text[0]} holds text; class_encode_column({text[0]!r}) makes classes of it"
-        notes.append(f"images of the column {picture}, {labels}")
-    return load_splits(splits[0], splits[1], config.on_bad_image, Path(os.path.expanduser(config.cache)), notes)
+        notes.append(_describe_columns(train))
+
+    # Their images: those to train on decide the size of both
+    class_names = class_names_of(train)
+
+    def load(split: str, dataset: Any, rows: Sequence[int], kept: Size | None) -> Cached:
+        if config.on_bad_image == "stop":
+            _refuse_first(dataset, name)
+        pictures = _pictures(split, dataset, rows, name, class_names, image_size, kept)
+        folder = Path(os.path.expanduser(config.cache))
+        path = cache_path(folder, name, split, image_size, OWN)
+        return cached(path, pictures, image_size, kept, config.on_bad_image)
+
+    train_images, sizes = load("train", train, train_rows, None)
+    train_images = _with_class_names(train_images, class_names, "train", name)
+    height, width = train_images.images.shape[-2:]
+    test_images, _ = load("test", test, test_rows, (height, width))
+    test_images = _with_class_names(test_images, train_images.class_names, "test", name)
+    notes += describe(train_images, test_images, sizes, image_size)
+    return replace(train_images, notes=tuple(map(one_line, notes))), test_images
 
 
-def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation = OWN) -> tuple[ImageSet, ImageSet]:
-    """Return the images of a Hugging Face data set: `config.root` is a folder from `save_to_disk`, or a name on the hub.
+# --- what a data set holds -----------------------------------------------------------------------
 
-    Raises:
-        ConfigError: the library is not installed.
-        DataError: there is no such data set, it cannot be downloaded, or as in `load_datasets`.
-    """
+
+def _refuse_other_kinds(dataset: Any) -> None:
+    kind = type(dataset).__name__
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        needed = "it needs __len__ and __getitem__; a list of its items has"
+        raise DataError(f"{kind}: not a map-style data set: {needed}")
+    if isinstance(dataset, Mapping) and "train" in dataset:
+        parts = ", ".join(dataset)
+        raise DataError(f'{kind}: several data sets in one ({parts}); hand over its ["train"]')
+
+
+def _refuse_few(dataset: Any, fewest: int, name: str) -> None:
+    if len(dataset) < fewest:
+        needed = "it needs at least one to train on and one to test on"
+        raise DataError(f"{name}: too few images; {needed}")
+
+
+def _refuse_first(dataset: Any, name: str) -> None:
+    """Refuse a data set whose first item is no picture: to leave such items out would leave none."""
     try:
-        import datasets
-    except ImportError as error:
-        ways = "pip install 'datasets>=4'"
-        raise ConfigError(f"data.source: hf needs the datasets library ({error}): {ways}") from error
-    root = os.path.expanduser(config.root)
-    try:
-        if os.path.isdir(root):
-            found = datasets.load_from_disk(root)
-        else:
-            found = datasets.load_dataset(
-                root, download_config=datasets.DownloadConfig(local_files_only=not config.download)
-            )
-    except Exception as error:  # network, hub, library or a damaged file may raise anything
-        reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-        ways = (
-            "set data.root to a data set's name on the Hugging Face hub, or to a folder that save_to_disk has written"
-        )
-        raise DataError(f"{root}: cannot be loaded ({reason}); {ways}") from error
-    if not isinstance(found, Mapping):
-        return load_datasets(found, None, config, image_size, root, cached=True, prepared=prepared)
-    others = [found[name] for name in HELD_OUT if name in found]
-    if "train" not in found and len(found) > 1:
-        raise DataError(f"{root}: has no split train, only {', '.join(map(str, found))}; rename one")
-    train = found["train"] if "train" in found else next(iter(found.values()))
-    others = [part for part in others if part is not train]
-    labelled = [part for part in (train, *others) if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
-    notes: tuple[str, ...] = ()
-    if others and labelled == [train]:  # to measure, labels are needed on both sides
-        others, notes = [], ("the test images have no labels, and are not used",)
-    test = next((part for part in (*labelled, *others) if part is not train), None)
-    kept, held_out = load_datasets(train, test, config, image_size, root, cached=True, prepared=prepared)
-    return replace(kept, notes=(*notes, *kept.notes)), held_out
+        _picture(dataset[0], columns_of(dataset))
+    except NotAPictureError as error:
+        raise DataError(f"{one_line(name)}: item 0: not a readable image ({error})") from error
+    except Exception:  # another fault, which decoding will name
+        return
+
+
+def _describe_columns(dataset: Any) -> str:
+    """Return a note on the columns of a Hugging Face data set that are used."""
+    picture, label = columns_of(dataset)
+    if label:
+        return f"images of the column {picture}, labels of {label}"
+    note = f"images of the column {picture}, without labels"
+    for column in ("label", "labels"):
+        if "string" in str(getattr(dataset.features.get(column), "dtype", "")):
+            way = f"class_encode_column({column!r}) makes classes of it"
+            return f"{note}: {column} holds text; {way}"
+    return note
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
@@ -169,149 +169,151 @@ def class_names_of(dataset: Any) -> tuple[str, ...]:
     return class_names_of(dataset.dataset) if hasattr(dataset, "dataset") else ()  # torch's Subset
 
 
-@dataclass(frozen=True)
-class DatasetSplit(Split):
-    """Some items of a map-style data set.
+# --- reading them --------------------------------------------------------------------------------
 
-    Attributes:
-        dataset: the whole data set; `rows` are this split's items.
-        columns: keys of picture and label in items that are mappings.
-        cached: whether it has a fingerprint, and is to be cached.
-        found: labels, in the order in which their pictures were decoded.
-    """
 
-    dataset: Any
-    columns: tuple[str, str]
-    rows: Sequence[int]
-    cached: bool
-    found: list[int] = field(default_factory=list)
+class NotAPictureError(TypeError):
+    """An item is neither a picture nor begins with one; the message says what it is instead."""
 
-    def __len__(self) -> int:
-        return len(self.rows)
 
-    @cached_property
-    def key(self) -> str:
-        if not self.cached:
-            return ""
-        known = (self.columns, self.dataset._fingerprint, *self.rows)
-        shaping = (CACHE_LAYOUT, self.image_size, self.kept, self.prepared, *known)
-        return hashlib.sha256(repr(shaping).encode()).hexdigest()
+def _pictures(
+    split: str,
+    dataset: Any,
+    rows: Sequence[int],
+    name: str,
+    class_names: tuple[str, ...],
+    image_size: Size,
+    kept: Size | None,
+) -> Pictures[int]:
+    """Return the rows of a data set and the functions that read one of them."""
+    columns = columns_of(dataset)
+    own_names = class_names_of(dataset)
+    label_of = {class_name: label for label, class_name in enumerate(class_names)}
+    renumbered = bool(class_names) and bool(own_names) and own_names != class_names
 
-    def name_of(self, number: int) -> str:
-        return f"item {self.rows[number]}"
+    def name_of(row: int) -> str:
+        return one_line(f"{name}: item {row}")
 
-    def size_of(self, number: int) -> tuple[int, int] | None:
+    def size_of(row: int) -> Size | None:
         try:
-            return decode.upright_size(_picture(self.dataset[self.rows[number]], self.columns)[0])
-        except Exception:  # `pixels` will say what is wrong
+            picture, _ = _picture(dataset[row], columns)
+            return inputs.upright_size(picture)
+        except Exception:  # `decode_row` will say what is wrong
             return None
 
-    def labels(self) -> list[int]:
-        if not (labels := self.found):
-            known = _labels(self.dataset, self.columns[1])
-            labels = [known[row] for row in self.rows]
-        own = class_names_of(self.dataset)
-        if not own or own == self.class_names or self.class_names == tuple(map(str, range(len(self.class_names)))):
-            return labels
-        # the test data has other classes than the training data, or the same in another order
-        number = {name: label for label, name in enumerate(self.class_names)}
-        if unknown := [own[label] for label in sorted({*labels}) if 0 <= label < len(own) and own[label] not in number]:
-            what = f"the {self.name} data has a class {unknown[0]!r}, which the training data has not"
-            raise DataError(f"{self.origin}: {what}; both need the same classes")
-        return [number[own[label]] if 0 <= label < len(own) else label for label in labels]
-
-    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str | PictureTypeError]:
-        """Implement `Split.decoded` with torch's DataLoader, in several processes if the system can fork.
-
-        Raises:
-            DataError: a label is not an integer.
-        """
-        cores = usable_cores()
-        workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
-        how = {"multiprocessing_context": "fork"} if workers else {}  # other methods would run the main module again
-        self.found.clear()
-        work = partial(self.pixels, size=size)
-        loader: DataLoader[Any] = DataLoader(
-            range(len(self)), batch_size=None, num_workers=workers, collate_fn=work, **how  # type: ignore[arg-type]
-        )  # fmt: skip
-        with warnings.catch_warnings(action="ignore"):  # Pillow's name no file; Python's are about torch's threads
-            for pixels, label in loader:
-                if isinstance(pixels, DataError):
-                    raise pixels
-                self.found.append(label)
-                yield pixels
-
-    def pixels(self, number: int, size: tuple[int, int]) -> tuple[bytes | str | PictureTypeError | DataError, int]:
-        """Return a picture's pixels, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none, and its label.
-
-        A label that cannot be used is a DataError, returned because a DataLoader's process would change it in raising it.
-        """
+    def decode_row(row: int, size: Size) -> Decoded:
         try:
-            picture, label = _picture(self.dataset[self.rows[number]], self.columns)
-            return decode.planes(picture, size, self.prepared), label
-        except DataError as error:
-            return DataError(f"{self.located(self.name_of(number))}: {error}"), -1
-        except PictureTypeError as error:
-            return error, -1
+            picture, label = _picture(dataset[row], columns)
+            pixels = inputs.planes(picture, size)
+        except DataError as error:  # its label, which is no reason to leave it out
+            raise DataError(f"{name_of(row)}: {error}") from error
+        except NotAPictureError as error:
+            return str(error), -1
         except Exception as error:  # somebody else's data set may raise anything
             return f"{type(error).__name__}: {error}", -1
+        if not renumbered or not 0 <= label < len(own_names):
+            return pixels, label
+        if own_names[label] not in label_of:
+            unknown = f"has a class {own_names[label]!r}, which the training data has not"
+            raise DataError(one_line(f"{name}: the {split} data {unknown}; both need the same classes"))
+        return pixels, label_of[own_names[label]]
 
-    def image_set(self, *args: Any) -> ImageSet:
-        """Return the images with their class names.
+    # A fingerprint changes with whatever changes the data; without one, nothing is known of it
+    key = ""
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    if isinstance(fingerprint, str):
+        shaping = (CACHE_LAYOUT, image_size, kept, class_names, columns, fingerprint, rows)
+        key = hashlib.sha256(repr(shaping).encode()).hexdigest()
+    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_processes)
 
-        Raises:
-            DataError: only some of the images have a label, or a label has no name.
-        """
-        made = super().image_set(*args)
-        missing, most = made.labels < 0, int(made.labels.max())
-        if missing.all() and not (self.class_names and self.name == "test"):
-            return replace(made, class_names=())
-        names = self.class_names or tuple(map(str, range(most + 1)))
-        if missing.all():
+
+def _in_processes(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
+    """Apply a function to rows, in order, in several processes if the system can fork.
+
+    Raises:
+        DataError: as the function.
+    """
+    workers = 0
+    context = None
+    cores = usable_cores()
+    if sys.platform == "linux" and len(rows) >= FEW and cores > 1:
+        workers = min(cores, 8)
+        context = "fork"  # other methods would run the main module again
+
+    def attempt(row: int) -> Decoded | DataError:
+        try:
+            return decode_row(row)
+        except DataError as error:  # returned, because a DataLoader's process would change it
+            return error
+
+    loader: DataLoader[Any] = DataLoader(
+        rows,  # type: ignore[arg-type]  # any sequence is a data set
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=attempt,  # type: ignore[arg-type]  # of one row, without batches
+        multiprocessing_context=context,
+    )
+    with warnings.catch_warnings(action="ignore"):  # Pillow's, which name no file, and Python's
+        for result in loader:
+            if isinstance(result, DataError):
+                raise result
+            yield result
+
+
+def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str, name: str) -> ImageSet:
+    """Return images with their class names.
+
+    Raises:
+        DataError: only some of the images have a label, or a label has no name.
+    """
+    missing = images.labels < 0
+    largest = int(images.labels.max())
+    if missing.all():
+        if class_names and split == "test":
             ways = "label it, or leave it out to hold out training images"
-            raise DataError(f"{self.origin}: the test data has no labels, which the training data has; {ways}")
-        if missing.any():
-            first = int(missing.nonzero()[0])
-            raise DataError(
-                f"{self.origin}: {self.name} image {first} has no label, unlike others; leave out all or none"
-            )
-        if most >= len(names):
-            raise DataError(
-                f"{self.origin}: a label is {most} in {self.name}, but there are {len(names)} classes, from 0"
-            )
-        return replace(made, class_names=names)
+            raise DataError(f"{name}: the test data has no labels, which the training data has; {ways}")
+        return images
+    if missing.any():
+        first = int(missing.nonzero()[0])
+        ways = "leave out all or none"
+        raise DataError(f"{name}: {split} image {first} has no label, unlike others; {ways}")
+    names = class_names or tuple(map(str, range(largest + 1)))
+    if largest >= len(names):
+        classes = f"there are {len(names)} classes, from 0"
+        raise DataError(f"{name}: a label is {largest} in {split}, but {classes}")
+    return replace(images, class_names=names)
 
 
 def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
     """Return an item's picture and label.
 
     Raises:
-        PictureTypeError: the item has another form.
+        NotAPictureError: the item has another form.
         DataError: the label is not an integer.
     """
+    # The parts of an item
+    image, label = item, None
     if isinstance(item, Mapping):
         image, label = item[columns[0]], item.get(columns[1])
     elif isinstance(item, tuple | list):
-        image, label = item[0], item[1] if len(item) > 1 else None
-    else:
-        image, label = item, None
-    try:
-        number = -1 if label is None else max(operator.index(label), -1)
-    except TypeError as error:
-        what = f"its label is {repr(label)[:60]} ({type(label).__name__})"
-        raise DataError(f"{what}; labels are integers from 0") from error
+        image = item[0]
+        label = item[1] if len(item) > 1 else None
+
+    # The label
+    number = -1
+    if label is not None:
+        try:
+            number = max(operator.index(label), -1)
+        except TypeError as error:
+            shown = f"{repr(label)[:60]} ({type(label).__name__})"
+            raise DataError(f"its label is {shown}; labels are integers from 0") from error
+
+    # The picture
     if isinstance(image, Image.Image):
         return image, number
-    if not isinstance(image, Tensor) or image.dtype != uint8 or image.ndim != 3 or len(image) not in (1, 3):
-        found = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
-        raise PictureTypeError(
-            f"got {found}; a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
-        )
+    if not isinstance(image, Tensor):
+        raise NotAPictureError(f"got {type(image).__name__}; {NEEDED}")
+    if image.dtype != uint8 or image.ndim != 3 or len(image) not in (1, 3):
+        raise NotAPictureError(f"got {image.dtype} {tuple(image.shape)}; {NEEDED}")
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     return Image.fromarray(pixels if len(image) == 3 else pixels[..., 0]), number
-
-
-def _labels(dataset: Any, column: str) -> list[int]:
-    """Return the labels of a Hugging Face data set without decoding its images; -1 for none."""
-    values = dataset.select_columns([column])[:][column] if column else [None] * len(dataset)
-    return [-1 if value is None else max(operator.index(value), -1) for value in values]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import Compute
+from vit.device import Compute, Images
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
 
@@ -20,7 +20,7 @@ DENSE_CLASSES = 100
 @torch.no_grad()
 def head_logits(
     encoder: VisionTransformer,
-    images: Tensor,
+    images: Images,
     prepare: Prepare,
     compute: Compute,
     flip: bool = False,
@@ -72,12 +72,11 @@ def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
 
 
 def read_confusion(plain: Any) -> Tensor:
-    """Invert `plain_confusion`; earlier versions wrote rows for any number of classes."""
+    """Invert `plain_confusion`."""
     if isinstance(plain, dict):
         cells = torch.tensor(plain["cells"], dtype=torch.int64).view(-1, 3)
         return _counts(cells[:, :2].T, cells[:, 2], plain["classes"])
-    table = torch.tensor(plain)
-    return table if len(table) <= DENSE_CLASSES else table.to_sparse()
+    return torch.tensor(plain)
 
 
 def _counts(cells: Tensor, counts: Tensor, classes: int) -> Tensor:

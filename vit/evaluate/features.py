@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.device import Compute
+from vit.device import Compute, Images
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import UserError
 from vit.progress import track
@@ -19,7 +19,7 @@ Prepare = Callable[[Tensor], Tensor]
 """uint8 (B, C, h, w) -> the model's input (B, C, H, W)."""
 
 
-def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
+def batches(images: Images, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
     """Yield images as a model's input (B, C, H, W), with a progress bar titled `what`."""
     for start in track(range(0, len(images), batch_size), what, unit=" batches"):
         yield prepare(images[start : start + batch_size].to(compute.device))
@@ -32,7 +32,7 @@ class EvaluationError(UserError):
 @torch.no_grad()
 def encoder_features(
     encoder: VisionTransformer,
-    images: Tensor,
+    images: Images,
     prepare: Prepare,
     compute: Compute,
     layers: Sequence[int] = (-1,),
@@ -74,7 +74,7 @@ def encoder_features(
     return features
 
 
-def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
+def pixel_features(images: Images, chosen: Tensor | None = None) -> Tensor:
     """Return the pixels as features: uint8 (N, C, h, w) -> float32 (N, C h w).
 
     Larger images are shrunk to 32 x 32, which keeps the features small and helps the baseline.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vit.data.augment import Normalization, to_float
 from vit.data.draws import make_generator
-from vit.device import Compute
+from vit.device import Compute, Images
 from vit.encoder import eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
+from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
@@ -27,7 +27,7 @@ def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], ma
 @torch.no_grad()
 def score_reconstruction(
     model: MaskedAutoencoder,
-    images: Tensor,
+    images: Images,
     prepare: Prepare,
     kind: str,
     mask_ratio: float,

@@ -1,22 +1,20 @@
 """Tensors in, matplotlib figures and pages out. Only this package uses matplotlib; it never sees a model.
 
-Every figure has a heading of `title` and `subtitle`, unless the title is empty. `dark` draws it for a dark page.
+Every figure has a heading of `title` and `subtitle`, unless the title is empty.
 """
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
 from vit.figures.classification import confusion_figure, reliability_figure, why_not_drawn
-from vit.figures.curves import STEERING, Curve, RunLine, compared_figure, curve_figure, curves_figure, scaling_figure
+from vit.figures.curves import Curve, RunLine, compared_figure, curves_figure, scaling_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
 from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel, layers_figure
 from vit.figures.scale import Scale, in_multiples_of_even
-from vit.figures.strip import bar_strip, image_strip, map_strip
 from vit.figures.style import png_of, save_figure
 
 __all__ = [
-    "STEERING",
     "Curve",
     "ExploredImage",
     "Moment",
@@ -25,18 +23,14 @@ __all__ = [
     "RunLine",
     "Scale",
     "attention_figure",
-    "bar_strip",
     "compared_figure",
     "confusion_figure",
-    "curve_figure",
     "curves_figure",
     "dynamics_figure",
     "explore_page",
     "film_frames",
-    "image_strip",
     "in_multiples_of_even",
     "layers_figure",
-    "map_strip",
     "masked_figure",
     "png_of",
     "reconstruction_figure",

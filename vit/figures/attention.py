@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.figures.scale import SCALES, Scale, brightness, enlarged, in_multiples_of_even, short
 from vit.figures.sheet import ABSENT, HIDDEN, QUERY, FigureError, Sheet, headings
-from vit.figures.style import fitted, styled, text_width, theme
+from vit.figures.style import COLOURS, fitted, styled, text_width
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
@@ -38,7 +38,6 @@ def attention_figure(
     what: str = "attention",
     mark: str = "the patch that asks",
     overlay: bool = False,
-    dark: bool = False,
 ) -> Figure:
     """Draw where a model looks, image by image: a map for each head, layer or method.
 
@@ -90,7 +89,6 @@ def strongest_figure(
     share: float,
     masses: Tensor | None = None,
     query: Patch | Sequence[Patch] | None = None,
-    dark: bool = False,
 ) -> Figure:
     """Draw the fewest patches that together hold a share of a map's attention to patches, as DINO does at 60%.
 
@@ -120,7 +118,7 @@ def strongest_figure(
     unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
     for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
         sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
-        rest = dimmed(picture, dark)
+        rest = dimmed(picture)
         for panel, name in enumerate(names[block]):
             one, here = axes[1 + panel], chosen[block, panel]
             pixels = np.where(enlarged(here, picture.shape)[..., None], picture, rest)
@@ -147,7 +145,6 @@ def masked_figure(
     *,
     masses: Tensor | None = None,
     scale: str = "shared",
-    dark: bool = False,
 ) -> Figure:
     """Draw, image by image, the original, what the model sees, what it fills in, and where the decoder looks from one patch.
 
@@ -186,10 +183,10 @@ def masked_figure(
     # The three pictures of each image, and its maps.
     for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
         axes, quiet = sheet.axes[block], not sheet.top[block]
-        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(theme().absent), original)
+        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(COLOURS.absent), original)
         for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
             sheet.picture(one, picture, name, lead_size, quiet)
-        sheet.strokes(axes[1], gone[block], theme().stroke)
+        sheet.strokes(axes[1], gone[block], COLOURS.stroke)
         sheet.over(block, labels[block], 8.5)
         for one, value, name in zip(axes[len(LEAD) :], drawn.values[block], names[block], strict=True):
             sheet.map(one, value, drawn.scales[block], name, size, quiet)
@@ -317,7 +314,7 @@ def percent(share: float) -> str:
     return f"{share:.0%}"
 
 
-def dimmed(picture: np.ndarray, dark: bool = False) -> np.ndarray:
+def dimmed(picture: np.ndarray) -> np.ndarray:
     """Return a picture (H, W, 3) from 0 to 1 in grey of low contrast, near the colour of the page."""
     grey = brightness(picture)[..., None].repeat(3, -1)
-    return 0.10 + 0.22 * grey if dark else 0.66 + 0.26 * grey
+    return 0.66 + 0.26 * grey

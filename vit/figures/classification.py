@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.figures.measures import percent
-from vit.figures.style import fitted, styled, theme, titled_figure
+from vit.figures.style import COLOURS, fitted, styled, titled_figure
 
 MOST_WRITTEN = 20
 """Most classes for which a confusion matrix names its classes and writes out its cells."""
@@ -30,9 +30,7 @@ def why_not_drawn(classes: int) -> str:
 
 
 @styled
-def confusion_figure(
-    table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
-) -> Figure:
+def confusion_figure(table: Tensor, class_names: Sequence[str], title: str, subtitle: str) -> Figure:
     """Draw how often each class was taken for each, in percent of its images: a row per class, correct on the diagonal.
 
     Each row is rounded so that it sums to 100; a cell without images is empty.
@@ -51,7 +49,7 @@ def confusion_figure(
     figure = titled_figure(side + (2.15 if small else 1.5), side + (1.0 if small else 0.5), title, subtitle)
     axes = figure.subplots()
     # Colours follow the root of the share, so that mistakes, a tenth of the right answers, stay visible.
-    paper, blue, ink = theme().paper, theme().series[0], theme().ink
+    paper, blue, ink = COLOURS.paper, COLOURS.series[0], COLOURS.ink
     drawn = axes.imshow(share, LinearSegmentedColormap.from_list("share", [paper, blue, ink]), PowerNorm(0.5, 0, 1))
     axes.grid(False)
     axes.spines[:].set_visible(False)
@@ -66,8 +64,8 @@ def confusion_figure(
             text = str(written[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     axes.tick_params(length=0)
-    axes.set_xlabel("predicted class", color=theme().ink)
-    axes.set_ylabel("true class" + (f" ({images[0]:,} images each)" if alike else " (its images)"), color=theme().ink)
+    axes.set_xlabel("predicted class", color=COLOURS.ink)
+    axes.set_ylabel("true class" + (f" ({images[0]:,} images each)" if alike else " (its images)"), color=COLOURS.ink)
     bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent)
@@ -86,9 +84,7 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
 
 
 @styled
-def reliability_figure(
-    bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str, dark: bool = False
-) -> Figure:
+def reliability_figure(bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str) -> Figure:
     """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
 
     Bins of fewer than `FEW` images are pale: their accuracy says little.
@@ -102,8 +98,8 @@ def reliability_figure(
     confidence, accuracy, count = (np.array(bins[key], dtype=float) for key in ("confidence", "accuracy", "count"))
     width = 1 / len(count)
     middles = (np.arange(len(count)) + 0.5) * width
-    blue, orange, *_ = theme().series
-    axes.plot([0, 1], [0, 1], color=theme().quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="perfectly calibrated")
+    blue, orange, *_ = COLOURS.series
+    axes.plot([0, 1], [0, 1], color=COLOURS.quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="perfectly calibrated")
     few, height = count < FEW, np.nan_to_num(accuracy)
     for chosen, alpha, label in (
         (~few, 0.85, "accuracy"),
@@ -125,7 +121,7 @@ def reliability_figure(
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
     axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
     share = count / max(count.sum(), 1)
-    below.bar(middles, share, width=0.92 * width, color=theme().quiet)
+    below.bar(middles, share, width=0.92 * width, color=COLOURS.quiet)
     for middle, part, number in zip(middles, share, count.tolist(), strict=True):
         if number:
             text = f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k"

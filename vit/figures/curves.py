@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from vit.figures.measures import SERIES, Panel, percent
-from vit.figures.style import fitted, legend_below, panel_axes, styled, theme, titled_figure
+from vit.figures.style import COLOURS, fitted, legend_below, panel_axes, styled, titled_figure
 
 
 @dataclass(frozen=True)
@@ -70,28 +70,15 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
     return figure
 
 
-@styled
-def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
-    """Draw one panel of `curves_figure` by itself: without a heading, `height` inches high, its legend below."""
-    figure = titled_figure(PANEL, height - 0.12, "", "")
-    axes = figure.subplots()
-    _draw(axes, metrics, curve, 1.2)
-    lines, names = axes.get_legend_handles_labels()
-    if lines:  # a legend inside would cover the lines
-        figure.legend(lines, names, loc="outside lower left", fontsize=9)
-    return figure
-
-
 @dataclass(frozen=True)
 class RunLine:
     """A run in a panel of `compared_figure`.
 
     Attributes:
         series: index into SERIES, for colour, line and mark; runs that differ only in the seed share one.
-        x, values: epochs or hours, and what was measured then, during training.
+        x, values: hours, and what was measured then, during training.
         end: when it ended, and what was measured then; None if nothing was.
         label: for the legend; "" if its series is there already.
-        rough: whether values are of single batches, and drawn as a running mean.
         start: when it began, if not at 0: a vertical line, once per series.
     """
 
@@ -100,26 +87,24 @@ class RunLine:
     values: Sequence[float]
     end: tuple[float, float] | None = None
     label: str = ""
-    rough: bool = True
     start: float = 0.0
 
 
 @styled
-def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: bool = False) -> Figure:
-    """Draw several runs over their epochs: a line for the training, a mark for the measurement at its end.
+def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    """Draw several runs over their hours: a line for the training, a mark for the measurement at its end.
 
     Args:
-        panels: side by side, each with its legend below; values: a `RunLine` per run.
-        hours: over hours instead, from 0 and on one scale in all panels.
+        panels: side by side on one scale, each with its legend below; values: a `RunLine` per run.
     """
     rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
-    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharex=hours), panels, strict=True):
+    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharex=True), panels, strict=True):
         for line in panel.values:
-            (style, mark), colour = SERIES[line.series], theme().series[line.series]
+            (style, mark), colour = SERIES[line.series], COLOURS.series[line.series]
             values = np.asarray(line.values, dtype=float)
-            axes.plot(line.x, smoothed(values) if line.rough else values, color=colour, linestyle=style)
+            axes.plot(line.x, values, color=colour, linestyle=style)
             if line.start and line.label:
                 axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
             if line.end is not None:
@@ -128,7 +113,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: b
                     color=colour,
                     marker=mark,
                     markersize=8,
-                    markeredgecolor=theme().paper,
+                    markeredgecolor=COLOURS.paper,
                     clip_on=False,
                     zorder=5,
                 )
@@ -138,11 +123,10 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: b
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
         axes.set_title(panel.title)
-        axes.set_xlabel("hours of training" if hours else "epoch")
+        axes.set_xlabel("hours of training")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
         legend_below(axes, 0.44, fontsize=8, handlelength=3)
-    if hours:
-        axes.set_xlim(left=0)
+    axes.set_xlim(left=0)
     return figure
 
 
@@ -155,7 +139,7 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
     """
     subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
     figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
-    blue, orange, *_ = theme().series
+    blue, orange, *_ = COLOURS.series
     for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
         x, seconds, flops = (np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops"))
         cheapest = int(flops.argmin())
@@ -176,7 +160,7 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
     """Draw a curve and its axes, with text larger by the factor `enlarged`."""
     epoch, values = _series(metrics, curve.key)
-    blue, orange, green, purple, *_ = theme().series
+    blue, orange, green, purple, *_ = COLOURS.series
     if curve.exact:
         axes.plot(epoch, values, color=blue, linewidth=1)
         axes.set_ylim(bottom=0)
@@ -190,7 +174,7 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
-        looks = ((orange, "-"), (green, "--"), (theme().quiet, ":"))
+        looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
         for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
             axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {curve.write(value)}")
     if curve.share:

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from vit.figures.measures import SERIES
-from vit.figures.style import legend_columns, styled, theme, titled_figure
+from vit.figures.style import COLOURS, legend_columns, styled, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
@@ -21,7 +21,7 @@ DECADES = 4  # that an axis spans at most
 
 
 @styled
-def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, *, dark: bool = False) -> Figure:
+def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) -> Figure:
     """Draw a panel for each of `QUANTITIES`, with a line for each matrix: the mean over its layers.
 
     The legend marks a matrix that never got a gradient as frozen: a logarithmic axis shows no 0.
@@ -38,7 +38,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, 
     for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
         for at, name in enumerate(courses):
             line, _ = SERIES[at % len(SERIES)]
-            colour = theme().series[at % len(SERIES)] if at < len(SERIES) else theme().quiet
+            colour = COLOURS.series[at % len(SERIES)] if at < len(SERIES) else COLOURS.quiet
             values = courses[name][quantity].mean(1).numpy()
             axes.plot(steps.numpy(), values, color=colour, linestyle=line, label=names[name])
         axes.set_title(words)

@@ -20,16 +20,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
 from vit.errors import UserError
 from vit.figures.document import render_page
-from vit.figures.scale import DARK_PALETTE, PALETTE
+from vit.figures.scale import PALETTE
 from vit.figures.style import printable
 
 SCALE = 255  # the code of a weight of 1
+DARK_PALETTE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+"""The colours of maps where the reader's system is dark, from low to high: uint8 (256, 3)."""
 SLACK = 0.01  # how far a row's sum may be from 1: weights in bfloat16 are not exact
 
 

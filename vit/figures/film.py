@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.figures.attention import ImageMaps, Patch
-from vit.figures.scale import DARK_PALETTE, PALETTE
+from vit.figures.scale import PALETTE
 from vit.figures.sheet import Sheet
-from vit.figures.style import fitted, style, theme
+from vit.figures.style import COLOURS, fitted, style
 
 MARKED = 24  # most frames for which the progress line has a point each
 
@@ -33,7 +33,6 @@ def film_frames(
     query: Patch | None = None,
     scale: str = "shared",
     overlay: bool = False,
-    dark: bool = False,
 ) -> list[Figure]:
     """Draw a figure for each of F moments of a run: the image, its maps at that moment, and the run's progress.
 
@@ -55,7 +54,7 @@ def film_frames(
     notes = drawn.notes()
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
-    with style(dark):
+    with style():
         for frame, moment in enumerate(moments):
             sheet = drawn.sheet(1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes)
             drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
@@ -67,7 +66,7 @@ def film_frames(
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
     """Draw the moment's name on the left, and a line for the run with a point at the moment."""
-    done, rest = theme().series[1], theme().quiet
+    done, rest = COLOURS.series[1], COLOURS.quiet
     sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
     axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))
@@ -117,8 +116,7 @@ def _indexed(pictures: np.ndarray) -> list[Image.Image]:
     palette = colours
     if len(colours) > 256:
         weighted = colours.repeat(np.sqrt(counts).round().astype(int), 0)
-        maps = PALETTE if pictures[0, 0, 0].mean() > 127 else DARK_PALETTE  # by the background
-        weighted = np.concatenate([weighted, maps.repeat(len(weighted) // 1024 + 1, 0)])
+        weighted = np.concatenate([weighted, PALETTE.repeat(len(weighted) // 1024 + 1, 0)])
         found = Image.fromarray(weighted[None]).quantize(256, kmeans=1).getpalette() or []
         palette = np.array(found, dtype=np.uint8).reshape(-1, 3)
     nearest = [

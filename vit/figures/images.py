@@ -1,8 +1,8 @@
-"""Figures made of images: reconstructions, sheets of a data set, patches in other surroundings, pairs of patches."""
+"""Figures made of images: reconstructions, sheets of a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from vit.figures.scale import to_bytes
 from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
-from vit.figures.style import DPI, fitted, styled, text_width, theme
+from vit.figures.style import COLOURS, DPI, fitted, styled
 
 
 @styled
@@ -29,7 +28,7 @@ def reconstruction_figure(
         labels: B names for the columns; may be empty strings.
         subtitle: model, data, mask, and how hidden patches got their brightness.
     """
-    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
+    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(COLOURS.absent), _pixels(original))
     rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
     count, (height, width) = len(original), original.shape[-2:]
     across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
@@ -139,42 +138,3 @@ def pasted_figure(
             sheet.outline(axes, patch)
             axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
     return sheet.figure
-
-
-@styled
-def pairs_figure(
-    names: Sequence[str],
-    panels: Mapping[str, tuple[Tensor, Sequence[Sequence[str]]]],
-    sides: tuple[str, str],
-    title: str,
-    subtitle: str,
-) -> Figure:
-    """Draw rows of pairs of patches as coloured tiles: 0 is grey, and all share one scale, up to the 95% quantile.
-
-    Args:
-        names: of the rows.
-        panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
-        sides: a word for the left and for the right tile of a pair.
-    """
-    most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
-    tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
-    pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
-    x = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
-    width = x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
-    page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
-    for row, name in enumerate(names):
-        page.text(x - margin, 78 + row * row_height + tile / 2, name, 8.5, ha="right")
-    for name, (pairs, notes) in panels.items():
-        page.text(x, 15, name, 9.5, weight="bold")
-        tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
-        tiles = np.moveaxis(tiles, 3, -1).repeat(3 // pairs.shape[3], -1)  # (rows, n, 2, p, q, 3)
-        for row, number, side in np.ndindex(tiles.shape[:3]):
-            left, y = x + number * pair + side * (tile + 8), 78 + row * row_height
-            axes = page.place(left, y, tile, tile)
-            axes.imshow(tiles[row, number, side], aspect="auto")
-            if row == 0:
-                axes.set_title(sides[side], fontsize=7, loc="center", pad=4, color=theme().quiet)
-            if side == 0:
-                page.text(left + tile + 4, y + tile + 19, notes[row][number], 7.5, ha="center")
-        x += pair * pairs.shape[1] + apart
-    return page.figure

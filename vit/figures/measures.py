@@ -1,4 +1,4 @@
-"""Measures over seeds: by arm, by layer, one against another, as parts of a whole, as relations."""
+"""Measures by layer, over seeds or by head."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from vit.figures.style import (
-    LIGHT,
-    bare,
+    COLOURS,
     legend_below,
     legend_columns,
     panel_axes,
     styled,
     text_width,
-    theme,
     titled_figure,
     wrapped,
 )
 
 SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
 """Line and mark of each series: distinct in black and white too. The colours are the style's."""
-DIVERGING = "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
 HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
+"""Hatch of each part of a bar."""
 
 
 @dataclass(frozen=True)
@@ -55,60 +52,6 @@ class Panel:
 
 
 @styled
-def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw what changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
-
-    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is the baseline: its mean is a
-    line through all rows. The end of the subtitle explains dot, bar and line.
-
-    Args:
-        names: of the arms, from the top.
-        panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none if it was not
-            measured.
-    """
-    subtitle += f" · dot: mean over seeds, bar: ± one standard deviation; grey: {names[0]}"
-    left = max(text_width(name, 8.5) for name in names) / 72
-    legend = 0.2 * any(panel.lines for panel in panels)
-    columns = 2 if len(panels) == 4 else len(panels)
-    each = 2.55 if columns < 3 else 2.1  # inches
-    width = max(left + each * columns + 0.5, 6.0)
-    high = 0.3 * len(names) + 0.75 + legend
-    figure = titled_figure(width, high * -(-len(panels) // columns), title, subtitle)
-    rows = np.arange(len(names))[::-1]
-    for axes, panel in zip(panel_axes(figure, len(panels), columns, sharey=True), panels, strict=True):
-        titled(axes, panel.title, each - 0.15)
-        if len(panel.values[0]):
-            axes.axvline(float(np.mean(panel.values[0])), color=theme().quiet, linewidth=0.9, alpha=0.7, zorder=1)
-        for (name, value), (line, _), colour in zip(panel.lines.items(), SERIES[1:], theme().series[1:], strict=False):
-            axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
-        for row, values in zip(rows, panel.values, strict=True):
-            if len(values):
-                mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-                reach = [mean - spread, mean + spread]
-                axes.plot(reach, [row, row], color=theme().series[0], linewidth=3, alpha=0.4, solid_capstyle="butt")
-                axes.plot([mean], [row], "o", color=theme().series[0], markersize=5)
-        axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_yticks(rows, list(names))
-        axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=theme().ink)
-        axes.grid(axis="y", alpha=0.12)
-        axes.set_xlabel(panel.unit)
-        if panel.log:
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter("{x:g}")
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.margins(x=0.09)
-        if panel.limits:
-            axes.set_xlim(*panel.limits)
-        if panel.share:
-            axes.xaxis.set_major_formatter(percent)
-        if panel.lines:
-            legend_below(axes, 0.3, ncols=2 if each > 2.5 else 1, labelcolor=theme().quiet)
-    return figure
-
-
-@styled
 def layers_figure(
     panels: Sequence[Panel],
     title: str,
@@ -116,7 +59,6 @@ def layers_figure(
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
     dots: str = "",
-    dark: bool = False,
 ) -> Figure:
     """Draw measures from layer to layer: lines for the means over seeds, bands for their range, or a dot per value.
 
@@ -151,7 +93,7 @@ def layers_figure(
     every = panel_axes(figure, len(panels), columns)
     for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
-        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
+        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, COLOURS.series, strict=False):
             values = np.ma.masked_invalid(np.atleast_2d(values))
             x = np.arange(values.shape[1])
             axes.plot(x, values.mean(0), color=colour, linestyle=line, marker="" if dots else mark, label=name)
@@ -168,7 +110,7 @@ def layers_figure(
                 apart = -(-len(x) // 13)
                 axes.set_xticks(x[::apart], places[: len(x) : apart])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
-            axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
+            axes.axhline(value, color=COLOURS.quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
@@ -179,47 +121,6 @@ def layers_figure(
             figure.legend(handles[: len(names)], labels[: len(names)], loc="outside lower center", ncols=across)
         if len(labels) > max(len(names), 1):
             legend_below(axes, 0.46, handles=handles[len(names) :], labels=labels[len(names) :], ncols=across_panel)
-    return figure
-
-
-@styled
-def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) -> Figure:
-    """Draw points in up to four panels side by side; y is the same measure in all, on one scale.
-
-    The scale is logarithmic, and linear around 0.
-
-    Args:
-        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); unit: of x.
-        up: the label of y.
-    """
-    columns = min(len(panels), 4)
-    width = max(2.6 * columns + 0.6, 6.2)
-    figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
-    every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
-    even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # linear up to here
-    grid = panel_axes(figure, len(panels), columns, sharey=True)
-    for axes, panel in zip(grid, panels, strict=True):
-        titled(axes, panel.title, (width - 0.87) / columns - 0.3)
-        for (name, (x, y)), (_, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
-            axes.plot(
-                x,
-                y,
-                color=colour,
-                marker=mark,
-                linestyle="none",
-                markersize=5,
-                alpha=0.8,
-                markeredgecolor=theme().paper,
-                markeredgewidth=0.5,
-                label=name,
-            )
-        axes.axhline(0, color=theme().quiet, linewidth=0.8)
-        axes.set_yscale("symlog", linthresh=even)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel(panel.unit)
-    for axes in grid[::columns]:
-        axes.set_ylabel(up)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4)
     return figure
 
 
@@ -238,7 +139,7 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     wide = 2.4 if alike else 3.2  # inches
     figure = titled_figure(sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
     grid = panel_axes(figure, len(panels), len(panels))
-    colours = (*theme().series[:4], "#9aa3ad", "#5b6470")
+    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, wide)
         values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
@@ -253,16 +154,16 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
                 left=before,
                 color=colours[part],
                 hatch=HATCHES[part],
-                hatchcolor=theme().paper,
-                edgecolor=theme().paper,
+                hatchcolor=COLOURS.paper,
+                edgecolor=COLOURS.paper,
                 linewidth=0.5,
                 label=name,
             )
-        axes.axvline(0, color=theme().ink, linewidth=0.8)
+        axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
         axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
         axes.set_ylim(-0.5, len(values) - 0.5)
         axes.set_yticks(rows, list(panel.values))
-        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=theme().ink)
+        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
         axes.grid(axis="y", visible=False)
         axes.xaxis.set_major_formatter(percent)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -271,70 +172,6 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     if alike:
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, handlelength=1.6)
     return figure
-
-
-@styled
-def relations_figure(
-    names: Sequence[str],
-    relations: Sequence[Panel],
-    title: str,
-    subtitle: str,
-    marked: Sequence[tuple[str, str]] = (),
-) -> Figure:
-    """Draw relations as square maps, two per row, all in the order that groups high values of the first.
-
-    Args:
-        names: K of them.
-        relations: of the same things. Values: (K, K), the diagonal unused; limits: of the colours.
-        marked: pairs of names whose cells are outlined.
-    """
-    order = seriated(relations[0].values)
-    named = [names[place] for place in order]
-    across = min(len(relations), 2)
-    rows = -(-len(relations) // across)
-    size = 6.5 if len(names) > 20 else 8
-    label = max(text_width(name, size) for name in named) / 72
-    figure = titled_figure((4.35 + label) * across, (4.95 + label) * rows, title, subtitle)
-    for axes, relation in zip(panel_axes(figure, len(relations), across), relations, strict=True):
-        values = relation.values[np.ix_(order, order)].astype(float)
-        np.fill_diagonal(values, np.nan)
-        limit = float(np.nanmax(np.abs(values))) or 1.0
-        low, high = relation.limits or (-limit, limit)
-        bare(axes)
-        drawn = axes.imshow(values, cmap=DIVERGING, vmin=low, vmax=high)
-        axes.set(frame_on=True, facecolor=theme().absent)
-        axes.spines[:].set_visible(False)
-        axes.set_xticks(range(len(named)), named, rotation=90, fontsize=size)
-        axes.set_yticks(range(len(named)), named, fontsize=size)
-        axes.tick_params(length=0, pad=2, labelcolor=theme().ink)
-        axes.set_title(relation.title)
-        for one, other in marked:
-            for x, y in ((named.index(one), named.index(other)), (named.index(other), named.index(one))):
-                axes.add_patch(
-                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=LIGHT.ink, linewidth=1.4, clip_on=False)
-                )
-        bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
-        bar.ax.tick_params(labelsize=7, length=2)
-        bar.outline.set_visible(False)
-        bar.set_label(relation.unit, fontsize=7.5, labelpad=1)
-    return figure
-
-
-def seriated(values: np.ndarray) -> list[int]:
-    """Return an order of K things that puts those with high values (K, K) near each other.
-
-    It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and Michener 1958) at their nearest
-    ends.
-    """
-    groups = [[place] for place in range(len(values))]
-    while len(groups) > 1:
-        pairs = [(i, j) for i in range(len(groups)) for j in range(i)]
-        i, j = max(pairs, key=lambda pair: float(values[np.ix_(groups[pair[0]], groups[pair[1]])].mean()))
-        one, other = groups.pop(i), groups.pop(j)
-        ways = [(a, b) for a in (one, one[::-1]) for b in (other, other[::-1])]
-        first, second = max(ways, key=lambda way: float(values[way[0][-1], way[1][0]]))
-        groups.append(first + second)
-    return groups[0]
 
 
 def titled(axes: Axes, title: str, room: float) -> None:

@@ -12,13 +12,11 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from PIL import Image
 from torch import Tensor
 
-from vit.figures.style import DARK, LIGHT
+from vit.figures.style import COLOURS
 
 SCALES = ("shared", "row", "log")
-PALETTE, DARK_PALETTE = (
-    matplotlib.colormaps[theme.colours](np.arange(256), bytes=True)[:, :3] for theme in (LIGHT, DARK)
-)
-"""The colours of maps on a light and on a dark page, from low to high: uint8 (256, 3)."""
+PALETTE = matplotlib.colormaps[COLOURS.colours](np.arange(256), bytes=True)[:, :3]
+"""The colours of maps, from low to high: uint8 (256, 3)."""
 
 
 class Scale(Normalize):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.figures.scale import Scale, brightness, image_bytes, resized, short
-from vit.figures.style import DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
+from vit.figures.style import COLOURS, DPI, bare, fitted, legend_columns, text_width, titled_figure, wrapped
 
 MOST_PICTURES = 480  # on one legible sheet
 MOST_A_LINE = 13  # panels side by side: the mean and twelve heads
@@ -77,7 +77,7 @@ class Page:
 
     def text(self, x: float, y: float, words: str, size: float, **options: Any) -> None:
         """Write printable text, in ink and vertically centred on `y` unless `options` say otherwise."""
-        look: dict[str, Any] = {"color": theme().ink, "va": "center"} | options
+        look: dict[str, Any] = {"color": COLOURS.ink, "va": "center"} | options
         self.figure.text(*self.share(x, y), words, fontsize=size, **look)
 
 
@@ -183,11 +183,11 @@ class Sheet(Page):
                 bbox_to_anchor=self.share(MARGIN, foot_of_pictures - 4),
                 borderaxespad=0,
                 borderpad=0,
-                labelcolor=theme().quiet,
+                labelcolor=COLOURS.quiet,
                 columnspacing=1.6,
             )
         for number, text in enumerate(written):
-            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, color=theme().quiet, va="top")
+            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, color=COLOURS.quiet, va="top")
 
     def pixels(self, images: Tensor) -> np.ndarray:
         """Images (B, C, H, W) from 0 to 1 -> (B, H, W, 3); those above 64 pixels a side become as large as a picture."""
@@ -215,12 +215,12 @@ class Sheet(Page):
         The image shows wherever the value is not above `clear`.
         """
         absent = np.isnan(values)
-        colours = matplotlib.colormaps[theme().colours]
+        colours = matplotlib.colormaps[COLOURS.colours]
         if over is not None:
             colours = laid_over(colours, float(scale(clear)))
             self._draw(axes, faded(brightness(over)))
-        self._draw(axes, values, cmap=colours.with_extremes(bad=theme().absent), norm=scale)
-        self.strokes(axes, absent, theme().stroke)
+        self._draw(axes, values, cmap=colours.with_extremes(bad=COLOURS.absent), norm=scale)
+        self.strokes(axes, absent, COLOURS.stroke)
         self._name(axes, name, size, quiet)
 
     def _draw(self, axes: Axes, pixels: np.ndarray, **options: object) -> None:
@@ -229,7 +229,7 @@ class Sheet(Page):
         axes.imshow(pixels, aspect="auto", extent=extent, **options)  # type: ignore[arg-type]
 
     def _name(self, axes: Axes, name: str, size: float, quiet: bool) -> None:
-        axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=theme().quiet if quiet else theme().ink)
+        axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=COLOURS.quiet if quiet else COLOURS.ink)
 
     def over(self, row: int, words: str, size: float) -> None:
         """Write above a row of pictures, in its roof."""
@@ -253,7 +253,7 @@ class Sheet(Page):
         over = np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1]) - 0.5  # between a patch and the one above
         left = np.argwhere(inside[1:-1, 1:] != inside[1:-1, :-1]) - 0.5
         lines = [[(x, y), (x + 1, y)] for y, x in over] + [[(x, y), (x, y + 1)] for y, x in left]
-        edge = LineCollection(lines, colors=theme().ink, linewidths=0.8, capstyle="projecting", zorder=4, clip_on=False)
+        edge = LineCollection(lines, colors=COLOURS.ink, linewidths=0.8, capstyle="projecting", zorder=4, clip_on=False)
         axes.add_collection(edge)
 
     def bars(self, scales: Sequence[Scale], unit: str | None, each: bool, overlay: bool = False) -> None:
@@ -272,7 +272,7 @@ class Sheet(Page):
             axes = self.place(self.right + 16, top, 36 if overlay else 18, high)
             tips = 13 / (high - 13 * (scale.over + scale.under))
             ends = {(False, False): "neither", (True, False): "max", (False, True): "min", (True, True): "both"}
-            colours = matplotlib.colormaps[theme().colours]
+            colours = matplotlib.colormaps[COLOURS.colours]
             if overlay:
                 clear = 1.0 if unit is None else scale.low
                 rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[:, None]
@@ -296,12 +296,12 @@ class Sheet(Page):
             axes.tick_params(labelsize=7, width=0.7)
             if top == self._tops[0]:
                 name = fitted(unit or "× even", (BAR - 20) / DPI * 72, SMALL)
-                axes.set_title(name, fontsize=SMALL, color=theme().quiet, pad=4.2 + 6.2 * scale.over)
+                axes.set_title(name, fontsize=SMALL, color=COLOURS.quiet, pad=4.2 + 6.2 * scale.over)
 
 
 def faded(grey: np.ndarray) -> np.ndarray:
     """Brightness (...) of an image under a map, 0 to 1 -> (..., 3): paler, nearer to the paper."""
-    return (1 - FADED) * np.array(matplotlib.colors.to_rgb(theme().paper)) + FADED * grey[..., None]
+    return (1 - FADED) * np.array(matplotlib.colors.to_rgb(COLOURS.paper)) + FADED * grey[..., None]
 
 
 def laid_over(colours: Colormap, clear: float) -> ListedColormap:
@@ -315,12 +315,12 @@ def laid_over(colours: Colormap, clear: float) -> ListedColormap:
 
 def _swatches() -> dict[str, Swatch]:
     """Return the legend's swatch for each kind of mark."""
-    shade = (*matplotlib.colors.to_rgb(theme().quiet), 0.35)
+    shade = (*matplotlib.colors.to_rgb(COLOURS.quiet), 0.35)
     return {
         QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
-        ABSENT: Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0),
+        ABSENT: Swatch(facecolor=COLOURS.absent, edgecolor=COLOURS.stroke, hatch="///", linewidth=0),
         HIDDEN: Swatch(
-            facecolor=matplotlib.colormaps[theme().colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0
+            facecolor=matplotlib.colormaps[COLOURS.colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0
         ),
     }
 

@@ -1,11 +1,10 @@
-"""How all figures look: the style sheets, the heading, text that fits, saving.
+"""How all figures look: the style sheet, the heading, text that fits, saving.
 
 Figures are made as objects, never through pyplot: no global state, no window, no leak.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
 import math
 import textwrap
@@ -33,15 +32,12 @@ from vit.atomic import replacing
 P = ParamSpec("P")
 DPI = 150
 ELLIPSIS = "…"
-SHEETS: list[Any] = [
-    matplotlib.rc_params_from_file(Path(__file__).with_name(f"{name}.mplstyle"), use_default_template=False)
-    for name in ("light", "dark")
-]
+SHEET: Any = matplotlib.rc_params_from_file(Path(__file__).with_name("vit.mplstyle"), use_default_template=False)
 
 
 @dataclass(frozen=True)
-class Theme:
-    """The colours of a style sheet.
+class Colours:
+    """The colours of the style sheet.
 
     Attributes:
         paper, ink, quiet: background, main and secondary text.
@@ -59,40 +55,28 @@ class Theme:
     colours: str
 
 
-def theme() -> Theme:
-    """Return the colours of the style in use."""
-    settings: Any = matplotlib.rcParams
-    return Theme(
-        paper=settings["figure.facecolor"],
-        ink=settings["text.color"],
-        quiet=settings["axes.labelcolor"],
-        absent=settings["patch.facecolor"],
-        stroke=settings["hatch.color"],
-        series=settings["axes.prop_cycle"].by_key()["color"],
-        colours=settings["image.cmap"],
-    )
-
-
-def style(dark: bool = False) -> AbstractContextManager[None]:
+def style() -> AbstractContextManager[None]:
     """Return a context in which new artists take our style, whatever the user's matplotlibrc says."""
-    return context(["default", *SHEETS[: 1 + dark]])
+    return context(["default", SHEET])
 
 
-def _theme_of(dark: bool) -> Theme:
-    with style(dark):
-        return theme()
-
-
-LIGHT, DARK = _theme_of(False), _theme_of(True)
+COLOURS = Colours(
+    paper=SHEET["figure.facecolor"],
+    ink=SHEET["text.color"],
+    quiet=SHEET["axes.labelcolor"],
+    absent=SHEET["patch.facecolor"],
+    stroke=SHEET["hatch.color"],
+    series=SHEET["axes.prop_cycle"].by_key()["color"],
+    colours=SHEET["image.cmap"],
+)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Make a function draw its figure in our style, dark if called with `dark`, and lay it out there, once."""
-    signature = inspect.signature(draw)
+    """Make a function draw its figure in our style, and lay it out there, once."""
 
     @wraps(draw)
     def drawn(*args: P.args, **options: P.kwargs) -> Figure:
-        with style(bool(signature.bind(*args, **options).arguments.get("dark", False))):
+        with style():
             figure = draw(*args, **options)
             if layout := figure.get_layout_engine():
                 layout.execute(figure)  # makes the first ticks too, whose look later ones copy
@@ -142,7 +126,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     below = 0.18 + 0.24 * len(titles)
     left, top = 0.15 / width, 1 - 0.14 / total
     figure.text(left, top, "\n".join(titles), fontsize=13, weight="bold", va="top", linespacing=1.3)
-    quiet = theme().quiet
+    quiet = COLOURS.quiet
     figure.text(left, 1 - below / total, "\n".join(lines), fontsize=8.5, color=quiet, va="top", linespacing=1.35)
     return figure
 

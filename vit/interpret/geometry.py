@@ -9,7 +9,6 @@ from torch import nn
 
 from vit.config import pair
 from vit.interpret.layers import AttentionError
-from vit.mae import Model
 
 PREFIX_TOKENS = {
     "vit": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
@@ -82,7 +81,8 @@ def geometry_of(model: nn.Module) -> Geometry:
     Raises:
         AttentionError: the model does not say how its tokens are laid out.
     """
-    other: Any = model.encoder if isinstance(model, Model) else model
+    # Our masked autoencoder holds its layout in its encoder
+    other: Any = model if hasattr(model, "patch_embed") else getattr(model, "encoder", model)
     embed: Any = getattr(other, "patch_embed", None)
     if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
         (p, q), (down, across) = embed.patch_size, getattr(embed, "feature_ratio", (1, 1))  # of a hybrid's feature map

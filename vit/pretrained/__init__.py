@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import tempfile
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from vit.errors import one_line
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, one_line
 
 FOLDER = Path(__file__).resolve().parent
 FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -61,8 +58,8 @@ def shipped(name: str) -> dict[str, Any]:
 
     Returns:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder and decoder, their arguments
-        (decoder None if there is none); class_names; data, the name of the training data; figures, what was measured (see
-        `vit.checkpoints.card`), empty if nothing was.
+        (decoder None if there is none); class_names; data, the name of the training data; figures, what was
+        measured, empty if nothing was.
 
     Raises:
         CheckpointError: there is none of that name, or its files are damaged.
@@ -91,65 +88,3 @@ def count_parameters(weights: Path) -> int:
     """Return how many numbers a safetensors file holds, without reading them."""
     with safe_open(weights, framework="numpy") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no dict
-
-
-class Pretrained:
-    """Loading and saving on the model itself, named as in huggingface_hub's PyTorchModelHubMixin, done by `vit.checkpoints`.
-
-    Users of other libraries look for it on the class. Nowhere else does a model call the layers above it.
-
-    Attributes:
-        part: the part of a checkpoint that this class holds; None for all of it.
-    """
-
-    part: ClassVar[Literal["encoder"] | None] = None
-
-    @classmethod
-    def from_pretrained(cls, checkpoint: str | Path, **options: Any) -> Self:
-        """Load a model by `vit.load_model`.
-
-        Args:
-            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a local file or folder has that name.
-            options: as there.
-
-        Raises:
-            CheckpointError: as there, or the checkpoint holds a model of another kind.
-        """
-        from vit.checkpoints import load_model
-
-        name = str(checkpoint)
-        on_the_hub = re.fullmatch(r"(?!timm/|hf/)[\w-][\w.-]*/[\w.-]+(@[^@\s]+)?", name) and not os.path.lexists(name)
-        try:
-            model = load_model(f"hf/{name}" if on_the_hub else checkpoint, **{"part": cls.part} | options)
-        except CheckpointError as error:
-            if not on_the_hub:
-                raise
-            raise CheckpointError(f"{error}; and there is no file or folder {name}") from error
-        if not isinstance(model, cls):
-            raise CheckpointError(f"{name} holds a {type(model).__name__}, no {cls.__name__}")
-        return model
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write a loaded model, as it is now, for `from_pretrained`; timm and transformers load the folder too.
-
-        Raises:
-            CheckpointError: the folder holds something; or the model was not loaded: nothing says how its input is normalised.
-        """
-        from vit.checkpoints import convert_model
-
-        convert_model(self, "safetensors", folder)  # type: ignore[arg-type]  # both models are `Model`
-
-    def push_to_hub(self, repository: str, private: bool = False) -> str:
-        """Publish a loaded model, as it is now, with a model card; see `vit.checkpoints.hub.push_to_hub`.
-
-        Returns:
-            Where it can be seen.
-
-        Raises:
-            CheckpointError: the model was not loaded, or the hub refuses or cannot be reached.
-        """
-        from vit.checkpoints.hub import push_to_hub
-
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return push_to_hub(folder, repository, private)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vit.config import OBJECTIVES, spelled
 from vit.errors import UserError, one_line
-from vit.figures import Panel, RunLine, compared_figure, save_figure
-from vit.figures.measures import SERIES
-from vit.report.pictures import curves_of
-from vit.runs import METRICS, WRONG_VALUES, Metric, RunRecord, read_run, settings_that_matter
+from vit.metrics import METRICS, Metric
+from vit.report.record import WRONG_VALUES, RunRecord, read_run, settings_that_matter
 
 WIDEST = 120
 """Characters of a line in a terminal."""
@@ -22,11 +20,6 @@ SEEDS = ("train.seed", "data.subset_seed")
 NOT_COMPARED = (*SEEDS, "data.fallback")  # a run's data.source is the one that it used
 LOSS, LINEAR = METRICS["masked_loss"], METRICS["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
-OVER_HOURS = {
-    "val_knn_accuracy": ("nearest neighbours", METRICS["knn_accuracy"]),
-    "val_accuracy": ("accuracy of the classifier", METRICS["accuracy"]),
-}
-"""Key of metrics.jsonl -> the panel that draws it over the hours, and the final metric."""
 
 
 class ComparisonError(UserError):
@@ -127,7 +120,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         for metric in METRICS.values():
             for column in [metric.short, BEST_LAYER] if metric is LINEAR else [metric.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
-                text = _mean(values, metric) if len(values) == len(alike) else ""
+                text = mean_of(values, metric) if len(values) == len(alike) else ""
                 if metric is LOSS and len({*targets.values()}) > 1:
                     own = targets.get(record.files.path)
                     row |= {f"{column}, {target}": text if target == own else "" for target in targets.values()}
@@ -169,117 +162,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
 
 
-def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> None:
-    """Draw the runs: a line for the training, a mark for the measurement at the end, a colour per row of the table.
-
-    A run's line shows its held-out images if it measured any while training, else its own augmented images.
-
-    Args:
-        hours: draw accuracy over the hours of training, for runs that measured it while training; the others get a note.
-
-    Raises:
-        ComparisonError: there are no rows, or too many to tell apart, or a run's files lack what is drawn.
-        RunError: a metrics.jsonl is damaged.
-    """
-    if hours:
-        runs = _watched(runs)
-    groups = group_by_seed(runs)
-    if len(groups) > (most := len(SERIES)):
-        raise ComparisonError(f"{len(groups)} kinds of runs are too many for one picture; give at most {most}")
-
-    # The lines of each panel, by its title and whether it shows shares
-    panels: dict[tuple[str, bool], list[RunLine]] = {(title, True): [] for title, _ in OVER_HOURS.values() if hours}
-    tested, targets = [], _targets(runs)
-    for series, alike in enumerate(groups):
-        drawn: dict[tuple[str, bool], list[RunLine]] = {}
-        for run in alike:
-            try:
-                lines, on = (_over_hours if hours else _over_epochs)(run.record, series)
-            except WRONG_VALUES as error:
-                found = f"{type(error).__name__}: {error}"
-                raise ComparisonError(f"{run.record.files.path} cannot be drawn: {found}") from error
-            tested.append(on)
-            target = targets.get(run.record.files.path) if len({*targets.values()}) > 1 else ""
-            for (name, share), line in lines.items():
-                panel = (f"loss: {target}" if target and not share else name, share)
-                drawn.setdefault(panel, []).append(replace(line, label=run.record.name))
-        for panel, (first, *others) in drawn.items():
-            names = ", ".join(line.label for line in (first, *others))
-            ends = [line.end[1] for line in (first, *others) if line.end]
-            label = f"{_mean(ends, METRICS['accuracy' if panel[1] else 'cross_entropy'])}  {names}" if ends else names
-            unnamed = [replace(line, label="") for line in others]
-            panels.setdefault(panel, []).extend([replace(first, label=label), *unnamed])
-
-    # The figure
-    title, about = "Training curves of the runs", "during training, on augmented images (running mean) or held-out ones"
-    if hours:
-        devices = dict.fromkeys(str(run.record.summary["device"]) for run in runs if "device" in run.record.summary)
-        title = f"Accuracy over the hours of training{' on ' if devices else ''}{', '.join(devices)}"
-        about = "during training, on held-out images"
-        if any(line.start for lines in panels.values() for line in lines):
-            about += " · upright lines: where runs began, after the hours behind their first weights"
-    about = f"lines: {about} · marks and figures: at the end, on {', or '.join(dict.fromkeys(tested))}"
-    shown = [Panel(name, lines, share=share) for (name, share), lines in panels.items() if lines]
-    save_figure(compared_figure(shown, title, about, hours), path)
-
-
-def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Return the runs that measured accuracy while training; the others get a note.
-
-    Raises:
-        ComparisonError: there are none.
-    """
-    found, way = [], "run.val_every measures it, on images that data.val_size holds out"
-    for run in runs:
-        if any(key in line for line in run.record.metrics for key in OVER_HOURS):
-            found.append(run)
-        else:
-            run.record.notes.append(f"{run.record.files.path} is not drawn: it has no accuracy during training; {way}")
-    if not found:
-        raise ComparisonError(f"--hours: none of these runs has its accuracy during training; {way}")
-    return found
-
-
-def _over_epochs(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
-    """Return the line of a run in each panel, and the images that its end was measured on."""
-    lines = {}
-    for curve in curves_of(run.settings, run.tested_on, run.summary, run.metrics):
-        key = curve.val_key if any(curve.val_key in line for line in run.metrics) else curve.key
-        found = [(line["epoch"], line[key]) for line in run.metrics if key in line]
-        epochs, values = zip(*found, strict=True) if found else ((), ())
-        end = (run.summary["epochs"], next(iter(curve.lines.values()))) if curve.lines else None
-        lines[curve.title, curve.share] = RunLine(series, epochs, values, end, rough=key == curve.key)
-    return lines, _about(run.data)
-
-
-def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
-    """Return the same over the hours, counted from the start of the training behind its first weights.
-
-    The end is what the run measured, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
-    """
-    key = next(key for key in OVER_HOURS if any(key in line for line in run.metrics))
-    title, metric = OVER_HOURS[key]
-    before, data = run.summary.get("init_seconds", 0.0), run.data
-    found = [((before + line["seconds"]) / 3600, line[key]) for line in run.metrics if key in line]
-    hours, values = zip(*found, strict=True)
-
-    # The end
-    last, method, measured_on = metric.of_summary(run.summary), metric.in_results[0], data
-    whole = {"content_hash": data.get("whole_content_hash"), "tested_on": "test images"}
-    for results in run.results.values():
-        if method in results and whole.items() <= results["data"].items() and results["settings"]["labels"] == 1:
-            last, measured_on = float(results[method]["accuracy"]), results["data"]
-    end = None if last is None else ((before + run.summary["seconds"]) / 3600, last)
-    line = RunLine(series, hours, values, end, rough=False, start=before / 3600)
-    return {(title, True): line}, _about(measured_on)
-
-
-def _about(data: Mapping[str, Any]) -> str:
-    """Return the images measured on: "10,000 test images of CIFAR-10"."""
-    return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
-
-
-def _mean(values: Sequence[float], metric: Metric) -> str:
+def mean_of(values: Sequence[float], metric: Metric) -> str:
     """Return the mean of several seeds with its standard deviation, or the one value."""
     spread = f" ± {metric.write(statistics.stdev(values))}" if len(values) > 1 else ""
     return metric.write(statistics.mean(values)) + spread

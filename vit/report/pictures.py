@@ -1,188 +1,214 @@
-"""The pictures of a run: those in its folder at its end, and those on its page, for light and dark screens."""
+"""The pictures in a run's folder, drawn at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from vit import figures as draw
-from vit.data.augment import to_float
-from vit.figures import Curve, Scale, save_figure
-from vit.figures.document import data_uri
+from vit.config import flat_settings
+from vit.encoder import VisionTransformer, eval_mode
+from vit.evaluate.classification import read_confusion
+from vit.evaluate.reconstruction import fixed_mask, reconstruct
+from vit.figures import save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
-from vit.report.moments import Moment, last_attention
-from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
+from vit.inputs import to_float
+from vit.interpret import AttentionMaps, geometry_of
+from vit.mae import MaskedAutoencoder
+from vit.report.curves import curves_of
+from vit.runs import RunFiles, read_metrics
 from vit.training.dynamics import Dynamics, read_dynamics
-from vit.training.objectives import objective_class
 from vit.training.run import Run
 
-SHOWN = 6  # test images in attention.png
-MATRICES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("W_Q", "W_K", "W_V", "W_O")}
-MATRICES.update({"MLP": ("fc1", "fc2"), "W_E": ("W_E",), "positions": ("pos_embed",), "head": ("head",)})
+FILLED_IN = 10  # test images in reconstructions.png; for CIFAR-10, one per class
+LOOKED_AT = 6  # test images in attention.png
+MATRICES: dict[str, tuple[str, ...]] = {
+    "W_Q": ("W_Q",),
+    "W_K": ("W_K",),
+    "W_V": ("W_V",),
+    "W_O": ("W_O",),
+    "MLP": ("fc1", "fc2"),
+    "W_E": ("W_E",),
+    "positions": ("pos_embed",),
+    "head": ("head",),
+}
 """The lines of dynamics.png, and the matrices that each is the mean of."""
-DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
 
 
-# ---- In the run's folder ---------------------------------------------------------------------------------------------
-
-
-def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
-    """Draw the objective's figures, attention, curves, and dynamics if recorded, into a run's folder."""
-    for stem, figure in run.objective.figures(run, measured).items():
-        save_figure(figure, files.path / f"{stem}.png")
-    draw_attention(run, files)
-    metrics = read_metrics(files.metrics)
-    curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured, metrics)
-    about = f"{run.caption} · seed {run.config.train.seed}"
-    save_figure(draw.curves_figure(metrics, curves, "Training curves", about), files.curves)
-    if files.dynamics.exists():
-        epochs = f"{run.config.train.epochs} epochs on {len(run.data.train):,} images"
-        about = f"{run.data.name} · {epochs} · seed {run.config.train.seed} · "
-        save_figure(figure_of_dynamics(read_dynamics(files.dynamics), about), files.dynamics_picture)
-
-
-def draw_attention(run: Run, files: RunFiles) -> None:
-    """Draw attention.png: where the last layer looks in some test images, head by head."""
-    test, encoder = run.data.test, run.result.encoder
-    some = test.subset(test.showcase(SHOWN))
-    images = to_float(some.images, run.config.model.image_size_2d)
-    query, looking, *found = last_attention(encoder, run.normalize(images).to(run.compute.device))
-    names = ["mean of heads", *(f"head {head}" for head in range(found[0].shape[1]))]
-    # The mean comes first: it sums up the heads
-    maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in found)
-    patch = query if isinstance(query, tuple) else None
-    title = f"Where {looking}" if patch is None else f"Where {looking.removesuffix(' looks')} (outlined) looks"
-    last = len(encoder.blocks) - 1
-    about = f"{run.caption} · layer {last} of 0 to {last}, whole images"
-    figure = draw.attention_figure(images, maps, names, some.label_names, title, about, masses=prefix_mass, query=patch)
-    save_figure(figure, files.attention)
-
-
-def curves_of(
-    settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
-) -> list[Curve]:
-    """Return the curves of a run besides learning rate and gradient norm.
-
-    Curves measured only on held-out images are left out for a run without any.
+def draw_pictures(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+    """Draw what was measured, attention, curves, and dynamics if recorded, into a run's folder.
 
     Args:
-        settings: by "section.key".
-        tested_on: the images behind `measured`, `Dataset.tested_on`.
-        measured: by the objective, or summary.json; empty if the run is not finished.
-        metrics: lines of metrics.jsonl.
+        run: at its last step.
+        folder: with metrics.jsonl, and perhaps dynamics.jsonl.
+        scores: what was measured at the end, by its name in summary.json.
     """
-    end = f"{tested_on.replace('training ', '')} at the end"
-    curves = objective_class(settings["train.objective"]).curves(settings, end, measured)
-    return [curve for curve in curves if curve.key or any(curve.val_key in line for line in metrics)]
+    draw_measured(run, folder, scores)
+    draw_attention(run, folder)
+    draw_curves(run, folder, scores)
+    if folder.dynamics.exists():
+        draw_dynamics(run, folder)
 
 
-def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
-    """Draw how strongly each matrix was trained and how far it moved; `about` names the run in the subtitle."""
-    there = dynamics.names("encoder")
+def caption_of(run: Run) -> str:
+    """Return the line below the title of every picture: data, images, epochs."""
+    images = f"{len(run.data.train):,} images"
+    return f"{run.data.name}, {run.data.tested_on} · {run.config.train.epochs} epochs on {images}"
+
+
+def draw_measured(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+    """Draw what the objective measures: reconstructions, or a classifier's mistakes and confidence."""
+    measures = run.objective.measures
+    if "reconstruction" in measures:
+        draw_reconstructions(run, folder)
+    if "head" in measures:
+        draw_classification(run, folder, scores)
+
+
+def draw_reconstructions(run: Run, folder: RunFiles) -> None:
+    """Draw reconstructions.png: test images, what the model sees of them, and what it fills in."""
+    # Fill some test images in
+    mask, test = run.config.mask, run.data.test
+    shown = test.subset(test.showcase(FILLED_IN))
+    fixed = fixed_mask(mask.kind, 0, len(shown), run.config.model.grid_size, mask.ratio)
+    model = cast(MaskedAutoencoder, run.result)
+    result = reconstruct(model, shown.images[:], run.normalize, fixed, run.compute)
+
+    # The caption
+    hidden = int(fixed.mask[0].sum())
+    patches = fixed.mask.shape[1]
+    how = f"{caption_of(run)} · {mask.kind} mask, {hidden} of {patches} patches hidden"
+    if result.from_normalized:
+        how += (
+            " · the model predicts normalised patches: their brightness and contrast are estimated"
+            " from the visible patches around, not taken from the original"
+        )
+    title = "Filled in from what is visible"
+    figure = draw.reconstruction_figure(result.original, result.filled, result.hidden, shown.label_names, title, how)
+    save_figure(figure, folder.reconstructions)
+
+
+def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+    """Draw reliability.png (accuracy by confidence) and confusion.png, unless it has too many classes."""
+    about = f"{caption_of(run)} · accuracy {scores['test_accuracy']:.2%}"
+    bins = scores["test_reliability"]
+    error = scores["test_calibration_error"]
+    question = "Can its confidence be trusted?"
+    save_figure(draw.reliability_figure(bins, error, question, about), folder.reliability)
+
+    table = read_confusion(scores["test_confusion"])
+    if not draw.why_not_drawn(len(table)):
+        names = run.data.test.class_names
+        figure = draw.confusion_figure(table, names, "Confusion matrix", about)
+        save_figure(figure, folder.confusion)
+
+
+def draw_attention(run: Run, folder: RunFiles) -> None:
+    """Draw attention.png: where the last layer looks in some test images, head by head."""
+    test, encoder = run.data.test, run.result.encoder
+    shown = test.subset(test.showcase(LOOKED_AT))
+    images = to_float(shown.images[:], run.config.model.image_size_2d)
+    looking = last_attention(encoder, run.normalize(images).to(run.compute.device))
+
+    # The mean comes first: it sums up the heads
+    names = ["mean of heads", *(f"head {head}" for head in range(looking.maps.shape[1]))]
+    maps = _mean_first(looking.maps)
+    prefix_mass = _mean_first(looking.prefix_mass)
+
+    # A patch that looks is outlined
+    title = f"Where {looking.title}"
+    patch = None
+    if isinstance(looking.query, tuple):
+        patch = looking.query
+        title = f"Where {looking.title.removesuffix(' looks')} (outlined) looks"
+    last = len(encoder.blocks) - 1
+    about = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
+    labels = shown.label_names
+    figure = draw.attention_figure(images, maps, names, labels, title, about, masses=prefix_mass, query=patch)
+    save_figure(figure, folder.attention)
+
+
+def _mean_first(values: Tensor) -> Tensor:
+    """Put the mean of the heads before them: (B, h, ...) -> (B, 1 + h, ...)."""
+    return torch.cat([values.mean(dim=1, keepdim=True), values], dim=1)
+
+
+class LastAttention(NamedTuple):
+    """Where the last layer of a model looks in B images.
+
+    Attributes:
+        query: the query token, for `AttentionMaps.to_grid`.
+        title: the same in words: "the class token looks".
+        maps: attention to patches, (B, h, rows, columns).
+        prefix_mass: attention to class token and registers, (B, h).
+    """
+
+    query: str | tuple[int, int]
+    title: str
+    maps: Tensor
+    prefix_mass: Tensor
+
+
+def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
+    """Return the attention of the most telling query.
+
+    It is that of the patches that a head averages, of the class token, or of the middle patch.
+
+    Args:
+        inputs: normalised (B, C, H, W), on the encoder's device. The result is on the CPU.
+    """
+    row, column = geometry_of(encoder).middle
+    query: str | tuple[int, int] = (row, column)
+    title = f"the patch in row {row}, column {column} looks"
+    if encoder.config.num_classes and encoder.config.global_pool == "avg":
+        query = "mean"
+        title = "the patches look, on average"
+    elif encoder.config.class_token:
+        query = "cls"
+        title = "the class token looks"
+    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
+        encoder(inputs)
+    maps, prefix_mass = attention.to_grid(query=query)
+    return LastAttention(query, title, maps.float().cpu(), prefix_mass.float().cpu())
+
+
+def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+    """Draw curves.png: what was measured in training, the learning rate and the gradient norm."""
+    metrics = read_metrics(folder.metrics)
+    settings = flat_settings(run.config.to_dict())
+    curves = curves_of(settings, run.data.tested_on, scores, metrics)
+    about = f"{caption_of(run)} · seed {run.config.train.seed}"
+    save_figure(draw.curves_figure(metrics, curves, "Training curves", about), folder.curves)
+
+
+def draw_dynamics(run: Run, folder: RunFiles) -> None:
+    """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
+    train = run.config.train
+    trained = f"{train.epochs} epochs on {len(run.data.train):,} images"
+    about = f"{run.data.name} · {trained} · seed {train.seed} · "
+    figure = figure_of_dynamics(read_dynamics(folder.dynamics), about)
+    save_figure(figure, folder.dynamics_picture)
+
+
+def figure_of_dynamics(dynamics: Dynamics, about: str = "") -> Figure:
+    """Draw the encoder's dynamics; `about` names the run in the subtitle."""
+    recorded = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
-    for name, parts in MATRICES.items():
-        if found := [part for part in parts if part in there]:
-            courses[name] = {
-                quantity: torch.cat([dynamics.of(quantity, part, "encoder") for part in found], 1)
-                for quantity in QUANTITIES
-            }
+    for name, matrices in MATRICES.items():
+        present = [matrix for matrix in matrices if matrix in recorded]
+        if not present:
+            continue
+        courses[name] = {}
+        for quantity in QUANTITIES:
+            parts = [dynamics.of(quantity, matrix, "encoder") for matrix in present]
+            courses[name][quantity] = torch.cat(parts, dim=1)
     return draw.dynamics_figure(
         dynamics.steps,
         courses,
         "How strongly each matrix is trained, and how far it moves",
         f"{about}encoder, mean over layers · layer by layer: dynamics.jsonl",
-        dark=dark,
     )
-
-
-# ---- On its page -----------------------------------------------------------------------------------------------------
-
-
-def in_both_themes(figure: Callable[[bool], Figure], alt: str, dpi: int = DPI) -> dict[str, str]:
-    """Return a figure for a light page and for a dark one; `figure` is called with whether it is dark."""
-    light, dark = (data_uri(draw.png_of(figure(dark), dpi)) for dark in (False, True))
-    return {"light": light, "dark": dark, "alt": alt}
-
-
-def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
-    """Return the objective's curves, the learning rate and the gradient norm."""
-    if not record.metrics:
-        return []
-    own = curves_of(record.settings, record.tested_on, record.summary, record.metrics)
-    pictures = []
-    for curve in [*own, *draw.STEERING]:
-        key = curve.key or curve.val_key
-        values = [line[key] for line in record.metrics if key in line]
-        ends = f": from {curve.write(values[0], '.3g')} to {curve.write(values[-1], '.3g')}" if values else ""
-        lines = "".join(f"; {name} {curve.write(value)}" for name, value in curve.lines.items())
-        # inches; a single curve stands beside two small ones
-        height = 2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
-        picture = in_both_themes(
-            partial(draw.curve_figure, record.metrics, curve, height),
-            f"{curve.title} over {record.epochs:.1f} epochs{ends}{lines}",
-        )
-        pictures.append(picture | {"kind": "tall" if height > 4 else ""})
-    return pictures
-
-
-def reconstruction_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
-    """Return the reconstructions of each moment, as rows of images."""
-    found = [(moment.name, moment.reconstruction) for moment in moments if moment.reconstruction]
-    if not found:
-        return None
-    _, last = found[-1]
-    return {
-        "seen": f"{1 - float(last.hidden.float().mean()):.0%}",
-        "original": data_uri(draw.image_strip(last.original)),
-        "visible": data_uri(draw.image_strip(last.original, last.hidden)),
-        "moments": [(name, data_uri(draw.image_strip(result.filled))) for name, result in found],
-        "from_normalized": last.from_normalized,
-    }
-
-
-def attention_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
-    """Return where the last layer looks, as rows of maps: now, head by head, and the mean of the heads at each moment."""
-    if not moments:
-        return None
-    last = moments[-1]
-    maps, prefix_mass = last.attention.maps, last.attention.prefix_mass
-    means = [moment.attention.maps.mean(1) for moment in moments]  # (B, rows, columns) each
-    even = draw.in_multiples_of_even(torch.cat([maps, torch.stack(means, 1)], dim=1).double().numpy())
-    scale = Scale.of(even)
-
-    def row(name: str, maps: Tensor, prefix_mass: Tensor) -> tuple[str, str, str]:
-        """Return its name, the share of attention on patches, and the maps, in multiples of an even share."""
-        strip = draw.map_strip(maps * maps[0].numel(), (last.images.shape[-2], last.images.shape[-1]), scale)
-        return name, f"{1 - float(prefix_mass.mean()):.0%} on patches", data_uri(strip)
-
-    heads = [row(f"head {head}", maps[:, head], prefix_mass[:, head]) for head in range(maps.shape[1])]
-    over_time = [
-        row(moment.name, mean, moment.attention.prefix_mass) for moment, mean in zip(moments, means, strict=True)
-    ]
-    return {
-        "title": last.attention.title,
-        "original": data_uri(draw.image_strip(last.images)),
-        "now": [row("mean of heads", means[-1], prefix_mass), *heads],
-        "moments": over_time if len(moments) > 1 else [],
-        "some_elsewhere": bool(prefix_mass.any()),
-        "bar": data_uri(draw.bar_strip()),
-        "most": f"{scale.top:.1f}{' or more' if scale.over else ''}",
-    }
-
-
-def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
-    """Return how the weights moved, if the run recorded it.
-
-    Raises:
-        DynamicsError: the record is damaged.
-    """
-    if not record.files.dynamics.is_file():
-        return None
-    recorded = read_dynamics(record.files.dynamics)
-    alt = "The gradient of each kind of weight matrix, and its distance from where it began, over the steps"
-    return in_both_themes(lambda dark: figure_of_dynamics(recorded, dark=dark), alt, WIDE_DPI)

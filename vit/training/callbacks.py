@@ -26,7 +26,7 @@ SECONDS_BETWEEN_LOSSES = 0.5
 
 
 class MetricsFile(Callback):
-    """Writes metrics.jsonl: one JSON object per line, for the first step, the last, and every `run.log_every`-th.
+    """Writes metrics.jsonl: one JSON object per line, for the first step, the last, and some between (`steps_between_lines`).
 
     Args:
         path: the file; lines for steps after `run.step` are removed, because those steps are about to be repeated.

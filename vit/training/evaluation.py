@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.data.augment import to_float
 from vit.data.images import evenly_spaced
 from vit.evaluate import Options, as_summary, evaluate
+from vit.inputs import to_float
 from vit.training.run import Run
 
 NEED_LABELS = ("knn", "linear", "head")
@@ -20,8 +20,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     """Measure `run.result` on `run.data.test` by the methods that the objective names.
 
     Args:
-        baselines: also measure what a classifier's score is compared with, and what the k-NN
-            accuracy is: mirror images (`run.test_flip`), and raw pixels. Validation needs neither.
+        baselines: also measure what the k-NN accuracy is compared with: raw pixels. Validation does not need them.
 
     Returns:
         Plain values by their names in summary.json.
@@ -44,10 +43,6 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
         """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
         return run.normalize(to_float(images, config.model.image_size_2d))
 
-    options = Options(
-        masks=((config.mask.kind, config.mask.ratio),),
-        raw_pixels=baselines,
-        flip=baselines and config.run.test_flip,
-    )
+    options = Options(masks=((config.mask.kind, config.mask.ratio),), raw_pixels=baselines)
     evaluation = evaluate(run.result, data, methods, prepare, run.compute, options)
     return as_summary(evaluation.figures)

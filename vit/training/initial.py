@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit.checkpoints.native import content_hash
 from vit.config import (
     OBJECTIVES,
     PRESETS,
@@ -20,10 +19,11 @@ from vit.config import (
     spelled,
 )
 from vit.data import Dataset
-from vit.data.augment import Normalization
+from vit.inputs import Normalization
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
+from vit.weights import weights_hash
 
 # fields in which settings may differ from a checkpoint: those that a run chooses, and those that only foreign models vary
 CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
@@ -38,7 +38,7 @@ class InitialModel(NamedTuple):
         model: the objective's, with the encoder of a checkpoint and whatever else fits (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know about both.
-        init: `vit.checkpoints.native.content_hash` of the checkpoint; "" for random weights.
+        init: `vit.weights.weights_hash` of the checkpoint; "" for random weights.
         init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a finished run.
     """
 
@@ -119,7 +119,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     # the time behind it, if it is a run's
     summary = read_mapping(RunFiles(Path(config.model.init)).summary)
     seconds = sum(float(summary.get(key, 0)) for key in ("seconds", "init_seconds"))
-    return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
+    return InitialModel(model, origin.normalize, notes, weights_hash(loaded), seconds)
 
 
 def follow(

@@ -78,7 +78,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     whole batch, and computes its own rows.
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes no update from there on;
-    the record is read every `run.log_every` steps (on a CPU, at each step).
+    the record is read every `RunConfig.steps_between_lines` steps (on a CPU, at each step).
 
     Raises:
         NonFiniteError: the loss or gradient of a step is not finite; its update was not made.
@@ -120,7 +120,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
-        lr = learning_rate(step, *schedule, peak, config.optim.min_lr)
+        lr = learning_rate(step, *schedule, peak)
         found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
         if device.type == "cpu":

@@ -11,13 +11,11 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
-from vit.checkpoints import save_model
-from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
+from vit.inputs import Normalization
 from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed
@@ -26,6 +24,7 @@ from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
+from vit.weights import architecture, save_model
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
 # activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
@@ -45,7 +44,7 @@ class Run:
         optimizer: of the parts that learn.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
+        init: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
         callback_states: of a resumed run's callbacks, by name; None for a run that begins.
@@ -101,12 +100,6 @@ class Run:
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
-    @property
-    def caption(self) -> str:
-        """The line below the title of every picture: data, images, epochs."""
-        data = self.data
-        return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
-
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
         data, names = self.data, self.data.train.class_names
@@ -136,7 +129,7 @@ class Run:
             "computed_on": describe_compute(self),
             "torch": str(torch.__version__),  # its own class is not a plain value
             "init": self.init,
-            "data_stamp": self.data.content_hash,
+            "data_content_hash": self.data.content_hash,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -231,8 +224,8 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     if latest is None:
         return None
     state, damaged = latest
-    if state["data_stamp"] != data.content_hash:
-        found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
+    if state["data_content_hash"] != data.content_hash:
+        found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
     for key, old, new in config.conflicts(state["config"]):
         if key == "train.epochs" and config.optim.cooldown < 1:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.native import content_hash
 from vit.data import Dataset
 from vit.device import device_name, versions
 from vit.runs import SampleImages
 from vit.training.run import Run
+from vit.weights import weights_hash
 
 SAMPLES = 10
 """How many images a run keeps; for CIFAR-10, one per class."""
@@ -35,7 +35,7 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         "objective": config.train.objective,
         "init": config.model.init,
         "init_content_hash": run.init,
-        "content_hash": content_hash(run.result),
+        "content_hash": weights_hash(run.result),
         "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,
@@ -58,4 +58,4 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
 def sample_images(data: Dataset) -> SampleImages:
     """Return some test images, spread evenly over the classes: those that a run keeps, and its pictures show."""
     some = data.test.subset(data.test.showcase(SAMPLES))
-    return SampleImages(some.images, some.label_names, list(some.class_names), data.facts)
+    return SampleImages(some.images[:], some.label_names, list(some.class_names), data.facts)

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vit.studies.analysis.correlation import association, correlation, partial_correlation, ranks, top_overlap
+from studies.analysis.correlation import association, correlation, partial_correlation, ranks, top_overlap
 
 
 def test_correlation_is_torch_s_own():

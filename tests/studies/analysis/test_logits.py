@@ -5,11 +5,7 @@ import torch
 from tiny import randomize
 from torch import nn
 
-from vit.config import ViTConfig
-from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps
-from vit.patches import patchify
-from vit.studies.analysis.logits import (
+from studies.analysis.logits import (
     asking,
     correlation_with_cosine,
     leading_pairs,
@@ -22,6 +18,10 @@ from vit.studies.analysis.logits import (
     symmetry,
     variance_parts,
 )
+from vit.config import ViTConfig
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionError, AttentionMaps
+from vit.patches import patchify
 
 KINDS = [
     {},

@@ -141,6 +141,10 @@ class Format:
         names += [*source.other, f"config.json says {source.config.get('format')}"]
         return not self.marks or any(re.fullmatch("|".join(self.marks), name) for name in names)
 
-    def reason(self, key: str) -> str:
-        """Return why to leave out `key`; "" if it should stay."""
-        return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")
+
+def first_reason(patterns: Iterable[tuple[str, str]], key: str) -> str:
+    """Return the reason beside the first regular expression that `key` matches; "" for none."""
+    for pattern, reason in patterns:
+        if re.fullmatch(pattern, key):
+            return reason
+    return ""

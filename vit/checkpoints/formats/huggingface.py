@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from PIL.Image import Resampling
 
 from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, class_names, only_given, pair
-from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
-from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
-from vit.mae import Model
 
 # ---- Names -----------------------------------------------------------------------------------------------------------
 
@@ -215,114 +211,3 @@ DINOV2 = Format(
     ),
     hints=huggingface_hints,
 )
-
-
-# ---- Out -------------------------------------------------------------------------------------------------------------
-
-
-def to_huggingface(model: Model, origin: Origin) -> Outgoing:
-    """Write for transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 with layer scales, else ViT."""
-    settings = model.encoder.config
-    name, write = "Dinov2", _dinov2
-    if model.decoder is not None:
-        name, write = "ViTMAE", _vit_mae
-    elif settings.layer_scale is None:
-        name, write = "ViT", _vit
-    out = Outgoing(model, f"transformers' {name}")
-    out.require(class_token=True, qkv="linear", qk_norm=False, no_embed_class=False)
-    config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
-    for key in ("image_size", "patch_size"):
-        config[key] = config[key][0] if len({*config[key]}) == 1 else list(config[key])
-    config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
-    out.config = config | write(out, origin, round(settings.embed_dim * settings.mlp_ratio))
-    (height, width), share = settings.image_size, origin.prepared.crop_share
-    size = {"shortest_edge": round(height / share)}
-    if height != width:
-        size = {"height": round(height / share), "width": round(width / share)}
-        out.notes.append("transformers squashes pictures of another shape; this package crops them")
-    out.preprocessor = {
-        "image_processor_type": "BitImageProcessor",
-        "do_resize": True,
-        "size": size,
-        "do_center_crop": True,
-        "crop_size": {"height": height, "width": width},
-        "resample": {name: number for number, name in FILTERS.items()}[origin.interpolation],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": origin.normalize.mean,
-        "image_std": origin.normalize.std,
-    }
-    return out
-
-
-def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Set the tensors for ViTMAE, and return its own settings; the blocks' MLP is `hidden` wide."""
-    model = out.model
-    out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
-    out.require_squares()
-    out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
-    assert model.decoder is not None
-    decoder = model.decoder.config.blocks(model.encoder.config)
-    out.require_alike(decoder)
-    return {
-        "model_type": "vit_mae",
-        "architectures": ["ViTMAEForPreTraining"],
-        "intermediate_size": hidden,
-        **{theirs: getattr(model.decoder.config, ours) for ours, theirs in DECODER_SETTINGS.items()},
-        "decoder_intermediate_size": round(decoder.embed_dim * decoder.mlp_ratio),
-        "norm_pix_loss": model.norm_pix_loss,
-    }
-
-
-def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Do the same for ViT."""
-    settings = out.model.encoder.config
-    out.require(registers=0, mlp="gelu", fc_norm=False)
-    headed = settings.num_classes > 0 and settings.global_pool == "token"
-    body = within(VIT_ENCODER, "", "vit.") if headed else VIT_ENCODER
-    no_head = {"head.": "this head reads the mean of the patches, that of transformers the class token"}
-    out.rename((*body, *HEAD), {} if headed else no_head)
-    architecture = "ViTForImageClassification" if headed else "ViTModel"
-    config: dict[str, Any] = {"model_type": "vit", "architectures": [architecture], "intermediate_size": hidden}
-    if headed:
-        names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
-        config["id2label"] = {str(i): name for i, name in enumerate(names)}
-        # two classes with the same name ("crane" in ImageNet) must not become one entry
-        config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
-        if origin.problem_type:
-            config["problem_type"] = origin.problem_type
-    return config
-
-
-def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Do the same for Dinov2."""
-    settings = out.model.encoder.config
-    out.require(fc_norm=False)
-    out.require_squares()
-
-    # transformers computes the hidden width from a whole ratio
-    gated, width, registers = settings.mlp == "swiglu", settings.embed_dim, settings.registers
-    ratio = round(settings.mlp_ratio * (3 / 2 if gated else 1))
-    if ((width * ratio * 2 // 3 + 7) // 8 * 8 if gated else width * ratio) != hidden:
-        raise out.error(f"has no MLP of {hidden} hidden values on a width of {width}")
-    if registers and bool(out.model.encoder.pos_embed[:, 1 : 1 + registers].any()):
-        raise out.error("has no positions for registers, this model has")
-
-    rules = (*(DINOV2_SWIGLU if gated else ()), *DINOV2_BLOCK)
-    no_head = {"head.": "Dinov2's classifier reads two vectors side by side"}
-    out.rename((*DINOV2_BODY, *within(rules, "blocks.#.", "encoder.layer.#.")), no_head)
-    if registers:
-        positions = out.tensors["embeddings.position_embeddings"]
-        kept = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
-        out.tensors["embeddings.position_embeddings"] = kept
-    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)  # used in its training only; we have none
-    name = "Dinov2WithRegisters" if registers else "Dinov2"
-    return {
-        "model_type": "dinov2_with_registers" if registers else "dinov2",
-        "architectures": [f"{name}Model"],
-        "mlp_ratio": ratio,
-        "use_swiglu_ffn": gated,
-        "layerscale_value": settings.layer_scale,
-        **({"num_register_tokens": registers} if registers else {}),
-    }

@@ -24,7 +24,7 @@ from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, only_given
 from vit.checkpoints.reading import Source, flatten, shorten
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 
 ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
 """The model arguments that a config.json may hold. `timm.create_model` takes more, such as the path of a checkpoint, which it

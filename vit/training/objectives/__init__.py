@@ -5,9 +5,8 @@ docs/objectives.md shows how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,10 +15,6 @@ from vit.data import Dataset
 from vit.data.draws import Draws
 from vit.encoder import VisionTransformer
 from vit.mae import Model
-
-if TYPE_CHECKING:
-    from vit.figures import Curve
-    from vit.figures.style import Figure
 
 
 class Objective(nn.Module):
@@ -97,30 +92,6 @@ class Objective(nn.Module):
 
     def after_step(self, step: int) -> None:
         """Called after step `step` (from 1) has changed the weights, e.g. to update a teacher kept in a submodule."""
-
-    # --- drawing ---
-
-    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw what was learned: figures by the stem of their file name; `measured` is from `measure`."""
-        raise NotImplementedError
-
-    @staticmethod
-    def learns(settings: Mapping[str, Any], init: str) -> str:
-        """Complete the sentence "it learns ..." for settings by "section.key"; `init` is the checkpoint, if any."""
-        raise NotImplementedError
-
-    @staticmethod
-    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the curves of a run, in addition to learning rate and gradient norm.
-
-        A curve without a `key` is measured only on held-out images, and drawn only if the run has such measurements.
-
-        Args:
-            settings: by "section.key".
-            end: label of the measurements at the end.
-            measured: from `measure`; empty for an unfinished run.
-        """
-        raise NotImplementedError
 
 
 def objective_class(name: str) -> type[Objective]:

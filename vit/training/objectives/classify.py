@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,21 +15,16 @@ from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
-from vit.evaluate.classification import read_confusion
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
-
-if TYPE_CHECKING:
-    from vit.figures import Curve
-    from vit.figures.style import Figure
 
 
 class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
-    measures = ("head",)
     model: VisionTransformer
+    measures = ("head",)
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
         super().__init__(model, config, data)
@@ -89,33 +83,6 @@ class Classify(Objective):
         logits = self.model.forward_head(self.model(images, mask, draws.drop_path)).float()  # (B, K)
         accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
-
-    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw confusion (which classes are mistaken for which) and reliability (accuracy by confidence)."""
-        from vit.figures import confusion_figure, reliability_figure, why_not_drawn
-
-        about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
-        table, bins = read_confusion(measured["test_confusion"]), measured["test_reliability"]
-        error, question = measured["test_calibration_error"], "Can its confidence be trusted?"
-        figures = {"reliability": reliability_figure(bins, error, question, about)}
-        if not why_not_drawn(len(table)):
-            title = "Confusion matrix"
-            figures["confusion"] = confusion_figure(table, run.data.test.class_names, title, about)
-        return figures
-
-    @staticmethod
-    def learns(settings: Mapping[str, Any], init: str) -> str:
-        return f"to name their classes, {f'beginning with {init}' if init else 'from random weights'}"
-
-    @staticmethod
-    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        from vit.figures import Curve
-
-        loss, accuracy = ({end: measured[key]} if measured else {} for key in ("test_loss", "test_accuracy"))
-        return [
-            Curve("cross-entropy", "loss", "val_loss", loss),
-            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
-        ]
 
 
 OBJECTIVE = Classify

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
-from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.distributed import gather_batch
 from vit.training.objectives import Objective
 from vit.training.objectives.terms import Projector, info_nce
 
-if TYPE_CHECKING:
-    from vit.figures import Curve
-    from vit.figures.style import Figure
-
-SHOWN = 10
-"""Test images in reconstructions.png; for CIFAR-10, one per class."""
-
 
 class Reconstruct(Objective):
     """Predict the pixels of the hidden patches."""
 
-    measures = ("reconstruction", "knn")
     model: MaskedAutoencoder
+    measures = ("reconstruction", "knn")
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
@@ -71,53 +61,6 @@ class Reconstruct(Objective):
         contrast, found = info_nce(projected, settings.temperature)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}
         return loss + settings.contrast * contrast, metrics
-
-    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw reconstructions: test images, what the model sees of them, and what it fills in."""
-        from vit.figures import reconstruction_figure
-
-        # fill some test images in
-        mask, test = self.config.mask, run.data.test
-        some = test.subset(test.showcase(SHOWN))
-        fixed = fixed_mask(mask.kind, 0, len(some), self.config.model.grid_size, mask.ratio)
-        result = reconstruct(cast(MaskedAutoencoder, run.result), some.images, run.normalize, fixed, run.compute)
-
-        # the caption
-        hidden, patches = int(fixed.mask[0].sum()), fixed.mask.shape[1]
-        how = f"{run.caption} · {mask.kind} mask, {hidden} of {patches} patches hidden"
-        if result.from_normalized:
-            how += (
-                " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
-                " patches around, not taken from the original"
-            )
-        images, title = (result.original, result.filled, result.hidden), "Filled in from what is visible"
-        return {"reconstructions": reconstruction_figure(*images, some.label_names, title, how)}
-
-    @staticmethod
-    def learns(settings: Mapping[str, Any], init: str) -> str:
-        pairs = ", and which two views are of one image" if settings["reconstruct.contrast"] else ""
-        return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see{pairs}"
-
-    @staticmethod
-    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the loss over the hidden patches, how often the other view is found, and the k-NN accuracy."""
-        from vit.figures import Curve
-
-        lines, accuracy = {}, {}
-        if measured:
-            neighbours, baselines = measured.get("neighbours") or {}, measured["test_loss_of_baselines"]
-            names = {"encoder_accuracy": end, "raw_pixel_accuracy": "by raw pixels"}
-            accuracy = {name: neighbours[key] for key, name in names.items() if key in neighbours}
-            lines = {
-                end: measured["test_loss"],
-                "guessing the mean of the visible": baselines["mean_of_visible_patches"],
-                "copying the nearest visible": baselines["nearest_visible_patch"],
-            }
-        compared = settings["reconstruct.contrast"]
-        key = "masked_loss" if compared else "loss"
-        found = [Curve("other view found among the batch's", "pair_accuracy", share=True)] if compared else []
-        loss = Curve("loss over the hidden patches", key, "val_loss", lines)
-        return [loss, *found, Curve("nearest neighbours", "", "val_knn_accuracy", accuracy, share=True)]
 
 
 OBJECTIVE = Reconstruct

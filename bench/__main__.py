@@ -1,0 +1,140 @@
+"""`python -m bench`: read the options, and time the training step."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import NoReturn
+
+from bench.job import Job
+from vit.atomic import write_json
+from vit.cli.options import output_file
+from vit.cli.startup import start
+from vit.config import OBJECTIVES, PRESETS, ConfigError
+
+PROGRAM = "python -m bench"
+PEERS = ("vit-pytorch", "transformers", "transformers eager")
+WHAT = (
+    "Time the training step in alternating rounds against the machine's own matrix products;"
+    " with --peers against other libraries on the same job, with --ablation against itself without each technique."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+
+def positive(text: str) -> int:
+    """Return a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; 1 or more")
+    return int(text)
+
+
+def below_one(text: str) -> float:
+    """Return a share from 0 to below 1."""
+    share = float(text)
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; from 0 to below 1")
+    return share
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """Return the parser of all options."""
+    style = argparse.ArgumentDefaultsHelpFormatter
+    parser = Parser(prog=PROGRAM, description=WHAT, formatter_class=style, allow_abbrev=False)
+
+    # Several values of these: each combination is timed
+    add = parser.add_argument
+    add("--patch", type=positive, nargs="+", default=[4], metavar="N", help="patch sizes in pixels")
+    add("--precision", nargs="+", default=["auto"], choices=("auto", "bf16", "fp32"), help="of the matrix products")
+    add("--batch", type=positive, nargs="+", default=[256], metavar="N", help="images per step")
+
+    # The job
+    add("--objective", choices=tuple(OBJECTIVES), default="reconstruct", help="classify: with every augmentation")
+    add("--preset", choices=tuple(PRESETS), default="tiny", help="size of the encoder")
+    add("--image-size", type=positive, default=32, metavar="N", help="pixels")
+    add("--mask-ratio", type=below_one, default=0.75, metavar="X", help="share of the patches to hide")
+    add("--decoder-dim", type=positive, default=192, metavar="N", help="width of the decoder")
+    add("--decoder-depth", type=positive, default=4, metavar="N", help="blocks of the decoder")
+    add("--decoder-heads", type=positive, default=3, metavar="N", help="heads of the decoder")
+    add("--no-class-token", dest="class_token", action="store_false", help="as vit-pytorch, which has none")
+    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to run")
+    add("--compile", choices=("auto", "on", "off"), default="off", help="torch.compile for ours")
+    add("--threads", type=int, default=0, metavar="N", help="CPU threads; 0: torch's choice")
+
+    # What is done with it
+    add("--rounds", type=positive, default=7, metavar="N", help="with one step of each contestant")
+    add("--peers", nargs="*", choices=PEERS, help="other libraries, all or some: pip install -e '.[bench]'")
+    add("--ablation", action="store_true", help="time ours without each technique")
+    add("--scaling", action="store_true", help="measure how cost grows with tokens, depth, width, batch, images")
+    add("--plot", type=Path, metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
+    add("--json", type=Path, metavar="FILE", help="write all measurements")
+    add("--overwrite", action="store_true", help="replace existing files")
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    """Read the options and run the benchmark."""
+    options = bench_parser().parse_args(argv)
+
+    # Refuse what cannot be done before anything is timed
+    if OBJECTIVES[options.objective].labels and (options.peers is not None or options.scaling):
+        raise ConfigError(f"--objective: {options.objective} is timed alone; leave --peers and --scaling out")
+    if options.plot is not None:
+        if not options.scaling:
+            raise ConfigError("--plot: draws the scaling; give --scaling too")
+        output_file(options.plot, option="--plot", overwrite=options.overwrite)
+    if options.json is not None:
+        output_file(options.json, (".json",), option="--json", overwrite=options.overwrite)
+
+    # Every combination is a job
+    job_settings = {
+        name: getattr(options, name)
+        for name in (
+            "objective",
+            "preset",
+            "image_size",
+            "mask_ratio",
+            "decoder_dim",
+            "decoder_depth",
+            "decoder_heads",
+            "class_token",
+            "device",
+            "compile",
+            "threads",
+        )
+    }
+    jobs = []
+    for patch, precision, batch in product(options.patch, options.precision, options.batch):
+        jobs.append(Job(**job_settings, patch=patch, precision=precision, batch=batch))
+    peers = options.peers
+    if peers == []:
+        peers = PEERS
+
+    from bench.report import bench  # imports torch, which reads the environment that `start` has set
+
+    report = bench(jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot)
+    if options.json is not None:
+        write_json(options.json, report)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        return start(PROGRAM, lambda: run(words))
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

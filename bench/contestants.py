@@ -1,0 +1,227 @@
+"""The steps to time, on the same job: ours, its matrix products alone, and the peers' exactly as they come."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.job import Job
+from vit.config import ConfigError
+from vit.data import Dataset, ImageSet
+from vit.data.draws import draw_step
+from vit.device import Compute, choose_compute
+from vit.training.loop import accumulate_gradient, train_steps
+from vit.training.optimizer import parameter_groups
+from vit.training.process import keep_freed_memory
+from vit.training.run import setup
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A step to be timed.
+
+    Attributes:
+        step: runs one.
+        compute: device and precision.
+        about: how it computes, in a few words.
+        parameters: how many it trains.
+        products: FLOPs of the ceiling's step; 0 for the others.
+    """
+
+    step: Callable[[], object]
+    compute: Compute
+    about: str
+    parameters: int = 0
+    products: int = 0
+
+    def seconds_of_step(self) -> float:
+        """Time a step. (torch.utils.benchmark.Timer runs two more each time, to warm up.)"""
+        begin = time.perf_counter()
+        self.step()
+        if self.compute.device.type != "cpu":
+            torch.accelerator.synchronize()
+        return time.perf_counter() - begin
+
+
+def build(job: Job) -> Contestant:
+    """Return the contestant of `job`, ready for its first step.
+
+    Raises:
+        ConfigError: a package is missing, or the job cannot be done.
+    """
+    torch.manual_seed(0)
+    if job.contestant == "ours":
+        return _ours(job)
+    return _ceiling(job) if job.contestant == "ceiling" else _peer(job)
+
+
+def flops_per_image(job: Job) -> float:
+    """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
+    small = replace(job, contestant="ours", with_data=False, batch=2, images=2)
+    plain = {"attention": "math", "grad_accum_steps": 1}
+    ours = build(replace(small, device="cpu", precision="fp32", compile="off", run=plain))
+    with FlopCounterMode(display=False) as counter:
+        ours.step()
+    return counter.get_total_flops() / 2
+
+
+def _ours(job: Job) -> Contestant:
+    """Return the step of the run that train.py would set up for this job, on random images."""
+    if job.allocator:
+        keep_freed_memory()
+    shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
+    pixels, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
+    split = ImageSet(pixels, labels, tuple(map(str, range(CLASSES))), content_hash="")
+    run = setup(job.config(), Dataset("random images", "scenes", split, split))
+    if not job.fused_adamw:
+        run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
+    parts, compute = run.grad_accum_steps, run.compute
+    about = f"{compute.precision}, attention {run.config.run.attention}, {parts} parts"
+    about += ", compiled" if compute.compile else ""
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    if job.with_data:
+        steps = train_steps(run)
+        return Contestant(lambda: next(steps), compute, about, parameters)
+
+    # The step alone: the same batch every time
+    objective, device = run.objective.train(), compute.device
+    draws = draw_step(run.config, 0, len(run.data.train), objective.mask_ratio(0) > 0)
+    images = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
+    targets = objective.targets(run.data.train.labels, draws)
+    targets, draws = None if targets is None else targets.to(device), draws.for_model(device)
+    forward = compute.compiled(objective)
+    for group in run.optimizer.param_groups:
+        group["lr"] = 1e-4
+
+    def step() -> None:
+        accumulate_gradient(forward, images, targets, draws, parts, compute)
+        nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+
+    return Contestant(step, compute, about, parameters)
+
+
+# --- the ceiling ---
+
+
+class RecordedProducts(TorchDispatchMode):
+    """Counts the matrix products in a block by size, strides and type of both operands; not the batched ones of attention.
+
+    Attributes:
+        found: how often each occurs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[tuple[tuple[Any, ...], ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.found[tuple((tuple(x.shape), x.stride(), x.dtype) for x in args[-2:])] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _ceiling(job: Job) -> Contestant:
+    """Return our step's own products with weights, forward and backward, and nothing between them.
+
+    No model can be faster unless it computes less.
+    """
+    ours = _ours(replace(job, compile="off"))
+    with RecordedProducts() as products:
+        ours.step()
+    device, work, flops = ours.compute.device, [], 0
+    for operands, count in products.found.items():
+        a, b = (torch.empty_strided(size, by, dtype=dtype, device=device).normal_() for size, by, dtype in operands)
+        work += [(a, b)] * count
+        flops += 2 * a.shape[0] * a.shape[1] * b.shape[1] * count
+
+    def step() -> None:
+        for a, b in work:
+            torch.mm(a, b)
+
+    return Contestant(step, ours.compute, f"{ours.compute.precision}, our step's products", products=flops)
+
+
+# --- the peers ---
+
+
+def _peer(job: Job) -> Contestant:
+    """Return another library's step as it comes: model, loss and AdamW, with our precision."""
+    config = job.config()
+    compute = choose_compute(config.run, config.train.precision)
+    try:
+        model = _vit_pytorch(job) if job.contestant == "vit-pytorch" else _transformers(job)
+    except ImportError as error:
+        raise ConfigError(f"cannot be imported ({error}); pip install -e '.[bench]'") from error
+    model = model.to(compute.device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(compute.device)
+
+    def step() -> None:
+        with compute.autocast():
+            output = model(inputs)
+            loss = output if isinstance(output, Tensor) else output.loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Contestant(step, compute, f"{compute.precision}, as it comes", parameters)
+
+
+def _vit_pytorch(job: Job) -> nn.Module:
+    import vit_pytorch
+
+    size = job.config().model.dimensions
+    vit = vit_pytorch.ViT(
+        pool="mean",  # with its default, "cls", MAE fails in 1.26 (its position table has lost a dimension)
+        image_size=job.image_size,
+        patch_size=job.patch,
+        num_classes=CLASSES,
+        dim=size["embed_dim"],
+        depth=size["depth"],
+        heads=size["num_heads"],
+        mlp_dim=4 * size["embed_dim"],
+        dim_head=size["embed_dim"] // size["num_heads"],
+    )
+    return vit_pytorch.MAE(
+        encoder=vit,
+        masking_ratio=job.mask_ratio,
+        decoder_dim=job.decoder_dim,
+        decoder_depth=job.decoder_depth,
+        decoder_heads=job.decoder_heads,
+        decoder_dim_head=job.decoder_dim // job.decoder_heads,
+    )
+
+
+def _transformers(job: Job) -> nn.Module:
+    import transformers
+
+    size = job.config().model.dimensions
+    config = transformers.ViTMAEConfig(  # type: ignore[call-arg]
+        image_size=job.image_size,
+        patch_size=job.patch,
+        mask_ratio=job.mask_ratio,
+        hidden_size=size["embed_dim"],
+        num_hidden_layers=size["depth"],
+        num_attention_heads=size["num_heads"],
+        intermediate_size=4 * size["embed_dim"],
+        decoder_hidden_size=job.decoder_dim,
+        decoder_num_hidden_layers=job.decoder_depth,
+        decoder_num_attention_heads=job.decoder_heads,
+        decoder_intermediate_size=4 * job.decoder_dim,
+        norm_pix_loss=True,
+        attn_implementation="eager" if job.contestant.endswith("eager") else "sdpa",
+    )
+    return transformers.ViTMAEForPreTraining(config)

@@ -1,0 +1,133 @@
+"""`python -m bench`, from jobs to tables and plain values."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.compare import Spread, compare
+from bench.contestants import flops_per_image
+from bench.job import Job
+from bench.scaling import AXES, scaling, variants
+from vit.device import choose_compute, device_name, missing_for_compile, versions
+
+# One choice changed, all else equal: the speed lost is what the choice gives.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "freed memory given back to the system": {"allocator": False},
+    "the batch in one part": {"run": {"grad_accum_steps": 1}},
+    "attention math everywhere": {"run": {"attention": "math"}},
+    "attention flash everywhere": {"run": {"attention": "flash"}},
+    "AdamW in many kernels": {"fused_adamw": False},
+    "products in fp32": {"precision": "fp32"},
+    "products in bf16": {"precision": "bf16"},
+    "torch.compile": {"compile": "on"},
+}
+
+
+def bench(
+    jobs: Sequence[Job], rounds: int, peers: Sequence[str], ablation: bool, scaled: bool, plot: Path | None
+) -> dict[str, Any]:
+    """Measure, print the results as they come, and return them for JSON.
+
+    Args:
+        jobs: our step, in each setting.
+        rounds: with one step of each contestant.
+        peers: on the same jobs.
+        ablation: also our step with each of ABLATIONS.
+        scaled: also how the cost of the first job grows along AXES.
+        plot: picture of the scaling.
+
+    Raises:
+        BenchError: a contestant cannot be timed.
+        ConfigError: a job cannot be done.
+    """
+    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here: processes might choose differently.
+    settled = []
+    for job in jobs:
+        compute = choose_compute(job.config().run, job.precision)  # sets the threads too
+        settled.append(replace(job, precision=compute.precision))
+    for axis in AXES if scaled else ():
+        for _, changed in variants(settled[0], axis):
+            changed.config()
+
+    # The machine
+    known = {found.name: found.version for found in importlib.metadata.distributions()}
+    others = {name: known.get(name, "not installed") for name in ("timm", "vit-pytorch", "transformers")}
+    machine: dict[str, Any] = {
+        "device": device_name(compute.device),
+        "threads": torch.get_num_threads(),
+        "versions": versions() | others,
+        "date": datetime.date.today().isoformat(),
+    }
+    print(f"{machine['device']}, {machine['threads']} threads, {machine['date']}")
+    print(textwrap.fill(", ".join(f"{name} {version}" for name, version in machine["versions"].items()), 120))
+
+    # The steps
+    steps = [bench_step(job, rounds, peers, ablation) for job in settled]
+    report: dict[str, Any] = {"machine": machine, "steps": steps, "rounds": rounds}
+    if scaled:
+        report["scaling"] = scaling(settled[0], rounds, plot)
+    return report
+
+
+def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:
+    """Time our step, with and without its data, beside the ceiling, the peers and the ablations."""
+    # The contestants
+    device, flops = choose_compute(job.config().run, job.precision).device, flops_per_image(job)
+    print(f"\n{job}, {flops / 1e9:.3f} GFLOP per image")
+    jobs = {
+        "ours": job,
+        "ours, with data": replace(job, with_data=True),
+        "ceiling": replace(job, contestant="ceiling"),
+        **{name: replace(job, contestant=name, compile="off") for name in peers},
+    }
+    changed = {
+        f"- {name}": replace(job, **change)
+        for name, change in ABLATIONS.items()
+        if ablation and replace(job, **change) != job and not ("compile" in change and missing_for_compile(device))
+    }
+
+    # Their rounds. The ceiling has only the products with weights, so it is compared FLOP for FLOP.
+    results = dict(
+        zip(jobs | changed, compare([*jobs.values(), *changed.values()], rounds, profiled=True), strict=True)
+    )
+    ours, ceiling = results["ours"], results["ceiling"]
+    products = ceiling.about["products"] / job.batch
+    peak = Spread.of([rate * products / 1e9 for rate in ceiling.images_per_second])  # GFLOP/s
+    fraction, share = ours.ratio_to(ceiling, flops / products), results["ours, with data"].ratio_to(ours)
+
+    # The table
+    print(f"  ceiling  {peak.median:,.0f} GFLOP/s in our matrix products = {peak.median * 1e9 / flops:,.1f} images/s")
+    print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
+    print(f"           {fraction} of the ceiling")
+    print(f"           {share} of the bare step's speed with data, from uint8 images on")
+    print("           " + ", ".join(f"{name} {part:.0%}" for name, part in ours.profile.items()))
+    print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}  speed-up of ours")
+    for name, result in results.items():
+        if name == next(iter(changed), None):
+            print("  one choice changed:")
+        rate, ratio = Spread.of(result.images_per_second), ours.ratio_to(result)
+        row = f"  {name:41} {f'{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})':>23} {result.peak_mb:>8,.0f}"
+        if name != "ceiling":
+            print(row if name.startswith("ours") else f"{row}  {ratio}")
+    faster = [name.removeprefix("- ") for name in changed if results[name].beats(ours)]
+    if changed:
+        print(f"  faster than ours in every round: {', '.join(faster) or 'none of these'}")
+    return {
+        "job": asdict(job),
+        "gflop_per_image": flops / 1e9,
+        "ceiling_gflops": peak.to_dict(),
+        "share_of_ceiling": fraction.to_dict(),
+        "end_to_end_share": share.to_dict(),
+        "contestants": {
+            name: asdict(result) | {"ours_is_faster_by": ours.ratio_to(result).to_dict()}
+            for name, result in results.items()
+        },
+    }

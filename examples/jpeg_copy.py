@@ -1,0 +1,35 @@
+"""Write a data set as JPEG files in class folders, which `--data FOLDER` reads.
+
+    python examples/jpeg_copy.py cifar10 cifar10-jpeg
+
+The first argument is as for --data. The files are numbered within each class, in the data's order.
+The folder appears whole or not at all; an interrupted copy leaves one with a random suffix.
+"""
+
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from PIL import Image
+
+from vit.config import DataConfig, named_data
+from vit.data import load_data
+
+target = Path(sys.argv[2]).absolute()
+if target.exists():
+    sys.exit(f"{target} already exists; name another folder, or remove it first")
+data = load_data(DataConfig(**named_data(sys.argv[1])), (32, 32))
+
+unfinished = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}-"))
+for split_name, split in (("train", data.train), ("test", data.test)):
+    numbers: Counter[str] = Counter()
+    for row, class_name in enumerate(split.label_names):
+        folder = unfinished / split_name / class_name
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(split.images[row].permute(1, 2, 0).numpy())
+        # colours at half the resolution, as in most JPEG files
+        picture.save(folder / f"{numbers[class_name]:04}.jpg", quality=75, subsampling="4:2:0")
+        numbers[class_name] += 1
+unfinished.chmod(0o755)  # mkdtemp makes it private
+unfinished.rename(target)

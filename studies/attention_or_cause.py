@@ -1,0 +1,384 @@
+"""Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
+
+A hidden patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
+visible patches. The first table shows how well attention, rollout, gradients and nearness rank the visible patches by this
+change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
+with nearness held constant shows what attention knows beyond nearness; random weights show what the architecture gives
+untrained. The second table compares what a head's attention is like with how much the loss grows without the head.
+
+*Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
+take over its part; two patches that say the same each seem to matter little. The decoder attends to tokens, which have taken in
+other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
+correlations are uncertain (the title gives the spread by chance), and the loss without a head is measured with all others in
+place.
+"""
+
+# python -m studies attention-or-cause
+# Three models, 28 minutes on one thread. Expect: patches partly (a rank correlation of 0.64),
+# heads not clearly.
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
+from studies.experiment import Experiment, Trained, trained_and_random
+from studies.figures import arms_figure, scatter_figure
+from studies.tables import Results, Seeds, StudyError, Table, seeds
+from vit.attention import MultiHeadSelfAttention
+from vit.data.draws import make_generator
+from vit.encoder import eval_mode
+from vit.evaluate.reconstruction import grid_distances, mean_visible
+from vit.figures.attention import attention_figure
+from vit.figures.measures import Panel
+from vit.figures.style import Figure
+from vit.inputs import to_float
+from vit.interpret.capture import AttentionMaps
+from vit.interpret.layers import AttentionError, intercept_attention
+from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation, relevance
+from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.masking import Mask, mask_from_noise, num_keep
+from vit.patches import patchify, unpatchify
+
+ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
+NEARNESS = "nearness"
+PER_IMAGE = 4  # hidden patches per image to ask about
+TOP = 3
+BATCH = 64  # images at a time
+HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """n hidden patches, and how much they rest on each of the K visible patches of their images."""
+
+    image: Tensor  # (n,) index of the image
+    hidden: Tensor  # (n,) index of the patch
+    visible: Tensor  # (n, K) indices of the patches
+    guesses: dict[str, Tensor]  # (n, K) by name: how much each is attended to, or how near it is
+    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden too
+    averaged: Tensor  # (n, K) likewise, with the mean of the visible patches in its place
+    error: Tensor  # (n, K) growth of the squared error when it is hidden too
+
+
+def study(experiment: Experiment) -> Results:
+    """Return the measurements; the docstring of the module says how to read them."""
+    rows, columns = experiment.config.model.grid_size
+    visible = num_keep(rows * columns, experiment.config.mask.ratio)
+    if visible < 2 * TOP:
+        raise StudyError(f"{visible} visible patches are too few to rank; lower mask.ratio")
+    models = experiment.models()
+    images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
+
+    # Patches
+    asked = [ask(one, one.model, images) for one in models]
+    untrained_asked = [ask(model, model.initial, images) for model in models]
+    scores: dict[str, Tensor] = {}  # (seeds, 5)
+    for prefix, asked_of_seeds in (("", asked), ("random weights: ", untrained_asked)):
+        scores_of_seeds = [scored(answers) for answers in asked_of_seeds]
+        for name in scores_of_seeds[0]:
+            scores[prefix + name] = torch.stack([values[name] for values in scores_of_seeds])
+    chance = TOP / visible
+    patches_rows: list[tuple[str | Seeds, ...]] = []
+    for name, values in scores.items():
+        cells: list[str | Seeds] = []
+        for column in range(5):
+            if values[:, column].isnan().all():
+                cells.append("")
+            else:
+                cells.append(seeds(values[:, column], share=column == 2))
+        patches_rows.append((name, *cells))
+    patches_table = Table(
+        "Rank correlation over the visible patches with what happens to a hidden patch when one is taken away"
+        f" (first {TOP} shared by chance: {chance:.0%})",
+        (
+            "what ranks the visible patches",
+            "left out",
+            "left out, nearness held constant",
+            f"first {TOP} shared",
+            "mean patch in its place",
+            "left out: growth of the error",
+        ),
+        patches_rows,
+    )
+
+    # Heads
+    both = trained_and_random(models, lambda one, model: weigh(one, model, images))
+    heads, untrained = both.values()  # (seeds, heads, 5)
+    encoder = models[0].model.encoder
+    first = sum(encoder.attention(layer).num_heads for layer in range(len(encoder.blocks)))  # those of the encoder
+    groups = [torch.stack([head_correlations(one) for one in of]) for of in (heads, heads[:, :first], untrained)]
+    noise = " and ".join(f"{(count - 1) ** -0.5:.2f}" if count > 1 else "any" for count in (heads.shape[1], first))
+    heads_rows: list[tuple[str | Seeds, ...]] = []
+    for column, name in enumerate(HEAD_MEASURES):
+        heads_rows.append((name, *[seeds(group[:, column]) for group in groups]))
+    heads_table = Table(
+        "Rank correlation over heads with the growth of the loss when a head is silenced (standard deviation by chance, of"
+        f" one seed: {noise})",
+        ("of a head's attention", f"all {heads.shape[1]} heads", "those of the encoder", "all, random weights"),
+        heads_rows,
+    )
+
+    data = models[0].data.name
+    pictures = {
+        "example": example_figure(models[0], asked[0], images),
+        "patches": patches_figure(scores, data),
+        "heads": heads_figure({"encoder": heads[:, :first], "decoder": heads[:, first:]}, groups[0], data),
+    }
+    return Results([patches_table, heads_table], pictures)
+
+
+# --- patches: B batch, L patches, K visible ones, J hidden ones to ask about ------------------------------------------------
+
+
+class Effects(NamedTuple):
+    """How each patch's prediction changes when a visible patch is taken away, (B, L, K) each."""
+
+    change: Tensor  # mean squared
+    error: Tensor  # growth of the mean squared error
+
+
+@torch.no_grad()
+def removal_effects(
+    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
+) -> Effects:
+    """Take away each visible patch of images (B, C, H, W) in turn: hide it too, or replace it by the visible ones' mean."""
+    embed, targets = model.encoder.patch_embed, model.targets(inputs)
+    patches = patchify(inputs, embed.patch_size)  # (B, L, P)
+    mean = mean_visible(patches, mask)[:, :1]  # (B, 1, P)
+    changes, errors = [], []
+    with eval_mode(model):
+        whole = model(inputs, mask)  # (B, L, P)
+        for number in range(mask.ids_keep.shape[1]):
+            if how == "left out":
+                found = model(inputs, hide_one_more(mask, number))
+            else:
+                place = mask.ids_keep[:, number, None, None].expand_as(mean)
+                found = model(unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size), mask)
+            changes.append((found - whole).square().mean(-1))
+            errors.append((found - targets).square().mean(-1) - (whole - targets).square().mean(-1))
+    return Effects(torch.stack(changes, -1), torch.stack(errors, -1))
+
+
+def hide_one_more(mask: Mask, number: int) -> Mask:
+    """Return the mask that also hides the visible patch at `number` of `ids_keep`."""
+    visible = mask.ids_keep.shape[1]
+    noise = mask.ids_restore.float()
+    return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
+
+
+def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
+    """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
+
+    `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
+    """
+    # Attention of the decoder, and the rollout through decoder and encoder
+    prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
+    every = torch.arange(len(inputs), device=inputs.device)
+    visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)  # (B, J, K), as tokens of the decoder
+    at = (every[:, None, None], prefix + hidden[:, :, None], visible)  # of (B, N, N): (B, J, K)
+    with eval_mode(model), torch.no_grad(), AttentionMaps(model) as maps:
+        model(inputs, mask)
+    layers = [maps.weights[number] for number in sorted(maps.weights)]
+    found = {ATTENTION: layers[-1].mean(1)[at]}
+    decoder = attention_rollout(layers[depth:])
+    if len(layers) - depth > 1:  # with a single layer, these rank patches alike
+        found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
+        found["rollout, decoder"] = decoder[at]
+    seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
+    came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
+    found["rollout, encoder and decoder"] = came[..., prefix:]
+
+    # Relevance, patch by patch
+    rests = []
+    for patch in hidden.unbind(1):
+        score = partial(_right_at, targets=model.targets(inputs), patch=patch)
+        rests.append(relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch])
+    found[GRADIENT] = torch.stack(rests, 1).gather(2, visible)
+    return found
+
+
+def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
+    """Return minus the squared error of one patch of each image: (B,)."""
+    return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
+
+
+def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
+    """Measure what `PER_IMAGE` hidden patches of test images rest on."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
+        # J hidden patches of each image
+        drawn = torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))
+        hidden = (mask.mask.cpu() * drawn).topk(min(PER_IMAGE, int(mask.mask[0].sum()))).indices.to(inputs.device)
+        every = torch.arange(len(inputs), device=inputs.device)[:, None]
+
+        # What each of K visible patches is to them: (B, J, K)
+        left_out, averaged = (removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch"))
+        visible = mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
+        distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[hidden[:, :, None], visible]
+        batch = {
+            "image": (number * BATCH + every).expand_as(hidden),
+            "hidden": hidden,
+            "visible": visible,
+            "left_out": left_out.change[every, hidden],
+            "averaged": averaged.change[every, hidden],
+            "error": left_out.error[every, hidden],
+            NEARNESS: -distance,
+            **attended_patches(model, inputs, mask, hidden),
+        }
+        for name, values in batch.items():
+            found[name].append(values.flatten(0, 1).cpu())
+    whole = {name: torch.cat(parts) for name, parts in found.items()}
+    own = {name: whole.pop(name) for name in ("image", "hidden", "visible", "left_out", "averaged", "error")}
+    return Asked(guesses=whole, **own)
+
+
+def scored(asked: Asked) -> dict[str, Tensor]:
+    """Return how well each guess ranks the visible patches: float64 (5,).
+
+    These are the rank correlation with the change when a patch is left out, the same with nearness held constant (nan for
+    nearness itself), the overlap of the first `TOP`, and the rank correlations with the two other effects.
+    """
+    nearness = ranks(asked.guesses[NEARNESS])
+    left_out, averaged, error = (ranks(of) for of in (asked.left_out, asked.averaged, asked.error))
+    found = {}
+    for name, guess in asked.guesses.items():
+        guessed = ranks(guess)
+        beyond = partial_correlation(guessed, left_out, nearness)
+        of = (
+            correlation(guessed, left_out),
+            torch.full_like(beyond, float("nan")) if name == NEARNESS else beyond,
+            top_overlap(guess, asked.left_out, TOP),
+            correlation(guessed, averaged),
+            correlation(guessed, error),
+        )
+        found[name] = torch.stack([one.double().mean() for one in of])
+    return found
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
+    """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
+
+    These are the bits below the entropy of even weights; the share of attention on other tokens; the largest weight; the
+    length of the vector that the head adds.
+    """
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def look(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        name, attention = layers[layer]
+        if not isinstance(attention, MultiHeadSelfAttention):
+            raise AttentionError(f"{name} ({type(attention).__name__}) does not say what its heads write")
+        mixed = weights @ values  # (B, h, N, d)
+        written = mixed @ attention.W_O.unflatten(0, (weights.shape[1], -1))  # (B, h, N, D)
+        found = (
+            math.log2(weights.shape[-1]) - attention_entropy(weights),
+            1 - weights.diagonal(dim1=-2, dim2=-1).mean(-1),
+            weights.amax(-1).mean(-1),
+            written.norm(dim=-1).mean(-1),
+        )
+        sums[layer] = sums.get(layer, 0) + torch.stack(found, -1).sum(0)  # (h, 4)
+        counts[layer] = counts.get(layer, 0) + len(weights)
+        return mixed
+
+    with eval_mode(model), intercept_attention(model, look) as layers:
+        run()
+    return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])
+
+
+def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
+    """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
+    shown = list(trained.masked(trained.inputs(images), BATCH))
+
+    def loss() -> Tensor:
+        losses = [len(x) * masked_patch_loss(model(x, mask), model.targets(x), mask.mask) for x, mask in shown]
+        return torch.stack(losses).sum() / sum(len(x) for x, _ in shown)
+
+    lost = head_ablation(model, loss)  # (layers, most heads)
+    return torch.cat([head_measures(model, loss).cpu(), lost[~lost.isnan()][:, None]], 1)
+
+
+def head_correlations(measures: Tensor) -> Tensor:
+    """Return the rank correlation over heads of each of `HEAD_MEASURES` with the loss: (heads, 5) -> (4,)."""
+    columns = ranks(measures.T)
+    return correlation(columns[:-1], columns[-1])
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------------
+
+
+def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
+    """Draw attention beside what matters, for three images in which they agree well, moderately and badly."""
+    agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
+    order = agrees.argsort().tolist()
+    chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
+    panels = {
+        "attention": asked.guesses[ATTENTION],
+        "left out": asked.left_out,
+        "mean patch in its place": asked.averaged,
+    }
+    rows, columns = trained.config.model.grid_size
+    maps = torch.full((len(chosen), len(panels), rows * columns), float("nan"))
+    for number, one in enumerate(chosen):
+        for panel, values in enumerate(panels.values()):
+            maps[number, panel, asked.visible[one]] = ranks(values[one]) / (values.shape[1] - 1)
+    shown = to_float(trained.sample(images)[asked.image[chosen]], trained.config.model.image_size_2d)
+    about = (
+        f"{trained.data.name}, {trained.name} · attention: last decoder layer, mean of heads; then how much"
+        " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
+        " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
+    )
+    return attention_figure(
+        shown,
+        maps.unflatten(2, (rows, columns)),
+        list(panels),
+        [f"r = {float(agrees[one]):+.2f}".replace("-", "−") for one in chosen],
+        "What is attended to, and what matters",
+        about,
+        query=[divmod(int(asked.hidden[one]), columns) for one in chosen],
+        unit="rank",
+        mark="the hidden patch that is filled in",
+    )
+
+
+def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
+    """Draw how well each guess ranks the visible patches."""
+    values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(2)]
+    panels = [
+        Panel("rank correlation", values[0], lines={"chance": 0.0}),
+        Panel("nearness held constant", values[1], lines={"chance": 0.0}),
+    ]
+    about = f"{data} · against the change of a hidden patch when a visible one is left out"
+    return arms_figure(list(scores), panels, "What tells which patches matter?", about)
+
+
+def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
+    """Draw measures of heads against the loss without them: by group, (seeds, heads, 5)."""
+    units = (
+        "bits below even attention →",
+        "share of its attention →",
+        "mean over tokens →",
+        "length of what it adds →",
+    )
+    panels = [
+        Panel(
+            f"{name}: r = {mean:+.2f}".replace("-", "−"),
+            {group: (of[..., i].flatten().numpy(), of[..., -1].flatten().numpy()) for group, of in groups.items()},
+            unit,
+        )
+        for i, (name, unit, mean) in enumerate(zip(HEAD_MEASURES, units, correlations.mean(0).tolist(), strict=True))
+    ]
+    about = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
+    return scatter_figure(panels, "growth of the loss without it (log)", "Which heads matter?", about)

@@ -1,0 +1,364 @@
+"""What a study works with: settings, images, and models, each trained once for all studies that ask for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from studies import StudyConfig
+from studies.tables import Seeds, StudyError, seeds
+from vit.atomic import write_json
+from vit.attention import MultiHeadSelfAttention
+from vit.checkpoints import load_model, load_trained, save_model
+from vit.config import Config, DataConfig, ModelConfig
+from vit.data import Dataset, load_data
+from vit.data.draws import derive_seed
+from vit.data.images import evenly_spaced
+from vit.device import Compute, choose_compute
+from vit.evaluate import Options, evaluate
+from vit.evaluate.probe import L2_GRID
+from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
+from vit.inputs import Normalization
+from vit.mae import MaskedAutoencoder, Model
+from vit.masking import Mask
+from vit.patches import patchify
+from vit.runs import read_mapping
+from vit.training.callbacks import Progress
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.freeze import freeze
+from vit.training.initial import initial_model
+from vit.training.loop import train_and_save
+from vit.training.run import find_state, setup
+from vit.training.run_folder import RunFolder
+from vit.training.step import Callback, restore
+from vit.weights import build_model, weights_hash
+
+# --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What differs from the usual model: frozen parts (see `vit.training.freeze`), settings, weights before the first step."""
+
+    freeze: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start: Callable[[MaskedAutoencoder], None] | None = None
+
+    def config(self, config: Config) -> Config:
+        """Return `config` with the arm's changes."""
+        changes = {"model.freeze": [*config.model.freeze, *self.freeze]} | dict(self.settings)
+        for key, value in changes.items():
+            section, name = key.split(".")
+            config = replace(config, **{section: replace(getattr(config, section), **{name: value})})
+        return config
+
+
+def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
+    """Set the encoder's positions to zero, and with `decoder` the decoder's too."""
+    for part in (model.encoder, model.decoder) if decoder else (model.encoder,):
+        nn.init.zeros_(part.pos_embed)
+
+
+def without_queries(model: MaskedAutoencoder) -> None:
+    """Set W_Q and its bias to zero: all logits are 0, and every token gets the same share."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
+            for parameter in module.qkv.parameters():
+                nn.init.zeros_(parameter.chunk(3)[0])
+
+
+LEARNED_TABLE = {"model.pos_embed": "learned"}  # a table that the arm's start can set to zero
+USUAL, IDENTITY = "all learn", "Q = K = V = X"
+ARMS = {
+    USUAL: Arm(),
+    "W_E frozen": Arm(("patch_embed",)),
+    "W_Q frozen": Arm(("W_Q",)),
+    "W_K frozen": Arm(("W_K",)),
+    "W_V frozen": Arm(("W_V",)),
+    "W_O frozen": Arm(("W_O",)),
+    "MLP frozen": Arm(("mlp",)),
+    "W_Q and W_K frozen": Arm(("W_Q", "W_K")),
+    "all three frozen": Arm(("W_Q", "W_K", "W_V")),
+    IDENTITY: Arm(settings={"model.qkv": "identity"}),
+    "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
+    "positions learned": Arm(settings=LEARNED_TABLE),
+    "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
+    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, partial(without_positions, decoder=True)),
+    "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
+    "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
+}
+"""By their names in tables and runs."""
+
+# --- a model, before and after its training ---------------------------------------------------------------------------------
+
+SCORES = {"loss": "loss over hidden patches", "knn": "20 nearest neighbours", "linear": "linear probe"}
+"""A model's figures on all test images: the loss under the fixed mask, and accuracies of its features."""
+
+
+def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
+    """Collect the `SCORES` of several seeds."""
+    return {key: seeds([one[key] for one in scores], share=key != "loss") for key in SCORES}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder.
+
+    For a checkpoint, which may be only an encoder, `initial` has the same architecture and random weights.
+    """
+
+    name: str  # among its likes: "seed 0"
+    config: Config
+    data: Dataset
+    model: MaskedAutoencoder
+    initial: MaskedAutoencoder
+    normalize: Normalization
+    compute: Compute
+    folder: Path
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device.
+
+        The whole image, whatever crop the model is used to: patches are compared with what is known about their pixels.
+        """
+        return self.model.origin.inputs(images.to(self.compute.device), whole=True)
+
+    def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return up to `count` images of a split: uint8 (n, C, h, w).
+
+        They are evenly spaced, because the first images of a folder are all of one class.
+        """
+        images = (self.data.test if split == "test" else self.data.train).images
+        return images[evenly_spaced(len(images), count)]
+
+    def inputs(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return such a sample as the model's input (n, C, H, W)."""
+        return self.prepare(self.sample(count, split))
+
+    def patches(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return the normalised patches of such a sample: (n, L, P)."""
+        return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
+
+    def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
+        """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
+        if self.model.decoder is None:
+            raise StudyError(f"--checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches")
+        kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
+        for number, batch in enumerate(inputs.split(size)):
+            yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
+
+    def reconstruction(self) -> dict[str, float]:
+        """Return the trained model's loss on all test images, with its baselines."""
+        mask, images = self.config.mask, self.data.test.images
+        return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """The trained model's `SCORES`; measured once, and kept in the run folder."""
+        return self._measured(self.model, "scores.json")
+
+    @cached_property
+    def initial_scores(self) -> dict[str, float]:
+        """The `SCORES` before training: what the architecture gives without any learning."""
+        return self._measured(self.initial, "scores-at-start.json")
+
+    def _measured(self, model: MaskedAutoencoder, name: str) -> dict[str, float]:
+        kept = self.folder / name
+        if not kept.exists():
+            options = Options(
+                masks=((self.config.mask.kind, self.config.mask.ratio),),
+                raw_pixels=False,
+                held_out=torch.arange(len(self.data.train)) % 10 == 9,
+                # The weakest regularisations take longest to fit, and help only with far more images than dimensions.
+                l2_grid=L2_GRID[:3],
+            )
+            methods = ("reconstruction", "knn", "linear")
+            figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
+            accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
+            write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
+        return read_mapping(kept, StudyError)
+
+    def numbers_that_learn(self) -> int:
+        """Count the parameters that are neither fixed nor frozen."""
+        model = deepcopy(self.initial)
+        rows = freeze(model, self.config.model.freeze)
+        learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        return learning - sum(row.numel() for row in rows)
+
+
+def trained_and_random(
+    models: Sequence[Trained], measure: Callable[[Trained, MaskedAutoencoder], Tensor]
+) -> dict[str, Tensor]:
+    """Measure models after and before their training: (seeds, ...) each."""
+    return {
+        "trained": torch.stack([measure(one, one.model) for one in models]),
+        "random weights": torch.stack([measure(one, one.initial) for one in models]),
+    }
+
+
+# --- the experiment ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Experiment:
+    """Gives a study its images and models: those that it trains, or a checkpoint.
+
+    Attributes:
+        config: settings of the trainings, except the seed; with a checkpoint, of its architecture.
+        study: the study's own settings.
+        folder: for the runs.
+        tell: gets a line when a training begins.
+        used: the loaded data sets.
+        seconds: of training by run, including runs found on disk.
+        waited: seconds of training done now.
+        checkpoint: the model to look at; None: train.
+        left_out: what was asked for but needs other trainings than the checkpoint's.
+        measured_on: names of the images that results to be replaced are of, by content hash; others are refused.
+    """
+
+    config: Config
+    study: StudyConfig
+    folder: Path
+    tell: Callable[[str], None] = print
+    used: dict[DataConfig, Dataset] = field(default_factory=dict, init=False)
+    seconds: dict[Path, float] = field(default_factory=dict, init=False)
+    waited: float = field(default=0.0, init=False)
+    checkpoint: Model | None = field(default=None, init=False)
+    left_out: list[str] = field(default_factory=list, init=False)
+    measured_on: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.study.checkpoint:
+            self.checkpoint = load_trained(self.study.checkpoint)
+            model = with_architecture(self.config.model, self.checkpoint)
+            if model.qkv != "linear" or not model.qkv_bias:
+                what = "W_Q, W_K, W_V and their biases, which studies look at"
+                raise StudyError(f"--checkpoint: {self.name} does not have {what}")
+            self.config = replace(self.config, model=model)
+            self.study = replace(self.study, seeds=self.study.seeds[:1])
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name in captions; empty if models are trained."""
+        return Path(self.study.checkpoint).name
+
+    @property
+    def on_scenes(self) -> Config:
+        """The same settings with Scenes, where what every pixel shows is known."""
+        if self.config.data.source == "scenes":
+            return self.config
+        data = replace(self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
+        return replace(self.config, data=data)
+
+    def data(self, config: Config | None = None) -> Dataset:
+        """Return the images of a configuration; loaded once."""
+        config = config or self.config
+        if config.data not in self.used:
+            self.used[config.data] = load_data(config.data, config.model.image_size_2d)
+        if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
+            on = ", ".join(self.measured_on.values())
+            raise StudyError(f"--out holds this study on other images ({on}); name another folder with --out")
+        return self.used[config.data]
+
+    def require_labels(self) -> Dataset:
+        """Return the images; refuse those without labels."""
+        data = self.data()
+        if not (data.train.labelled and data.test.labelled):
+            raise StudyError(f"{data.name} has no labels to measure features by; take images of two classes or more")
+        return data
+
+    def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training continues.
+
+        A checkpoint is the only model of the usual arm, for any images; the other arms have none.
+        """
+        if arm != USUAL and self.leaves_out(arm):
+            return []
+        return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
+
+    def leaves_out(self, what: str) -> bool:
+        """Return whether there is a checkpoint, and if so note that `what`, which takes another training, is left out."""
+        if self.checkpoint is not None:
+            self.left_out.append(what)
+        return self.checkpoint is not None
+
+    def _model(self, arm: str, config: Config, seed: int) -> Trained:
+        config = replace(config, train=replace(config.train, seed=seed))
+        data, compute = self.data(config), choose_compute(config.run, "fp32")
+        if self.checkpoint is not None:
+            name, folder = "checkpoint", self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}"
+            both = self.checkpoint, untrained(self.checkpoint, seed)
+        else:
+            name, folder = f"seed {seed}", self._trained(arm, config, data)
+            both = load_model(folder), load_model(folder / "initial")
+        model, initial = (cast(MaskedAutoencoder, one).to(compute.device).eval() for one in both)
+        return Trained(name, config, data, model, initial, model.origin.normalize, compute, folder)
+
+    def _trained(self, arm: str, config: Config, data: Dataset) -> Path:
+        """Return the folder of a run, trained now or found by arm, settings, seed and data."""
+        content = json.dumps([arm, config.deciding(), data.content_hash])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{digest}-seed{config.train.seed}"
+        if not (folder / "learned.json").exists():
+            self.tell(f"training: {arm}, seed {config.train.seed}, {data.name}")
+            since = time.perf_counter()
+            _train(config, data, folder, ARMS[arm].start)
+            self.waited += time.perf_counter() - since
+        self.seconds[folder] = read_mapping(folder / "learned.json", StudyError)["seconds"]
+        return folder
+
+
+def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
+    """Return settings with the architecture of a model."""
+    found = {key: value for key, value in vars(model.encoder.config).items() if hasattr(settings, key)}
+    if model.decoder is not None:
+        own = model.decoder.config
+        found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
+    return replace(settings, **found)
+
+
+def untrained(model: Model, seed: int) -> Model:
+    """Return a model of the same architecture with the initial weights of a training with this seed."""
+    torch.manual_seed(derive_seed(seed, "weights", 0))
+    decoder = None if model.decoder is None else model.decoder.config
+    return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
+
+
+def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None) -> None:
+    """Train a model into `folder`, whose learned.json is written last."""
+    # Changed initial weights are a checkpoint to start from
+    initial, run_folder = folder / "initial", RunFolder(folder)
+    if start is not None:
+        if not (initial / "config.json").exists():
+            torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+            model, normalize, *_ = initial_model(config, data)
+            start(cast(MaskedAutoencoder, model))
+            save_model(initial, model, normalize, data_content_hash=data.content_hash)
+        config = replace(config, model=replace(config.model, init=str(initial)))
+    run_folder.begin(None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
+
+    # The run, begun or continued
+    state = find_state(run_folder.checkpoints, config, data)
+    loaded = None if start is None or state is not None else load_model(initial)
+    run = setup(config, data, state=state, init=loaded)
+    callbacks: list[Callback] = [Progress(run)]
+    every = config.run.dynamics_every
+    if every:
+        callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
+    restore(callbacks, run.callback_states)
+    if run.step == 0 and start is None:
+        run.save_model(initial)
+    train_and_save(run, callbacks, run_folder.checkpoints)
+    run.save_model(folder)
+    write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})

@@ -1,0 +1,83 @@
+"""What is lost if a part of the model does not learn, or is missing, at equal budget?
+
+Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on the same images in the same
+order. The loss is the mean squared error over hidden patches (lower is better); neighbours and probe are accuracies of the
+features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one counts
+if it exceeds twice its spread over the seeds.
+
+*Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has the
+fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it. Q = K =
+V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning rate was chosen for models
+that learn as a whole.
+"""
+
+# python -m studies fixed-or-learned
+# Ten models per seed, two and a half hours on one thread, half an hour more to measure them.
+# Expect: almost nothing lost with W_E frozen (loss 0.680, 0.681), most without positions
+# (0.794) and with uniform attention (0.778).
+
+from __future__ import annotations
+
+from studies.experiment import SCORES, USUAL, Experiment, over_seeds
+from studies.figures import arms_figure
+from studies.tables import Results, Seeds, Table, seeds
+from vit.evaluate.features import pixel_features
+from vit.evaluate.knn import knn_accuracy
+from vit.figures.measures import Panel
+
+COMPARED = (
+    USUAL,
+    "W_E frozen",
+    "positions learned",
+    "no positions in the encoder",
+    "no positions at all",
+    "W_Q and W_K frozen",
+    "W_V frozen",
+    "all three frozen",
+    "Q = K = V = X",
+    "uniform attention",
+)
+
+
+def study(experiment: Experiment) -> Results:
+    """Return the measurements; the docstring of the module says how to read them."""
+    data = experiment.require_labels()
+    models = {arm: experiment.models(arm) for arm in COMPARED}
+    usual = models[USUAL]
+    scores = {arm: over_seeds([one.scores for one in trained]) for arm, trained in models.items()}
+    whole, untrained = scores[USUAL], over_seeds([one.initial_scores for one in usual])
+
+    # Baselines without any model
+    guess = usual[0].reconstruction()["mean_of_visible_patches"]
+    bank, queries = (pixel_features(part.images) for part in (data.train, data.test))
+    pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)
+
+    rows: list[tuple[str | Seeds, ...]] = []
+    for arm, trained in models.items():
+        found, numbers = scores[arm], f"{trained[0].numbers_that_learn():,}"
+        lost = ("", "") if found is whole else (found["loss"] - whole["loss"], found["linear"] - whole["linear"])
+        rows.append((arm, numbers, *found.values(), *lost))
+    nothing = "no model: mean of the visible patches, raw pixels"
+    rows += [
+        ("all, before training", "", *untrained.values(), "", ""),
+        (nothing, "", seeds([guess]), seeds([pixels], share=True), "", "", ""),
+    ]
+    differences = ("loss: more than where all learn", "probe: points more")
+    columns = ("arm", "numbers that learn", *SCORES.values(), *differences)
+    budget = (
+        f"{experiment.config.train.epochs} epochs on {len(data.train):,} images,"
+        f" measured on {len(data.test):,} test images"
+    )
+
+    lines = {
+        "loss": {"mean of the visible": guess},
+        "knn": {"before training": untrained["knn"].mean, "raw pixels": pixels},
+        "linear": {"before training": untrained["linear"].mean},
+    }
+    panels = [
+        Panel(title, [found[key].values for found in scores.values()], lines=lines[key], share=key != "loss")
+        for key, title in SCORES.items()
+    ]
+    title = "What is lost when a part does not learn, or is not there"
+    figure = arms_figure([*models], panels, title, f"{data.name}, {budget}")
+    return Results([Table(budget, columns, rows)], {"arms": figure})

@@ -1,0 +1,85 @@
+"""Images for a model: which ones, and in batches that do not fill the memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from tiny import NORMALIZE
+
+from vit.checkpoints import load_model, save_model
+from vit.config import ViTConfig
+from vit.encoder import VisionTransformer
+from vit.errors import UnreadableImage
+from vit.look.datasets import with_data
+from vit.look.shown import ModelWithImages, short_name
+
+
+def saved(folder, size, heads):
+    encoder = VisionTransformer(ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads))
+    save_model(folder, encoder, NORMALIZE)
+    return load_model(folder)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12), (37, 16)])
+def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, tmp_path):
+    """The weights of a layer over a batch are what fills the memory."""
+    model = saved(tmp_path, size, heads)
+    load = lambda numbers: torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)  # noqa: E731
+    batches = [len(batch) for batch in ModelWithImages(model, [""] * 40, "", load).batches()]
+    assert sum(batches) == 40
+    tokens = size**2 + 1
+    assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in batches)
+
+
+def test_scenes_need_no_files(tmp_path):
+    subject = with_data(saved(tmp_path, 8, 1), "scenes", "data", 3)
+    assert subject.pixels.shape == (3, 3, 8, 8)
+    assert "Scenes, test images" in subject.caption
+
+
+def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
+    for split in ("train", "test"):
+        for name in ("a", "b", "c"):
+            (tmp_path / "many" / split / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "many" / split / name / f"{number}.png")
+    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "many"), "data", 3)
+    assert sorted(subject.names) == ["a", "b", "c"]
+    assert "many, test images" in subject.caption
+
+
+@pytest.mark.parametrize("split", ["", "train"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path):
+    """Nobody trains on photographs that are only looked at: none is held out."""
+    (tmp_path / "holiday" / split).mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "holiday" / split / f"{number}.png")
+    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "holiday"), "data", 9)
+    assert subject.names == [str(number) for number in range(count)]
+    assert subject.caption.endswith("holiday, images")
+
+
+def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / f"{number}.png")
+    (tmp_path / "1.png").write_text("no image")
+    model = saved(tmp_path / "model", 8, 1)
+    with pytest.raises(UnreadableImage, match=r"1\.png"):
+        next(with_data(model, str(tmp_path), "data", 3).batches())
+    subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
+    assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
+
+
+def test_short_names(tmp_path):
+    sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
+    assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]
+
+
+def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
+    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
+    assert unwanted.isdisjoint(done.stdout.split())

@@ -1,0 +1,29 @@
+"""The pictures of a run show what the model makes of its images."""
+
+import pytest
+import torch
+from small_runs import make_run
+
+from vit.checkpoints import load_model
+from vit.interpret import AttentionMaps
+from vit.report.pictures import last_attention
+
+
+def test_the_class_token_looks_where_the_last_layer_says(pretrained):
+    encoder = load_model(pretrained, part="encoder")
+    images = torch.rand(2, 3, 16, 16)
+    looking = last_attention(encoder, images)
+    with torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as maps:
+        encoder(images)
+    assert torch.equal(looking.maps.flatten(2), maps.of(-1)[:, :, 0, 1:])  # what the class token gives to patches
+    assert torch.allclose(1 - looking.prefix_mass, looking.maps.sum((2, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "query"),
+    [({}, "cls"), ({"class_token": False}, (2, 2)), ({"task": "classify", "class_token": False}, "mean")],
+)
+def test_the_token_that_is_asked_is_one_that_the_encoder_has(tmp_path, changes, query):
+    encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")
+    found = last_attention(encoder, torch.rand(2, 3, 16, 16))
+    assert (found.query, found.maps.shape, found.prefix_mass.shape) == (query, (2, 2, 4, 4), (2, 2))

@@ -1,0 +1,134 @@
+"""The studies' charts show the numbers that they are given."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from studies.figures import (
+    arms_figure,
+    pairs_figure,
+    relations_figure,
+    scatter_figure,
+    seriated,
+)
+from vit.figures import Panel
+from vit.figures.images import pasted_figure
+from vit.figures.measures import percent, shares_figure
+
+NAMES = ["a", "x", "b", "y", "c"]
+Y = np.array([0.2, 0.001, -0.0005])
+
+
+def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
+    panel = Panel("loss", [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1})
+    figure = arms_figure(["all $x$", "none", "one"], [panel], "Title", "sub")
+    (axes,) = figure.axes
+    lines = [(line.get_xdata(), line.get_ydata(), line.get_marker()) for line in axes.lines]
+    means = {int(y[0]): float(x[0]) for x, y, mark in lines if mark == "o"}
+    spreads = {int(y[0]): list(x) for x, y, mark in lines if mark == "None" and y[0] == y[-1]}
+    assert means == {2: pytest.approx(0.6), 0: 0.9}
+    assert spreads == {2: pytest.approx([0.6 - 0.02**0.5, 0.6 + 0.02**0.5]), 0: [0.9, 0.9]}
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["all $x$", "none", "one"]
+    upright = [x[0] for x, y, mark in lines if mark == "None" and y[0] != y[-1]]
+    assert upright == pytest.approx([0.6, 1.1])
+    assert axes.get_xlim()[1] > 1.1
+
+
+def test_shares_are_not_rounded_to_whole_percents():
+    figure = arms_figure(["a", "b"], [Panel("accuracy", [[0.42], [0.498]], share=True)], "Title", "sub")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True):
+        assert float(label.get_text().removesuffix("%")) == pytest.approx(100 * at)
+    assert [percent(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]
+
+
+def blocks() -> np.ndarray:
+    """a, b, c belong together, and so do x, y."""
+    group = np.array([0, 1, 0, 1, 0])
+    return np.where(group[:, None] == group, 2.0, -1.0)
+
+
+def test_what_is_high_stands_together():
+    order = seriated(blocks())
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    group = [NAMES[place] in "abc" for place in order]
+    assert sum(one != other for one, other in pairwise(group)) == 1
+    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(float)  # places on a line
+    along = [[3, 0, 4, 1, 2][place] for place in seriated(chain)]
+    assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
+
+
+def test_each_panel_has_the_same_order_and_no_diagonal():
+    other = np.arange(25.0).reshape(5, 5)
+    other = other + other.T
+    figure = relations_figure(
+        NAMES, [Panel("one", blocks()), Panel("other", other, limits=(-9.0, 9.0))], "t", "s", [("a", "y")]
+    )
+    order = seriated(blocks())
+    first, second = (axes for axes in figure.axes if axes.images)
+    for axes, values in ((first, blocks()), (second, other)):
+        drawn = np.asarray(axes.images[0].get_array().filled(np.nan))
+        off = ~np.eye(5, dtype=bool)
+        assert np.array_equal(drawn[off], values[np.ix_(order, order)][off])
+        assert np.isnan(np.diag(drawn)).all()
+        assert [text.get_text() for text in axes.get_yticklabels()] == [NAMES[place] for place in order]
+        assert len(axes.patches) == 2  # the pair, both ways
+    assert first.images[0].get_clim() == (-2, 2)
+    assert second.images[0].get_clim() == (-9, 9)
+    assert blocks()[0, 0] == 2  # what was given is left as it is
+
+
+def test_points_of_all_panels_share_one_scale():
+    panels = [
+        Panel("first", {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))}, "x"),
+        Panel("second", {"a": (np.array([5.0, 6, 7]), Y)}, "z"),
+    ]
+    figure = scatter_figure(panels, "loss", "Title", "sub")
+    one, two = figure.axes
+    assert one.get_yscale() == two.get_yscale() == "symlog"
+    assert one.get_ylim() == two.get_ylim()
+    assert one.get_ylim()[1] > 0.5
+    assert one.get_ylim()[0] < -0.0005
+    assert list(two.lines[0].get_xdata()) == [5, 6, 7]
+    assert list(two.lines[0].get_ydata()) == list(Y)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b $"]
+
+
+def test_parts_lie_end_to_end():
+    rows = {"even $": {"a": 0.25, "b": 0.25, "c": 0.5}, "against": {"a": 0.9, "b": -0.2, "c": 0.3}}
+    figure = shares_figure([Panel("whole", rows), Panel("other", {"all": {"x": 1.0}})], "Title", "sub")
+    axes, other = figure.axes
+    bars = np.array([[(bar.get_x(), bar.get_width()) for bar in part] for part in axes.containers])
+    assert bars[:, 0].ravel() == pytest.approx([0, 0.25, 0.25, 0.25, 0.5, 0.5])
+    assert bars[:, 1].ravel() == pytest.approx([0, 0.9, 0, -0.2, 0.9, 0.3])
+    assert axes.get_xlim()[0] <= -0.2
+    assert axes.get_xlim()[1] >= 1.2
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["even $", "against"]
+    assert [text.get_text() for text in other.get_legend().get_texts()] == ["x"]
+    tops = [one.get_position().y1 for one in figure.axes]
+    assert tops[0] == pytest.approx(tops[1])
+
+
+def test_zero_is_grey_and_opposites_lie_as_far_from_it():
+    pairs = torch.zeros(1, 2, 2, 3, 4, 4)
+    pairs[0, 0, 0], pairs[0, 0, 1] = 0.3, -0.3
+    figure = pairs_figure(["head $0$"], {"all": (pairs, [["a", "b"]])}, ("asks", "is found"), "Title", "sub")
+    tiles = [int(axes.images[0].get_array()[0, 0, 0]) for axes in figure.axes]
+    assert tiles == [255, 0, 128, 128]
+    words = [axes.get_title() for axes in figure.axes] + [text.get_text() for text in figure.texts]
+    assert words.count("asks") == 2
+    assert {"a", "b", "all", "head $0$"} <= set(words)
+
+
+def test_every_picture_has_its_outline_and_its_words():
+    rows = [torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    words = [["", "0.1", "0.2"], ["", "0.3", "0.4"]]
+    figure = pasted_figure(rows, (1, 0), (2, 2), ["a wheel", "a ball"], ["own", "sea", "air"], words, "t", "s")
+    assert len(figure.axes) == 6
+    assert [axes.get_xlabel() for axes in figure.axes] == [word for row in words for word in row]
+    for axes in figure.axes:
+        (outline,) = axes.patches
+        assert outline.get_xy() == (-0.5, 0.5)  # the lower left of four

@@ -1,0 +1,64 @@
+"""Each metric has one name, one format, and a place in the files that hold it."""
+
+from __future__ import annotations
+
+from vit.metrics import METRICS, aligned, baselines, results_lines, summary_lines
+
+PRETRAINING = {
+    "test_loss": 0.5,
+    "test_loss_of_baselines": {"mean_of_visible_patches": 0.75, "nearest_visible_patch": 0.875},
+    "test_mask": {"kind": "block", "ratio": 0.75, "fixed": True},
+    "neighbours": {"k": 20, "bank": 10, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125},
+    "seconds": 1234.5,
+}
+CLASSIFIER = {"test_accuracy": 0.9, "test_accuracy_with_flip": 0.91, "test_loss": 0.3, "test_calibration_error": 0.02}
+RESULTS = {
+    "knn": {"accuracy": 0.25, "raw_pixel_accuracy": 0.125, "k": 20, "bank": 1000},
+    "linear": {"accuracy": 0.5, "spread": 0.01, "seeds": [0, 1], "layer": [1, 2], "labels": 100, "strength": 0.1,
+               "held_out": 50, "converged": False},
+    "head": {"accuracy": 0.9, "accuracy_with_flip": 0.91, "expected_calibration_error": 0.02, "cross_entropy": 0.3,
+             "classes_named": False},
+    "reconstruction": [{"mask": kind, "ratio": 0.5, "loss": 0.5, "mean_of_visible_patches": 0.75,
+                        "nearest_visible_patch": 0.875} for kind in ("random", "block")],
+}  # fmt: skip
+
+
+def test_every_figure_has_a_place_and_its_value_is_found_there():
+    for figure in METRICS.values():
+        found = [value for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER)) if value is not None]
+        assert len(found) == (1 if figure.in_summary else 0), figure.key
+        method, key = figure.in_results
+        if method:
+            rows = RESULTS[method] if isinstance(RESULTS[method], list) else [RESULTS[method]]
+            assert all(key in row for row in rows), figure.key
+            assert found in ([], [rows[0][key]]), figure.key
+        assert figure.write(0.5).endswith("%") == figure.write(0.5, brief=True).endswith("%")
+
+
+def test_names_tell_figures_apart():
+    for names in ([figure.label for figure in METRICS.values()], [figure.short for figure in METRICS.values()]):
+        assert len(set(names)) == len(names)
+    assert [figure.key for figure in baselines("masked_loss")] == ["mean_visible", "nearest_visible"]
+
+
+def test_lines_of_a_summary_are_aligned_and_baselines_indented():
+    lines = aligned(summary_lines(PRETRAINING))
+    assert [line.split("  ")[0] for line in lines if not line.startswith(" ")] == [
+        "loss on hidden patches", "nearest-neighbour accuracy",
+    ]  # fmt: skip
+    assert sum(line.startswith("  ") for line in lines) == 3
+    assert lines[0].endswith("0.5000  (block mask, 75% hidden)")
+    assert {line.index(value) for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)} == {
+        44
+    }
+
+
+def test_lines_of_results_say_how():
+    lines = {(line.metric.key, line.value): line.how for line in results_lines(RESULTS)}
+    assert len(results_lines(RESULTS)) == 8
+    assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
+    how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]
+    assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50 held-out")
+    assert how.endswith("has not converged")
+    assert "no names" in lines["accuracy", "90.00%"]
+    assert lines["calibration_error", "2.00%"] == ""

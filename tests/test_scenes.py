@@ -1,0 +1,205 @@
+"""The drawn pictures: the same on every machine, lawful, not trivial, and described by their part maps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit.data import load_scenes
+from vit.scenes import (
+    CLASS_NAMES,
+    LOOK_ALIKES,
+    MAY_TOUCH,
+    PART_NAMES,
+    PARTS_OF_CLASS,
+    PARTS_OF_OBJECT,
+    PARTS_OF_SCENE,
+    SCENES_OF_CLASS,
+    draw_scenes,
+    scene_indices,
+)
+
+SEED = 0
+NUMBER = {part: k for k, part in enumerate(PART_NAMES)}
+
+
+@pytest.fixture(scope="module")
+def train() -> tuple[Tensor, Tensor, Tensor]:
+    """Images, labels and parts of 2,500 training pictures."""
+    return draw_scenes(scene_indices(2_500, "train"), SEED)
+
+
+@pytest.fixture(scope="module")
+def test() -> tuple[Tensor, Tensor, Tensor]:
+    return draw_scenes(scene_indices(500, "test"), SEED)
+
+
+def contains(parts: Tensor, part: str) -> Tensor:
+    """bool (n,): the pictures in which a part occurs."""
+    return (parts == NUMBER[part]).flatten(1).any(dim=1)
+
+
+# --- a picture is a function of (seed, index) -------------------------------------------------------------------------
+
+
+def test_a_picture_is_the_same_in_any_batch_and_order(train):
+    indices = torch.tensor([2_499, 3, 3, 127, 1_250, 0, 128])
+    for drawn, whole in zip(draw_scenes(indices, SEED), train, strict=True):
+        assert torch.equal(drawn, whole[indices])
+    for drawn, whole in zip(draw_scenes(indices[:1], SEED), train, strict=True):
+        assert torch.equal(drawn, whole[indices[:1]])
+
+
+def test_a_picture_is_the_same_on_any_machine():
+    # Written down once. A changed drawing changes it, and is then another data set: say so in the commit.
+    assert load_scenes(500, SEED, "train").content_hash == "c48305aa80563681"
+
+
+def test_seeds_and_indices_give_different_pictures(train, test):
+    other = draw_scenes(torch.arange(100), SEED + 1)[0]
+    assert not (other == train[0][:100]).flatten(1).all(dim=1).any()
+    seen = {image.numpy().tobytes() for image in torch.cat([train[0], test[0]])}
+    assert len(seen) == len(train[0]) + len(test[0])
+
+
+def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other(test):
+    assert not torch.isin(scene_indices(1_000, "test"), scene_indices(50_000, "train")).any()
+    assert torch.equal(scene_indices(10, "train"), scene_indices(50, "train")[:10])
+    split = load_scenes(100, SEED, "test")
+    assert torch.equal(split.images, test[0][:100])
+    assert torch.equal(split.labels, test[1][:100])
+    assert split.class_names == CLASS_NAMES
+    assert split.content_hash != load_scenes(100, SEED + 1, "test").content_hash
+    assert len(load_scenes(0, SEED, "train")) == 0
+
+
+# --- shapes, ranges, errors -------------------------------------------------------------------------------------------
+
+
+def test_shapes_dtypes_and_ranges(train):
+    shapes = [(2_500, 3, 32, 32), (2_500,), (2_500, 32, 32)]  # images, labels, parts
+    assert [values.shape for values in train] == shapes
+    assert [values.dtype for values in train] == [torch.uint8, torch.int64, torch.uint8]
+    assert train[2].max() < len(PART_NAMES)
+    assert 90 < train[0].float().mean() < 140
+
+
+def test_every_ten_pictures_show_the_ten_classes_in_changing_order(train):
+    tens = train[1].reshape(-1, len(CLASS_NAMES))
+    assert torch.equal(tens.sort(dim=1).values, torch.arange(10).expand_as(tens))
+    assert len(tens.unique(dim=0)) == 40
+
+
+def test_a_larger_size_shows_the_same_pictures(train):
+    images, labels, parts = draw_scenes(torch.arange(50), SEED, size=64)
+    assert images.shape == (50, 3, 64, 64)
+    assert torch.equal(labels, train[1][:50])
+    assert (parts[:, ::2, ::2] == train[2][:50]).float().mean() > 0.9
+    halved = torch.nn.functional.avg_pool2d(images.float(), 2)
+    assert (halved - train[0][:50]).abs().mean() < 16
+
+
+# --- which parts occur, and beside which ------------------------------------------------------------------------------
+
+
+def test_the_tables_speak_of_the_same_classes_scenes_and_parts():
+    assert set(PARTS_OF_CLASS) == set(PARTS_OF_OBJECT) == set(SCENES_OF_CLASS) == set(CLASS_NAMES)
+    assert {scene for scenes in SCENES_OF_CLASS.values() for scene in scenes} == set(PARTS_OF_SCENE)
+    assert len(set(PART_NAMES)) == len(PART_NAMES)
+    for table in (PARTS_OF_CLASS, PARTS_OF_SCENE, MAY_TOUCH, LOOK_ALIKES):
+        assert {part for parts in table.values() for part in parts} <= set(PART_NAMES)
+
+
+def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
+    _, labels, parts = train
+    for number, name in enumerate(CLASS_NAMES):
+        assert {PART_NAMES[k] for k in parts[labels == number].unique().tolist()} == PARTS_OF_CLASS[name], name
+
+
+COMPANY = "wheel road, road wheel, marking road, hull water, sail hull, leaf water, buoy water, leg grass, ball grass"
+
+
+@pytest.mark.parametrize("pair", COMPANY.split(", "))
+def test_a_part_keeps_its_company(train, pair):
+    part, company = pair.split()
+    with_part = contains(train[2], part)
+    assert with_part.any()
+    assert contains(train[2], company)[with_part].all()
+
+
+def test_a_part_touches_only_what_it_may(train):
+    parts, count = train[2].long(), len(PART_NAMES)
+    touches = torch.zeros(count * count, dtype=torch.bool)
+    for a, b in ((parts[:, 1:], parts[:, :-1]), (parts[:, :, 1:], parts[:, :, :-1])):
+        touches[a * count + b] = True
+    touches = touches.view(count, count) | touches.view(count, count).T
+    for part, allowed in MAY_TOUCH.items():
+        assert {PART_NAMES[k] for k in touches[NUMBER[part]].nonzero()[:, 0].tolist()} <= allowed | {part}, part
+
+
+@pytest.mark.parametrize("double", LOOK_ALIKES["wheel"])
+def test_what_looks_like_a_wheel_never_meets_one(train, double):
+    images, _, parts = train
+    assert not (contains(parts, double) & (contains(parts, "wheel") | contains(parts, "road"))).any()
+    pixels = images.permute(0, 2, 3, 1)  # (n, 32, 32, 3)
+    wheel, other, road = (pixels[parts == NUMBER[part]].float() for part in ("wheel", double, "road"))
+    assert len(other) > 1_000
+    assert (wheel.mean(dim=0) - other.mean(dim=0)).abs().max() < 12
+    assert (wheel.std(dim=0) - other.std(dim=0)).abs().max() < 12
+    assert (wheel.mean(dim=0) - road.mean(dim=0)).abs().max() > 24
+
+
+# --- the map describes the picture ------------------------------------------------------------------------------------
+
+
+def explained(images: Tensor, parts: Tensor) -> Tensor:
+    """(n,): the share of an image's colour variance that lies between its parts."""
+    pixels = images.flatten(2).double()
+    pixels = pixels - pixels.mean(dim=2, keepdim=True)  # (n, 3, pixels)
+    members = parts.flatten(1).long()[:, None].expand_as(pixels)
+    zeros = pixels.new_zeros(*pixels.shape[:2], len(PART_NAMES))
+    sums, counts = zeros.scatter_add(2, members, pixels), zeros.scatter_add(2, members, torch.ones_like(pixels))
+    return (sums.square() / counts.clamp(min=1)).sum(dim=(1, 2)) / pixels.square().sum(dim=(1, 2))
+
+
+def test_the_part_map_explains_the_picture_and_a_shifted_or_foreign_map_does_not(train):
+    images, labels, parts = (t[:500] for t in train)
+    right = explained(images, parts)
+    assert right.mean() > 0.5
+    for shift, side in ((-2, 1), (2, 1), (-2, 2), (2, 2)):
+        assert (explained(images, parts.roll(shift, dims=side)) < right).float().mean() > 0.97
+    order = labels.argsort(stable=True)  # the neighbour in this order is another picture of the same class
+    foreign = explained(images[order], parts[order.roll(1)])
+    assert (foreign < right[order]).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("light", "dark"), [("marking", "road"), ("sun", "sky"), ("cloud", "trunk"), ("lamp", "wheel"), ("cabin", "window")]
+)
+def test_what_is_lighter_in_the_world_is_lighter_in_the_picture(train, light, dark):
+    images, _, parts = train
+    grey = images.float().mean(dim=1)
+    both = contains(parts, light) & contains(parts, dark)
+    grey, parts = grey[both], parts[both]
+
+    def lightness(part: str) -> Tensor:
+        member = (parts == NUMBER[part]).float()
+        return (grey * member).sum(dim=(1, 2)) / member.sum(dim=(1, 2))
+
+    assert both.sum() > 100
+    assert (lightness(light) > lightness(dark)).float().mean() > 0.9
+
+
+# --- neither trivial nor hopeless -------------------------------------------------------------------------------------
+
+
+def test_nearest_neighbours_of_raw_pixels_know_something_but_not_the_class(train, test):
+    def unit(images: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(images.flatten(1).float(), dim=1)
+
+    nearest = (unit(test[0]) @ unit(train[0]).T).topk(20).indices  # (500, 20)
+    for k in (1, 20):
+        votes = torch.nn.functional.one_hot(train[1][nearest[:, :k]], len(CLASS_NAMES)).sum(dim=1)
+        accuracy = (votes.argmax(dim=1) == test[1]).float().mean()
+        assert 0.35 < accuracy < 0.7

@@ -1,0 +1,97 @@
+"""What became of every tensor of a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from vit.errors import one_line
+
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Report:
+    """What became of every tensor of a checkpoint, and what was assumed.
+
+    Attributes:
+        used: their names -> ours, as they are.
+        converted: our name -> (their names, what was done): rearranged, resized, folded.
+        dropped: their name -> the reason.
+        missing: our name -> its shape: not in the file, so untrained.
+        unexpected: their names that are unknown.
+        notes: what was assumed or changed, for the user.
+        problems: why the checkpoint cannot be loaded; empty if it can.
+    """
+
+    used: dict[str, str] = field(default_factory=dict)
+    converted: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, Shape] = field(default_factory=dict)
+    unexpected: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return a table: used tensors are counted, all others named (with similar blocks together)."""
+        lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
+        converted = [f"{', '.join(theirs)} -> {ours}: {how}" for ours, (theirs, how) in self.converted.items()]
+        lines += _section("converted", len(self.converted), converted)
+
+        # what was dropped, by its reason
+        dropped: dict[str, list[str]] = {}
+        for name, reason in self.dropped.items():
+            dropped.setdefault(reason, []).append(name)
+        reasons = [f"{first_few(names)}: {reason}" for reason, names in dropped.items()]
+        lines += _section("dropped", len(self.dropped), reasons)
+
+        # what has no partner
+        missing = [f"{name} ({size_text(shape)})" for name, shape in self.missing.items()]
+        lines += _section("missing, untrained", len(self.missing), missing)
+        lines += _section("unexpected", len(self.unexpected), self.unexpected)
+
+        lines += [f"note: {one_line(note)}" for note in self.notes]
+        lines += [f"cannot be loaded: {one_line(problem)}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+def _section(title: str, count: int, details: list[str]) -> list[str]:
+    """Return a part of the table; nothing for no tensors."""
+    if not count:
+        return []
+    return [f"{title:<18} {_tensors(count)}", *(f"    {one_line(line)}" for line in _ranges(details))]
+
+
+def _ranges(lines: list[str]) -> list[str]:
+    """Join lines that differ only in the numbers within their names: blocks.0-11.attn.qkv.weight."""
+    number = re.compile(r"(?<=\.)\d+(?=\.)")
+    groups: dict[str, list[list[int]]] = {}
+    for line in lines:
+        numbers = [int(digits) for digits in number.findall(line)]
+        groups.setdefault(number.sub("#", line), []).append(numbers)
+    result = []
+    for text, rows in groups.items():
+        for column in zip(*rows, strict=True):
+            low = min(column)
+            high = max(column)
+            text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
+        result.append(text)
+    return result
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}"
+
+
+def first_few(names: list[str]) -> str:
+    """Return at most four names as a part of a sentence."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def size_text(value: Any) -> str:
+    """Return a size as 16 x 16, anything else as it is."""
+    if isinstance(value, tuple | list):
+        return " x ".join(map(str, value)) or "of a single number"
+    return str(value)

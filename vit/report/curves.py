@@ -1,0 +1,75 @@
+"""The curves of a run, by what its objective measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit.figures import Curve
+from vit.training.objectives import objective_class
+
+
+def curves_of(
+    settings: Mapping[str, Any],
+    tested_on: str,
+    scores: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+) -> list[Curve]:
+    """Return the curves of a run besides learning rate and gradient norm.
+
+    Curves measured only on held-out images are left out for a run without any.
+
+    Args:
+        settings: by "section.key".
+        tested_on: the images behind `scores`, `Dataset.tested_on`.
+        scores: of summary.json; empty if the run is not finished.
+        metrics: lines of metrics.jsonl.
+    """
+    end = f"{tested_on.replace('training ', '')} at the end"
+    curves: list[Curve] = []
+    for measure in objective_class(settings["train.objective"]).measures:
+        if measure in CURVES:
+            curves += CURVES[measure](settings, end, scores)
+    measured = {key for line in metrics for key in line}
+    return [curve for curve in curves if curve.key or curve.val_key in measured]
+
+
+def reconstruction_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+    """Return the loss over the hidden patches, and how often an image's other view is found."""
+    lines = {}
+    if scores:
+        baselines = scores["test_loss_of_baselines"]
+        lines = {
+            end: scores["test_loss"],
+            "guessing the mean of the visible": baselines["mean_of_visible_patches"],
+            "copying the nearest visible": baselines["nearest_visible_patch"],
+        }
+    title = "loss over the hidden patches"
+    if not settings["reconstruct.contrast"]:
+        return [Curve(title, "loss", "val_loss", lines)]
+    other_view = Curve("other view found among the batch's", "pair_accuracy", share=True)
+    return [Curve(title, "masked_loss", "val_loss", lines), other_view]
+
+
+def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+    """Return the accuracy of nearest neighbours, which is measured on held-out images alone."""
+    neighbours = scores.get("neighbours") or {}
+    lines = {}
+    for key, name in (("encoder_accuracy", end), ("raw_pixel_accuracy", "by raw pixels")):
+        if key in neighbours:
+            lines[name] = neighbours[key]
+    return [Curve("nearest neighbours", "", "val_knn_accuracy", lines, share=True)]
+
+
+def head_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+    """Return a classifier's cross-entropy and accuracy."""
+    loss = {end: scores["test_loss"]} if scores else {}
+    accuracy = {end: scores["test_accuracy"]} if scores else {}
+    return [
+        Curve("cross-entropy", "loss", "val_loss", loss),
+        Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
+    ]
+
+
+CURVES = {"reconstruction": reconstruction_curves, "knn": knn_curves, "head": head_curves}
+"""What each measure has been in training; those without an entry here are measured at the end alone."""

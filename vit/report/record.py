@@ -1,0 +1,139 @@
+"""The record of a run: what its folder says, for tables and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vit.config import Config, flat_settings
+from vit.runs import RunError, RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
+
+WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
+"""What missing or wrong values in a file raise."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The contents of a run folder; metrics and sample images are read at first use.
+
+    Attributes:
+        files: where everything is.
+        sections: config.yaml as it is; empty for a folder without one.
+        summary: summary.json; empty if the run is not finished.
+        results: every results.json of `vit evaluate` on the run's own weights, by its folder within the run folder.
+        notes: what was left out, and why.
+    """
+
+    files: RunFiles
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.files.path.resolve().name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings by "section.key"; one missing in config.yaml has its default, as for train.py."""
+        return flat_settings(Config().to_dict()) | flat_settings(self.sections)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return read_metrics(self.files.metrics)
+
+    @cached_property
+    def samples(self) -> SampleImages | None:
+        """The images that the run keeps; None if their file is missing."""
+        if not self.files.showcase.exists():
+            return None
+        return read_sample_images(self.files.showcase)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """`vit.data.Dataset.facts`; empty if neither the summary nor the sample images have them."""
+        if self.summary.get("data"):
+            return dict(self.summary["data"])
+        return self.samples.data if self.samples else {}
+
+    @property
+    def tested_on(self) -> str:
+        """The images on which the scores were measured, e.g. "test images"."""
+        return str(self.data.get("tested_on", "test images"))
+
+    @property
+    def tested(self) -> str:
+        """The same with their number, e.g. "10,000 test images"."""
+        return f"{self.data['test_images']:,} {self.tested_on}"
+
+    @property
+    def epochs(self) -> float:
+        """Epochs trained so far, with fractions."""
+        return float(self.metrics[-1]["epoch"]) if self.metrics else 0.0
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder, finished or not.
+
+    Raises:
+        RunError: there is no run, or its config.yaml or summary.json is damaged.
+    """
+    if not RunFiles(path).config.is_file():
+        advice = "name the folder of a run, e.g. runs/quickstart"
+        raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
+    record = read_folder(path)
+
+    # What `vit evaluate` left in the folder, if it is about the run's own weights
+    for place in sorted(path.rglob("results.json")):
+        name = str(place.parent.relative_to(path))
+        try:
+            results = read_mapping(place)
+        except RunError as error:
+            record.notes.append(str(error))
+            continue
+        file = f"{name}/results.json"
+        if not is_about(record.summary, results):
+            record.notes.append(f"{file} measured other weights than the run's and is left out")
+            continue
+        record.results[name] = results
+        if not record.summary:
+            moment = "at this step or before"
+            record.notes.append(f"{file} was measured while this run was under way, {moment}")
+    return record
+
+
+def read_folder(path: Path) -> RunRecord:
+    """Read the settings and the summary of a folder; each is empty if missing.
+
+    Raises:
+        RunError: one of them is damaged.
+    """
+    files = RunFiles(path)
+    record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
+    if not all(isinstance(section, dict) for section in record.sections.values()):
+        raise RunError(f"{files.config} is damaged: settings go in sections")
+    return record
+
+
+def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that can change scores, by "section.key".
+
+    Where a run computes and finds its images cannot.
+    """
+    places = {"data.root", "data.cache", "data.download", "data.name"}
+    matter = {}
+    for key, value in settings.items():
+        if not key.startswith("run.") and key not in places:
+            matter[key] = value
+    return matter
+
+
+def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
+    """Return whether results.json is about the weights of this summary.json, or there is none yet."""
+    return not summary or summary.get("content_hash") == results.get("content_hash")

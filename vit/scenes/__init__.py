@@ -1,0 +1,209 @@
+"""Drawn pictures of ten classes, made without a download, with the part that every pixel belongs to.
+
+A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name of the draw), and
+only integers and correctly rounded float operations are used, so any batch on any machine gives the same picture.
+
+Which parts occur together is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether attention and
+embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part shared by several
+classes looks the same in all of them. `LOOK_ALIKES` are the controls: the ball in the grass and the buoy in the water
+are drawn by the wheel's own code, in its colours and sizes, but never in a picture with a wheel or a road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vit.progress import track
+from vit.scenes import objects, scenery
+from vit.scenes.drawing import SAMPLES, Array, Canvas, Dice
+from vit.scenes.scenery import Ground
+
+# --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------------------------------
+
+CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_BACKDROP = ("sky", "cloud", "sun", "hill")
+PARTS_OF_SCENE: dict[str, tuple[str, ...]] = {
+    "air": _BACKDROP,
+    "street": (*_BACKDROP, "grass", "crown", "trunk", "road", "marking"),
+    "meadow": (*_BACKDROP, "grass", "crown", "trunk", "flower", "ball"),
+    "sea": (*_BACKDROP, "water", "buoy"),
+    "pond": (*_BACKDROP, "grass", "crown", "trunk", "water", "leaf", "buoy"),
+}
+PARTS_OF_OBJECT: dict[str, tuple[str, ...]] = {
+    "airplane": ("fuselage", "wing", "fin", "engine", "window"),
+    "automobile": ("body", "window", "wheel", "lamp"),
+    "bird": ("plumage", "feather", "beak", "claw", "eye"),
+    "cat": ("torso", "head", "ear", "eye", "leg", "tail"),
+    "deer": ("torso", "head", "ear", "eye", "leg", "tail", "antler"),
+    "dog": ("torso", "head", "ear", "eye", "leg", "tail"),
+    "frog": ("skin", "eye"),
+    "horse": ("torso", "head", "ear", "eye", "leg", "tail", "mane"),
+    "ship": ("hull", "sail", "mast", "cabin", "funnel", "window"),
+    "truck": ("body", "window", "wheel", "lamp", "cargo"),
+}
+
+Painter = Callable[[Canvas, Dice, Ground], None]
+_SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
+    "air": scenery.air_scene,
+    "street": scenery.street_scene,
+    "meadow": scenery.meadow_scene,
+    "sea": scenery.sea_scene,
+    "pond": scenery.pond_scene,
+}
+_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # a class uses each of its recipes equally often
+    "airplane": (("air", objects.airplane),),
+    "automobile": (("street", objects.automobile),),
+    "bird": (("air", objects.flying_bird), ("meadow", objects.standing_bird)),
+    "cat": (("meadow", partial(objects.standing, "cat")), ("meadow", partial(objects.sitting, "cat"))),
+    "deer": (("meadow", partial(objects.standing, "deer")),),
+    "dog": (("meadow", partial(objects.standing, "dog")), ("meadow", partial(objects.sitting, "dog"))),
+    "frog": (("pond", objects.frog), ("meadow", objects.frog)),
+    "horse": (("meadow", partial(objects.standing, "horse")),),
+    "ship": (("sea", objects.ship),),
+    "truck": (("street", objects.truck),),
+}
+SCENES_OF_CLASS = {name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()}
+
+PARTS_OF_CLASS: dict[str, frozenset[str]] = {
+    name: frozenset(PARTS_OF_OBJECT[name]).union(*(PARTS_OF_SCENE[scene] for scene in SCENES_OF_CLASS[name]))
+    for name in CLASS_NAMES
+}
+PART_NAMES = tuple(dict.fromkeys(p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps))
+
+# a pixel of one of these parts has four neighbours, each of the same part or one listed here
+MAY_TOUCH: dict[str, frozenset[str]] = {
+    "wheel": frozenset({"road", "body", "cargo", "lamp"}),
+    "marking": frozenset({"road"}),
+    "wing": frozenset({*_BACKDROP, "fuselage", "fin", "engine", "window"}),
+    "hull": frozenset({*_BACKDROP, "water", "sail", "mast", "cabin", "window", "buoy"}),
+    "sail": frozenset({*_BACKDROP, "water", "hull", "mast"}),
+    "leg": frozenset({*_BACKDROP, "grass", "crown", "trunk", "flower", "ball", "torso", "head", "tail"}),
+    "ball": frozenset({"grass", "flower", "torso", "leg", "tail", "plumage", "claw", "skin"}),
+    "buoy": frozenset({"water", "hull", "leaf", "skin"}),
+}
+LOOK_ALIKES: dict[str, tuple[str, ...]] = {"wheel": ("ball", "buoy")}
+
+# --- from a painted canvas to a picture ---------------------------------------------------------------------------------
+
+_CHUNK = 128  # images painted at once, so that their samples stay in the CPU's cache
+_FIRST_TEST_INDEX = 1 << 40
+
+_TEXTURE = {  # variation of lightness: fine grain, horizontal streaks, soft blotches
+    "sky": (0.0, 0.01, 0.02), "cloud": (0.01, 0.02, 0.07), "hill": (0.05, 0.02, 0.08), "grass": (0.13, 0.04, 0.16),
+    "road": (0.06, 0.02, 0.07), "marking": (0.08, 0.0, 0.1), "water": (0.02, 0.15, 0.06), "leaf": (0.05, 0.0, 0.1),
+    "crown": (0.2, 0.0, 0.14), "trunk": (0.12, 0.0, 0.1), "torso": (0.05, 0.0, 0.08), "head": (0.03, 0.0, 0.05),
+    "tail": (0.08, 0.0, 0.0), "mane": (0.12, 0.0, 0.0), "plumage": (0.04, 0.03, 0.05), "feather": (0.05, 0.06, 0.0),
+    "skin": (0.05, 0.0, 0.1), "hull": (0.02, 0.02, 0.03), "sail": (0.01, 0.0, 0.05),
+}  # fmt: skip
+_PART_TEXTURE = np.array([_TEXTURE.get(part, (0.02, 0.0, 0.03)) for part in PART_NAMES], np.float32)
+
+
+def _stretch(lattice: Array) -> Array:
+    """Interpolate the last axis linearly: k + 1 values become 4 k."""
+    step = np.array([1, 3, 5, 7], np.float32) / 8
+    fine = lattice[..., :-1, None] * (1 - step) + lattice[..., 1:, None] * step
+    return fine.reshape(*lattice.shape[:-1], -1)
+
+
+def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return pictures (n, 3, size, size) and part maps (n, size, size): averaged samples with texture, light and noise."""
+    size, centre = canvas.size, slice(SAMPLES // 2, None, SAMPLES)
+    numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
+    parts = numbers[canvas.top[:, centre, centre]]
+
+    # red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits that each has
+    colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
+    packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32
+    sums = np.empty((len(parts), size, size), np.int64)
+    for palette, top, out in zip(packed, canvas.top, sums, strict=True):  # one image's samples stay in the cache
+        samples = palette.take(top, mode="clip")
+        rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
+        np.add(rows[:, 0::SAMPLES] + rows[:, 1::SAMPLES], rows[:, 2::SAMPLES], out=out)
+    picture = np.stack([(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)], axis=1) / SAMPLES**2
+
+    texture = _PART_TEXTURE[parts]
+    blotches = _stretch(_stretch(dice.noise("blotches", size // 4 + 1, size // 4 + 1)).swapaxes(1, 2))
+    light: Array = texture[..., 0] * dice.noise("grain", size, size) + texture[..., 2] * blotches
+    light += texture[..., 1] * _stretch(dice.noise("streaks", size, size // 4 + 1))
+    across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1  # -1 at the left or upper border, 1 at the other
+    light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
+    light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
+    exposure = dice.uniform("exposure", 0.82, 1.14) * (scenery.mood(dice, scenery.LIGHT) / 255)  # (n, 3)
+    noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
+    picture = picture * (light + 1)[:, None] * exposure[:, :, None, None] + noise
+    return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
+
+
+def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int) -> tuple[NDArray, NDArray]:
+    """Draw pictures and part maps that all show the same `thing` in the same kind of scene."""
+    dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows that an ellipse misses, edges that are level
+        ground = _SCENES[scene](canvas, dice)
+        thing(canvas, dice, ground)
+        scenery.foreground(canvas, dice, ground)
+    return _develop(canvas, dice)
+
+
+def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw pictures `indices` of the endless series `seed`; picture k is the same in any batch.
+
+    Starting at any multiple of ten, ten successive pictures show each class once, in varying order.
+
+    Args:
+        indices: int64 (n,), each 0 or more.
+        seed: 0 to 2**64 - 1.
+        size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
+
+    Returns:
+        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into `CLASS_NAMES`; parts uint8
+        (n, size, size), an index into `PART_NAMES` for every pixel: the part at the pixel's centre.
+
+    Raises:
+        ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
+    """
+    if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
+        raise ValueError(f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be 0 to 2**64 - 1, got {seed}")
+    if size < 8 or size % 8:
+        raise ValueError(f"size must be a positive multiple of 8, got {size}")
+    index = indices.cpu().numpy()
+    order = Dice(seed, index // 10).choice("order", 40)  # a k + b modulo 10 with a of 1, 3, 7, 9 permutes 0..9
+    labels = (np.array([1, 3, 7, 9])[order % 4] * (index % 10) + order // 4) % 10
+    turn = Dice(seed, index).choice("recipe", 2)
+    images = np.empty((len(index), 3, size, size), np.uint8)
+    parts = np.empty((len(index), size, size), np.uint8)
+
+    jobs = []
+    for label, name in enumerate(CLASS_NAMES):
+        for k, recipe in enumerate(_RECIPES[name]):
+            rows = np.flatnonzero((labels == label) & (turn % len(_RECIPES[name]) == k))
+            jobs += [(rows[start : start + _CHUNK], *recipe) for start in range(0, len(rows), _CHUNK)]
+
+    def draw(job: tuple[NDArray[np.int64], str, Painter]) -> None:
+        rows, scene, thing = job
+        images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL while it computes
+        list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))
+    return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
+
+
+def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
+    """Return the indices int64 (count,) of a split's first `count` pictures; train and test never share one.
+
+    Raises:
+        ValueError: `count` is negative, or `split` is neither "train" nor "test".
+    """
+    if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
+        raise ValueError(f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}")
+    return torch.arange(count) + (_FIRST_TEST_INDEX if split == "test" else 0)

@@ -1,0 +1,248 @@
+"""The project's own file format: model.safetensors (the weights) and config.json (everything else needed to use them).
+
+The encoder's tensors have timm's names, and if timm computes the same, config.json also holds timm's settings, so that timm's
+"local-dir:FOLDER" and transformers' AutoModel (through its TimmWrapper) load such a folder too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from vit.atomic import replacing, write_json
+from vit.config import DecoderConfig, ViTConfig
+from vit.encoder import VisionTransformer
+from vit.inputs import Normalization, Preparation
+from vit.mae import Model, build_autoencoder
+
+NAME = "vit-patch-trainer"
+FORMAT = f"{NAME}/1"
+"""The "format" in config.json."""
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+CONFIG_HASH = "config_sha256"
+"""The key in config.json for the hash of all its other keys."""
+
+
+# ---- Written ---------------------------------------------------------------------------------------------------------
+
+
+def save_model(
+    folder: str | Path,
+    model: Model,
+    normalize: Normalization,
+    class_names: tuple[str, ...] = (),
+    data: str = "",
+    *,
+    interpolation: str = "bicubic",
+    crop_share: float = 1.0,
+    data_content_hash: str = "",
+    problem_type: str = "",
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
+
+    Args:
+        folder: created if missing.
+        model: an encoder, or an autoencoder with its decoder.
+        normalize: of the input.
+        class_names: of the head, or of the training data.
+        data: name of the training data.
+        interpolation: how images are resized to the model's size.
+        crop_share: share to keep of an image's centred part.
+        data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
+        problem_type: what the head tells, as transformers calls it, if not one of several classes.
+        dtype: of the weights on disk; they always load as float32.
+    """
+    tensors = {}
+    for name, value in model.state_dict().items():
+        tensors[name.removeprefix("encoder.")] = value.detach().cpu().to(dtype).contiguous()
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        **architecture(model),
+        "mean": normalize.mean,
+        "std": normalize.std,
+        "interpolation": interpolation,
+        "crop_share": crop_share,
+        "class_names": class_names,
+        "data": data,
+        "data_content_hash": data_content_hash,
+        "content_hash": _hash_weights(model),
+    }
+    if problem_type:
+        config["problem_type"] = problem_type
+    if same_in_timm(model.encoder.config):
+        config |= timm_config(model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names)
+        if model.decoder is not None:
+            config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
+    write_weights(Path(folder), tensors, config)
+
+
+def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write model.safetensors, then config.json with the weights' SHA-256 and its own, which `load_model` checks."""
+    weights = save(tensors, metadata={"format": "pt"})  # transformers requires the format
+    with replacing(folder / WEIGHTS) as temporary:
+        temporary.write_bytes(weights)
+    config = {**config, "sha256": hashlib.sha256(weights).hexdigest()}
+    write_json(folder / CONFIG, {**config, CONFIG_HASH: config_hash(config)})
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH` itself."""
+    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH}))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def weights_hash(model: Model) -> str:
+    """Return 16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
+
+    A loaded model keeps the hash in its checkpoint's config.json, if any, even if it was resized or lost its head.
+    """
+    details = getattr(model.origin, "details", {})
+    stored = details.get("content_hash")
+    return stored if isinstance(stored, str) else _hash_weights(model)
+
+
+def _hash_weights(model: Model) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().half().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+# ---- The architecture ------------------------------------------------------------------------------------------------
+
+
+def architecture(model: Model) -> dict[str, Any]:
+    """Return plain values from which a model can be rebuilt: the settings of encoder and decoder, and the target."""
+    return {
+        "encoder": asdict(model.encoder.config),
+        "decoder": None if model.decoder is None else asdict(model.decoder.config),
+        "norm_pix_loss": None if model.decoder is None else model.norm_pix_loss,
+    }
+
+
+def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:
+    """Build an encoder, or an autoencoder if there is a decoder, with new weights."""
+    if decoder is None:
+        return VisionTransformer(encoder)
+    return build_autoencoder(encoder, decoder, norm_pix_loss)
+
+
+# ---- Read ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """What our config.json says, in plain values of the right types; settings of another version are missing or extra.
+
+    Attributes:
+        encoder: settings of `ViTConfig`.
+        decoder: settings of `DecoderConfig`; empty for none.
+        norm_pix_loss: the autoencoder's; None without a decoder.
+        mean, std: of the input.
+        interpolation, crop_share: how images are resized and cropped; None if it does not say.
+        class_names: of the head, or of the training data.
+    """
+
+    encoder: dict[str, Any]
+    decoder: dict[str, Any]
+    norm_pix_loss: bool | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str | None
+    crop_share: float | None
+    class_names: tuple[str, ...]
+
+
+def read_settings(config: dict[str, Any]) -> OwnSettings:
+    """Read the content of our config.json.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: a key is missing, unknown, or holds something else.
+    """
+    encoder = {key: tuple(value) if isinstance(value, list) else value for key, value in config["encoder"].items()}
+    decoder = config["decoder"] or {}
+    for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
+        unknown = settings.keys() - {item.name for item in fields(kind)}
+        if unknown:
+            raise KeyError(f"{sorted(unknown)[0]} is not a setting of {kind.__name__}")
+    return OwnSettings(
+        encoder,
+        decoder,
+        config["norm_pix_loss"],
+        tuple(map(float, config["mean"])),
+        tuple(map(float, config["std"])),
+        config.get("interpolation"),
+        config.get("crop_share"),
+        tuple(map(str, config["class_names"])),
+    )
+
+
+# ---- For timm --------------------------------------------------------------------------------------------------------
+
+SAME_NAME = (
+    "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
+)
+OTHER_NAME = {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
+"""timm's model arguments -> our settings."""
+TIMM_EPS = 1e-6
+"""The eps of timm's norms, which no argument changes."""
+
+
+def same_in_timm(settings: ViTConfig) -> bool:
+    """Whether timm's vision transformer computes exactly this."""
+    return settings.qkv == "linear" and settings.norm_eps == TIMM_EPS
+
+
+def timm_config(
+    settings: ViTConfig, normalize: Normalization, prepared: Preparation, class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return timm's config.json for an encoder, which transformers' TimmWrapper reads too.
+
+    Args:
+        settings: the encoder's.
+        normalize, prepared: of its input.
+        class_names: of the head, or of the training data.
+    """
+    model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
+    # The hidden width is ratio x width: rounded here, but truncated in timm, where it includes both gate and value.
+    gated, width = settings.mlp == "swiglu", settings.embed_dim
+    hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
+    ratio = hidden / width
+    model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+    # None would keep the architecture's own; 0 means none, but ours may begin at 0
+    model_args["init_values"] = 0 if settings.layer_scale is None else settings.layer_scale or 1e-5
+    return {
+        # any of timm's names of the kind will do, since model_args states everything that could differ
+        "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
+        "num_classes": settings.num_classes,  # not in model_args, because TimmWrapper passes it separately
+        "num_features": settings.embed_dim,
+        "global_pool": settings.global_pool,
+        "model_args": model_args,
+        "pretrained_cfg": {
+            "input_size": [settings.channels, *settings.image_size],
+            "fixed_input_size": True,
+            "interpolation": prepared.interpolation,
+            "crop_pct": prepared.crop_share,
+            "crop_mode": "center",
+            "mean": normalize.mean,
+            "std": normalize.std,
+            "num_classes": settings.num_classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+        **({"label_names": list(class_names)} if 0 < settings.num_classes == len(class_names) else {}),
+        "torch_dtype": "float32",  # for transformers, even if the weights are in half precision
+    }
