@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from vit.config import DataConfig, named_data
-from vit.data import load_data
+from vit.data.sources import load_data
 
 target = Path(sys.argv[2]).absolute()
 if target.exists():

@@ -22,9 +22,10 @@ from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, load_trained, save_model
 from vit.config import Config, DataConfig, ModelConfig
-from vit.data import Dataset, load_data
+from vit.data import Dataset
 from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
+from vit.data.sources import load_data
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID

@@ -17,8 +17,9 @@ from torch import Tensor
 from studies.experiment import Experiment, Trained
 from studies.tables import StudyError
 from vit.config import ModelConfig
-from vit.data import SCENES_SEED, Dataset
+from vit.data import Dataset
 from vit.data.images import evenly_spaced
+from vit.data.sources import SCENES_SEED
 from vit.encoder import Block, VisionTransformer, eval_mode
 from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify

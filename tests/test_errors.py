@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from vit.config import ConfigError
-from vit.data import DataError
-from vit.errors import UserError, exit_code_of, one_line
+from vit.errors import DataError, UserError, exit_code_of, one_line
 from vit.training.run_folder import RunFolderError
 from vit.training.state import StateError
 from vit.training.step import NonFiniteError

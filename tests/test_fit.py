@@ -16,7 +16,7 @@ from tiny import RECONSTRUCT, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
 from vit.config import ConfigError, ModelConfig
-from vit.data import DataError
+from vit.errors import DataError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import read_command, set_up
@@ -284,7 +284,8 @@ import resource, sys
 from itertools import islice
 import torch
 from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
-from vit.data import images, load_data
+from vit.data import images
+from vit.data.sources import load_data
 from vit.training.loop import train_steps
 from vit.training.run import setup
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.data import load_scenes
+from vit.data.sources import load_scenes
 from vit.scenes import (
     CLASS_NAMES,
     LOOK_ALIKES,

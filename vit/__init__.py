@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vit.mae import MaskedAutoencoder
     from vit.train import fit
     from vit.training.step import Callback
+    from vit.version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = ["AttentionMaps", "Callback", "MaskedAutoencoder", "VisionTransformer", "fit", "load_model"]
 
 _ROOMS = {
@@ -21,11 +21,12 @@ _ROOMS = {
     "MaskedAutoencoder": "mae",
     "fit": "train",
     "Callback": "training.step",
+    "__version__": "version",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names in `__all__` on first use, so that `import vit` does not import torch."""
+    """Import a name on first use, so that `import vit` does not import torch."""
     if name not in _ROOMS:
         raise AttributeError(f"module 'vit' has no attribute {name!r}")
     return getattr(import_module(f"vit.{_ROOMS[name]}"), name)

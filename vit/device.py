@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -14,14 +13,13 @@ from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vit import __version__
 from vit.config import ConfigError, RunConfig
 from vit.errors import one_line
+from vit.version import __version__
 
 
 @dataclass(frozen=True)
@@ -132,28 +130,6 @@ def fault_of_compiler(device: torch.device) -> str:
     except Exception as error:  # torch's, the compiler's or the system's, e.g. a temporary folder without execution
         return f"a compiler that works ({one_line(str(error).partition(chr(10))[0])})"
     return ""
-
-
-class Images(Protocol):
-    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.images.Rows`."""
-
-    @property
-    def shape(self) -> torch.Size: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, numbers: int | slice | Tensor, /) -> Tensor: ...
-
-
-def cache_on_device(images: Images, device: torch.device) -> Images:
-    """Move all images to a GPU if they take less than a quarter of its free memory; else return them as they are."""
-    nbytes = math.prod(images.shape)
-    if device.type == "cuda" and nbytes < torch.cuda.mem_get_info(device)[0] / 4:
-        return images[:].to(device)
-    return images
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

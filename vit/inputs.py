@@ -10,13 +10,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from vit.device import Images
 from vit.errors import DataError, UnreadableImage
 
 INTERPOLATIONS = ("bicubic", "bilinear")
@@ -143,6 +143,20 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
     cut = max(1, round(height * part)), max(1, round(width * part))
     top, left = round((h - cut[0]) / 2), round((w - cut[1]) / 2)
     return images[..., top : top + cut[0], left : left + cut[1]]
+
+
+class Images(Protocol):
+    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.images.Rows`."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, numbers: int | slice | Tensor, /) -> Tensor: ...
 
 
 class Normalization:

@@ -17,11 +17,11 @@ from typing import Any
 from vit import openmp
 from vit.atomic import write_json, write_text
 from vit.config import Config, ConfigError, flat_settings
-from vit.data import DataError, Dataset, load_data
+from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
-from vit.errors import one_line
+from vit.data.sources import load_data
+from vit.errors import DataError, one_line
 from vit.mae import Model
-from vit.metrics import aligned, summary_lines
 from vit.runs import read_metrics
 from vit.settings import (
     TrainCommand,
@@ -85,7 +85,7 @@ def fit(
     with RunFolder(command.out) as folder, StopRequests() as stop:
         run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
         if run.dist.is_main:
-            write_summary(run, folder)
+            write_json(folder.summary, run.summary)
     return run
 
 
@@ -144,16 +144,6 @@ def train(
         run.summary = summarize(run, read_metrics(folder.metrics), measured)
         run.objective.eval()
     return run
-
-
-def write_summary(run: Run, folder: RunFolder) -> None:
-    """Write summary.json, last of all that it sums up: a folder with a summary holds a finished run. Print its figures."""
-    write_json(folder.summary, run.summary)
-    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {run.summary['images_per_second']:,.0f} images/s"
-    print(f"\n{one_line(run.data.name)}: {speed}")
-    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
-    for line in aligned(summary_lines(run.summary)):
-        print(line, flush=True)
 
 
 def read_command(

@@ -20,8 +20,8 @@ from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
-from vit.data import load_data
 from vit.data.folder import list_splits
+from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.inputs import Normalization

@@ -11,7 +11,7 @@ from tiny import noise, save_images
 from vit.atomic import write_text
 from vit.cli.data import draw_sheet
 from vit.config import DataConfig
-from vit.data import SCENES_SEED, load_data
+from vit.data.sources import SCENES_SEED, load_data
 from vit.scenes import draw_scenes, scene_indices
 
 SCENES = ["--data.source", "scenes", "--data.limit", "20"]

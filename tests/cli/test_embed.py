@@ -12,7 +12,7 @@ from vit.checkpoints import load_model
 from vit.cli import main
 from vit.cli.embed import BATCH
 from vit.config import DataConfig
-from vit.data import SOURCES, DataSource, load_data
+from vit.data.sources import SOURCES, DataSource, load_data
 from vit.look.predict import embed
 
 

@@ -14,8 +14,8 @@ from torchvision.transforms.v2.functional import rgb_to_grayscale
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.config import DataConfig
-from vit.data import load_data
 from vit.data.images import evenly_spaced, spread_over_classes
+from vit.data.sources import load_data
 from vit.device import Compute
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy

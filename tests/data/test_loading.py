@@ -11,7 +11,9 @@ import pytest
 from tiny import save_images
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data import SOURCES, DataError, Dataset, ImageSet, load_data
+from vit.data import Dataset, ImageSet
+from vit.data.sources import SOURCES, load_data
+from vit.errors import DataError
 
 COUNTS = {"ape": 30, "bee": 18, "cat": 12}
 TESTS = 3  # of each class

@@ -13,8 +13,10 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import DataConfig
-from vit.data import DataError, Dataset, images, load_data, map_style
+from vit.data import Dataset, images, map_style
 from vit.data.images import ImageSet
+from vit.data.sources import load_data
+from vit.errors import DataError
 
 SIZE = (8, 8)
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.initial import load_initial
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
-from vit.data import DataError, Dataset
+from vit.data import Dataset
 from vit.encoder import VisionTransformer
+from vit.errors import DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.runs import RunError

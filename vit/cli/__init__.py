@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from vit import __version__
 from vit.cli.options import choose_command
 from vit.cli.startup import start
+from vit.version import __version__
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",

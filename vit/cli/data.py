@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
     """Load the data, describe it, and draw the sheet."""
     config, options = parse(argv)
 
-    from vit.data import load_data
+    from vit.data.sources import load_data
 
     data = load_data(config.data, config.model.image_size_2d)
     with talk(options.json):
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
 
 def draw_sheet(data: Dataset, out: Path) -> None:
     """Draw some training images, equally many of each class; for Scenes, their parts too."""
-    from vit.data import SCENES_SEED
+    from vit.data.sources import SCENES_SEED
     from vit.figures import save_figure, sheet_figure
     from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 

@@ -122,8 +122,8 @@ def list_data_set(options: EmbedOptions, image_size: tuple[int, int]) -> ListedI
     """Return a built-in data set, training images first."""
     import torch
 
-    from vit.data import load_data
     from vit.data.images import evenly_spaced
+    from vit.data.sources import load_data
 
     # Scenes are drawn, so the first ones are enough; images of a file must all be numbered
     limit = options.limit if options.data == "scenes" else 0

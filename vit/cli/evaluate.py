@@ -122,7 +122,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     import torch
 
     from vit.checkpoints import load_trained
-    from vit.data import load_data
+    from vit.data.sources import load_data
     from vit.device import device_name, versions
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
     from vit.weights import weights_hash

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vit.atomic import write_json
 from vit.cli.startup import start
+from vit.errors import one_line
+from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, parse_train_command, train_parser
@@ -20,6 +23,7 @@ from vit.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vit.mae import Model
+    from vit.training.run import Run
 
 command_parser = train_parser
 
@@ -69,12 +73,22 @@ def train(command: TrainCommand) -> None:
         # the summary comes after the pictures: a folder with a summary holds a finished run
         with run.dist.others_ended():
             draw_pictures(run, folder, run.summary)
-        training.write_summary(run, folder)
+        write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
+        print_summary(run)
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():
                 print(f"  {name:<20} {content}", flush=True)
+
+
+def print_summary(run: Run) -> None:
+    """Print what was measured at the end."""
+    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {run.summary['images_per_second']:,.0f} images/s"
+    print(f"\n{one_line(run.data.name)}: {speed}")
+    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
+    for line in aligned(summary_lines(run.summary)):
+        print(line)
 
 
 def load_init(command: TrainCommand, folder: RunFolder) -> tuple[TrainCommand, Model | None]:

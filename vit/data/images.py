@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vit.data.draws import make_generator
-from vit.device import Images
 from vit.errors import DataError
+from vit.inputs import Images
 
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""

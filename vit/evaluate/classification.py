@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import Compute, Images
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
+from vit.inputs import Images
 
 DENSE_CLASSES = 100
 """Most classes for a dense confusion matrix; a larger one is sparse, since 10,000 classes make 100 million cells."""

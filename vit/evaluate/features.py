@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.device import Compute, Images
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import UserError
+from vit.inputs import Images
 from vit.progress import track
 
 Prepare = Callable[[Tensor], Tensor]

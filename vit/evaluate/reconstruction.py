@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from vit.data.draws import make_generator
-from vit.device import Compute, Images
+from vit.device import Compute
 from vit.encoder import eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
-from vit.inputs import Normalization, to_float
+from vit.inputs import Images, Normalization, to_float
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from vit.config import BUILT_IN, DataConfig, named_data
-from vit.data import load_data
 from vit.data.folder import list_folder, readable
 from vit.data.images import evenly_spaced
+from vit.data.sources import load_data
 from vit.interpret.layers import AttentionError
 from vit.look.shown import ModelWithImages, with_files
 from vit.mae import Model

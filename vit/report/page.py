@@ -15,7 +15,6 @@ from urllib.parse import quote
 import torch
 from jinja2 import UndefinedError
 
-from vit import __version__
 from vit import figures as draw
 from vit.atomic import write_text
 from vit.config import OBJECTIVES, PRESETS, Config, flat_settings, spelled
@@ -25,6 +24,7 @@ from vit.metrics import METRICS, Metric, baselines, results_lines, summary_value
 from vit.report.curves import curves_of
 from vit.report.record import WRONG_VALUES, RunRecord, read_run
 from vit.runs import RunError
+from vit.version import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
 SIGNATURE = '<meta name="generator" content="vit report">'

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard, steps_per_epoch
-from vit.device import Compute, cache_on_device, to_device
+from vit.device import Compute, to_device
+from vit.inputs import Images
 from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, log, states_of
 
@@ -180,3 +181,11 @@ def accumulate_gradient(
             values[0].backward()
         found.append(values.detach())
     return dict(zip(["loss", *metrics], torch.stack(found).sum(0), strict=True))
+
+
+def cache_on_device(images: Images, device: torch.device) -> Images:
+    """Move all images to a GPU if they take less than a quarter of its free memory; else return them as they are."""
+    nbytes = math.prod(images.shape)
+    if device.type == "cuda" and nbytes < torch.cuda.mem_get_info(device)[0] / 4:
+        return images[:].to(device)
+    return images

@@ -170,7 +170,7 @@ def setup(
 
     Args:
         config: all settings.
-        data: from `vit.data.load_data`.
+        data: from `vit.data.sources.load_data`.
         dist: which process of how many this is.
         state: from `find_state`, for a run to be continued; its model and, if the device has it, precision come from it.
         init: the loaded model that a new run begins with, if `config.model.init` names one.

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.config import Config, ViTConfig
-from vit.data import DataError, Dataset
+from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
+from vit.errors import DataError
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective

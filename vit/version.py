@@ -1,0 +1,3 @@
+"""The version of this package, which runs and pages state."""
+
+__version__ = "0.1.0"
