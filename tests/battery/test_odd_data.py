@@ -125,7 +125,6 @@ def test_10_000_classes_take_no_more_memory_than_their_mistakes(tmp_path):
     assert taken < 2**31  # 1.0 GB; torch and matplotlib alone take 0.8
     assert max(sizes.values()) < 2**20
     assert not (folder / "confusion.png").exists()
-    assert "10,000 classes is not drawn: too many to see" in (folder / "report.html").read_text()
     print(f"{taken:,} bytes of memory, {sizes}")
 
 

@@ -36,7 +36,7 @@ RECONSTRUCT = """
 data: {source: folder, root: images, cache: cache}
 augment: {views: 2, crop_scale: [0.5, 1.0]}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
-        decoder_heads: 2, drop_path: 0.3, freeze: [W_Q], fc_norm: true}
+        decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
 train: {epochs: 30, batch_size: 10, precision: fp32}
