@@ -13,7 +13,8 @@ from bench.job import Job
 from vit.atomic import write_json
 from vit.cli.options import output_file
 from vit.cli.startup import start
-from vit.config import OBJECTIVES, PRESETS, ConfigError
+from vit.config import OBJECTIVES, PRESETS
+from vit.errors import ConfigError
 
 PROGRAM = "python -m bench"
 PEERS = ("vit-pytorch", "transformers", "transformers eager")
@@ -53,27 +54,58 @@ def bench_parser() -> argparse.ArgumentParser:
     # Several values of these: each combination is timed
     add = parser.add_argument
     add("--patch", type=positive, nargs="+", default=[4], metavar="N", help="patch sizes in pixels")
-    add("--precision", nargs="+", default=["auto"], choices=("auto", "bf16", "fp32"), help="of the matrix products")
+    add(
+        "--precision",
+        nargs="+",
+        default=["auto"],
+        choices=("auto", "bf16", "fp32"),
+        help="of the matrix products",
+    )
     add("--batch", type=positive, nargs="+", default=[256], metavar="N", help="images per step")
 
     # The job
-    add("--objective", choices=tuple(OBJECTIVES), default="reconstruct", help="classify: with every augmentation")
+    add(
+        "--objective",
+        choices=tuple(OBJECTIVES),
+        default="reconstruct",
+        help="classify: with every augmentation",
+    )
     add("--preset", choices=tuple(PRESETS), default="tiny", help="size of the encoder")
     add("--image-size", type=positive, default=32, metavar="N", help="pixels")
-    add("--mask-ratio", type=below_one, default=0.75, metavar="X", help="share of the patches to hide")
+    add(
+        "--mask-ratio",
+        type=below_one,
+        default=0.75,
+        metavar="X",
+        help="share of the patches to hide",
+    )
     add("--decoder-dim", type=positive, default=192, metavar="N", help="width of the decoder")
     add("--decoder-depth", type=positive, default=4, metavar="N", help="blocks of the decoder")
     add("--decoder-heads", type=positive, default=3, metavar="N", help="heads of the decoder")
-    add("--no-class-token", dest="class_token", action="store_false", help="as vit-pytorch, which has none")
+    add(
+        "--no-class-token",
+        dest="class_token",
+        action="store_false",
+        help="as vit-pytorch, which has none",
+    )
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to run")
     add("--compile", choices=("auto", "on", "off"), default="off", help="torch.compile for ours")
     add("--threads", type=int, default=0, metavar="N", help="CPU threads; 0: torch's choice")
 
     # What is done with it
     add("--rounds", type=positive, default=7, metavar="N", help="with one step of each contestant")
-    add("--peers", nargs="*", choices=PEERS, help="other libraries, all or some: pip install -e '.[bench]'")
+    add(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        help="other libraries, all or some: pip install -e '.[bench]'",
+    )
     add("--ablation", action="store_true", help="time ours without each technique")
-    add("--scaling", action="store_true", help="measure how cost grows with tokens, depth, width, batch, images")
+    add(
+        "--scaling",
+        action="store_true",
+        help="measure how cost grows with tokens, depth, width, batch, images",
+    )
     add("--plot", type=Path, metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
     add("--json", type=Path, metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
@@ -86,7 +118,9 @@ def run(argv: Sequence[str]) -> int:
 
     # Refuse what cannot be done before anything is timed
     if OBJECTIVES[options.objective].labels and (options.peers is not None or options.scaling):
-        raise ConfigError(f"--objective: {options.objective} is timed alone; leave --peers and --scaling out")
+        raise ConfigError(
+            f"--objective: {options.objective} is timed alone; leave --peers and --scaling out"
+        )
     if options.plot is not None:
         if not options.scaling:
             raise ConfigError("--plot: draws the scaling; give --scaling too")
@@ -118,9 +152,13 @@ def run(argv: Sequence[str]) -> int:
     if peers == []:
         peers = PEERS
 
-    from bench.report import bench  # imports torch, which reads the environment that `start` has set
+    from bench.report import (
+        bench,  # imports torch, which reads the environment that `start` has set
+    )
 
-    report = bench(jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot)
+    report = bench(
+        jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot
+    )
     if options.json is not None:
         write_json(options.json, report)
     return 0

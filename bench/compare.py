@@ -68,7 +68,10 @@ class Spread:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the median is null if it may not be quoted."""
-        return {"median": self.median if self.quotable else None, "quartiles": [self.low, self.high]}
+        return {
+            "median": self.median if self.quotable else None,
+            "quartiles": [self.low, self.high],
+        }
 
     def __str__(self) -> str:
         if not self.quotable:
@@ -101,7 +104,9 @@ class Result:
 
     def beats(self, other: Result) -> bool:
         """Whether it is faster in every round."""
-        return all(a > b for a, b in zip(self.images_per_second, other.images_per_second, strict=True))
+        return all(
+            a > b for a, b in zip(self.images_per_second, other.images_per_second, strict=True)
+        )
 
 
 def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Result]:
@@ -116,7 +121,10 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(job)) for job in jobs]
-        results = [Result(worker.job, worker.ask(_start, worker.job)) for worker in track(workers, "contestants")]
+        results = [
+            Result(worker.job, worker.ask(_start, worker.job))
+            for worker in track(workers, "contestants")
+        ]
         for number in track(range(rounds + 1), "rounds"):  # the first warms up
             for worker, result in zip(workers, results, strict=True):
                 seconds, result.peak_mb = worker.ask(_step)
@@ -150,7 +158,9 @@ class Worker:
         try:
             return answer.result()
         except BrokenProcessPool as error:
-            raise BenchError(f"{self.job.contestant}: its process was killed, perhaps out of memory") from error
+            raise BenchError(
+                f"{self.job.contestant}: its process was killed, perhaps out of memory"
+            ) from error
         except Exception as error:  # settings, memory, a library of another version
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             raise BenchError(f"{self.job.contestant}: {kind}{error}") from error
@@ -182,7 +192,9 @@ def _begin() -> None:
     silence = os.open(os.devnull, os.O_WRONLY)  # keeps what libraries print out of the tables
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    tqdm.set_lock(RLock())  # the compiler's own bars would make a semaphore, which a killed process leaves behind
+    tqdm.set_lock(
+        RLock()
+    )  # the compiler's own bars would make a semaphore, which a killed process leaves behind
 
 
 def _end_with_parent() -> None:
@@ -229,8 +241,12 @@ def _profile() -> dict[str, float]:
     # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The operators tell more; a
     # recorded CUDA graph has only kernels.
     host = torch.autograd.DeviceType.CPU
-    operators = {event.key: event.self_device_time_total for event in averages if event.device_type == host}
-    kernels = {event.key: event.self_device_time_total for event in averages if event.device_type != host}
+    operators = {
+        event.key: event.self_device_time_total for event in averages if event.device_type == host
+    }
+    kernels = {
+        event.key: event.self_device_time_total for event in averages if event.device_type != host
+    }
     return shares(operators if sum(operators.values()) else kernels)
 
 
@@ -239,7 +255,10 @@ def shares(events: dict[str, float]) -> dict[str, float]:
     total = sum(events.values())
     found = dict.fromkeys([*GROUPS, "other"], 0.0)
     for name, seconds in events.items():
-        group = next((group for group, parts in GROUPS.items() if any(part in name for part in parts)), "other")
+        group = next(
+            (group for group, parts in GROUPS.items() if any(part in name for part in parts)),
+            "other",
+        )
         found[group] += seconds / total
     return found
 

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.job import Job
-from vit.config import ConfigError
 from vit.data import Dataset, ImageSet
 from vit.data.draws import draw_step
 from vit.device import Compute, choose_compute
+from vit.errors import ConfigError
 from vit.training.loop import accumulate_gradient, train_steps
 from vit.training.optimizer import parameter_groups
 from vit.training.process import keep_freed_memory
@@ -80,7 +80,10 @@ def _ours(job: Job) -> Contestant:
     if job.allocator:
         keep_freed_memory()
     shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
-    pixels, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
+    pixels, labels = (
+        torch.randint(0, 256, shape, dtype=torch.uint8),
+        torch.arange(shape[0]) % CLASSES,
+    )
     split = ImageSet(pixels, labels, tuple(map(str, range(CLASSES))), content_hash="")
     run = setup(job.config(), Dataset("random images", "scenes", split, split))
     if not job.fused_adamw:
@@ -142,7 +145,10 @@ def _ceiling(job: Job) -> Contestant:
         ours.step()
     device, work, flops = ours.compute.device, [], 0
     for operands, count in products.found.items():
-        a, b = (torch.empty_strided(size, by, dtype=dtype, device=device).normal_() for size, by, dtype in operands)
+        a, b = (
+            torch.empty_strided(size, by, dtype=dtype, device=device).normal_()
+            for size, by, dtype in operands
+        )
         work += [(a, b)] * count
         flops += 2 * a.shape[0] * a.shape[1] * b.shape[1] * count
 
@@ -150,7 +156,9 @@ def _ceiling(job: Job) -> Contestant:
         for a, b in work:
             torch.mm(a, b)
 
-    return Contestant(step, ours.compute, f"{ours.compute.precision}, our step's products", products=flops)
+    return Contestant(
+        step, ours.compute, f"{ours.compute.precision}, our step's products", products=flops
+    )
 
 
 # --- the peers ---

@@ -88,9 +88,20 @@ class Job:
         names += ["decoder_dim", "decoder_depth", "decoder_heads"]
         return Config(
             data=DataConfig(source="scenes"),
-            model=ModelConfig(patch_size=self.patch, **{name: getattr(self, name) for name in names}),
-            train=TrainConfig(objective=self.objective, batch_size=self.batch, precision=self.precision),  # type: ignore[arg-type]
-            run=RunConfig(device=self.device, threads=self.threads, compile=self.compile, **self.run),  # type: ignore[arg-type]
+            model=ModelConfig(
+                patch_size=self.patch, **{name: getattr(self, name) for name in names}
+            ),
+            train=TrainConfig(
+                objective=self.objective,
+                batch_size=self.batch,
+                precision=self.precision,  # type: ignore[arg-type]
+            ),
+            run=RunConfig(
+                device=self.device,  # type: ignore[arg-type]
+                threads=self.threads,
+                compile=self.compile,  # type: ignore[arg-type]
+                **self.run,
+            ),
             **more,
         )
 
@@ -103,4 +114,6 @@ class Job:
         if not self.class_token:
             encoder += ", ours without class token"
         images = f"{self.image_size} x {self.image_size} pixels"
-        return f"patch {self.patch}, {self.precision}, batch {self.batch}: {images}, {encoder}, {work}"
+        return (
+            f"patch {self.patch}, {self.precision}, batch {self.batch}: {images}, {encoder}, {work}"
+        )

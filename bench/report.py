@@ -32,7 +32,12 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 
 def bench(
-    jobs: Sequence[Job], rounds: int, peers: Sequence[str], ablation: bool, scaled: bool, plot: Path | None
+    jobs: Sequence[Job],
+    rounds: int,
+    peers: Sequence[str],
+    ablation: bool,
+    scaled: bool,
+    plot: Path | None,
 ) -> dict[str, Any]:
     """Measure, print the results as they come, and return them for JSON.
 
@@ -59,7 +64,9 @@ def bench(
 
     # The machine
     known = {found.name: found.version for found in importlib.metadata.distributions()}
-    others = {name: known.get(name, "not installed") for name in ("timm", "vit-pytorch", "transformers")}
+    others = {
+        name: known.get(name, "not installed") for name in ("timm", "vit-pytorch", "transformers")
+    }
     machine: dict[str, Any] = {
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
@@ -67,7 +74,11 @@ def bench(
         "date": datetime.date.today().isoformat(),
     }
     print(f"{machine['device']}, {machine['threads']} threads, {machine['date']}")
-    print(textwrap.fill(", ".join(f"{name} {version}" for name, version in machine["versions"].items()), 120))
+    print(
+        textwrap.fill(
+            ", ".join(f"{name} {version}" for name, version in machine["versions"].items()), 120
+        )
+    )
 
     # The steps
     steps = [bench_step(job, rounds, peers, ablation) for job in settled]
@@ -91,20 +102,31 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     changed = {
         f"- {name}": replace(job, **change)
         for name, change in ABLATIONS.items()
-        if ablation and replace(job, **change) != job and not ("compile" in change and missing_for_compile(device))
+        if ablation
+        and replace(job, **change) != job
+        and not ("compile" in change and missing_for_compile(device))
     }
 
     # Their rounds. The ceiling has only the products with weights, so it is compared FLOP for FLOP.
     results = dict(
-        zip(jobs | changed, compare([*jobs.values(), *changed.values()], rounds, profiled=True), strict=True)
+        zip(
+            jobs | changed,
+            compare([*jobs.values(), *changed.values()], rounds, profiled=True),
+            strict=True,
+        )
     )
     ours, ceiling = results["ours"], results["ceiling"]
     products = ceiling.about["products"] / job.batch
     peak = Spread.of([rate * products / 1e9 for rate in ceiling.images_per_second])  # GFLOP/s
-    fraction, share = ours.ratio_to(ceiling, flops / products), results["ours, with data"].ratio_to(ours)
+    fraction, share = (
+        ours.ratio_to(ceiling, flops / products),
+        results["ours, with data"].ratio_to(ours),
+    )
 
     # The table
-    print(f"  ceiling  {peak.median:,.0f} GFLOP/s in our matrix products = {peak.median * 1e9 / flops:,.1f} images/s")
+    print(
+        f"  ceiling  {peak.median:,.0f} GFLOP/s in our matrix products = {peak.median * 1e9 / flops:,.1f} images/s"
+    )
     print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
     print(f"           {fraction} of the ceiling")
     print(f"           {share} of the bare step's speed with data, from uint8 images on")

@@ -32,11 +32,18 @@ def slope(x: list[float], y: list[float]) -> float:
 def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
     """Return the points along `axis`: its value, and the job."""
     key, values = AXES[axis]
-    if axis == "tokens":  # about as many in images larger than 32 pixels: memory grows with their square
+    if (
+        axis == "tokens"
+    ):  # about as many in images larger than 32 pixels: memory grows with their square
         values = tuple(patch * max(job.image_size // 32, 1) for patch in values)
-    to_x = {"tokens": lambda patch: (job.image_size / patch) ** 2, "visible share": lambda ratio: 1 - ratio}
+    to_x = {
+        "tokens": lambda patch: (job.image_size / patch) ** 2,
+        "visible share": lambda ratio: 1 - ratio,
+    }
     jobs = [replace(job, with_data=axis == "images", **{key: value}) for value in values]
-    return [(to_x.get(axis, float)(value), changed) for value, changed in zip(values, jobs, strict=True)]
+    return [
+        (to_x.get(axis, float)(value), changed) for value, changed in zip(values, jobs, strict=True)
+    ]
 
 
 def images_timed(job: Job) -> int:
@@ -47,7 +54,9 @@ def images_timed(job: Job) -> int:
 def seconds_of(job: Job, rounds: int) -> Spread:
     """Return the seconds of a step, or of an epoch of such steps if the data set is part of the job."""
     contestant, steps = build(job), images_timed(job) / job.batch
-    return Spread.of([steps * contestant.seconds_of_step() for _ in range(rounds + 1)][1:])  # the first warms up
+    return Spread.of(
+        [steps * contestant.seconds_of_step() for _ in range(rounds + 1)][1:]
+    )  # the first warms up
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
@@ -58,8 +67,12 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     """
     job = replace(job, batch=min(job.batch, 32))
     report: dict[str, Any] = {}
-    print(f"\nHow step time grows (batch {job.batch}; for `images`: of an epoch, from its median step)")
-    print(f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected from FLOPs")
+    print(
+        f"\nHow step time grows (batch {job.batch}; for `images`: of an epoch, from its median step)"
+    )
+    print(
+        f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected from FLOPs"
+    )
     for axis in AXES:
         points = variants(job, axis)
         x = [value for value, _ in points]
@@ -69,11 +82,22 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
         measured = slope(x, seconds) if all(spread.quotable for spread in spreads) else None
         quoted = "too noisy to quote" if measured is None else f"{measured:.2f}"
         columns = zip(x, seconds, flops, strict=True)
-        rows = [f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}" for at, each, work in columns]
+        rows = [
+            f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}"
+            for at, each, work in columns
+        ]
         print("\n".join(rows) + f"   {quoted} / {expected:.2f}")
-        report[axis] = {"x": x, "seconds": seconds, "flops": flops, "slope": measured, "expected_slope": expected}
+        report[axis] = {
+            "x": x,
+            "seconds": seconds,
+            "flops": flops,
+            "slope": measured,
+            "expected_slope": expected,
+        }
     if plot:
-        about = f"ViT-{job.preset.capitalize()}, patch {job.patch} where not varied, batch {job.batch}"
+        about = (
+            f"ViT-{job.preset.capitalize()}, patch {job.patch} where not varied, batch {job.batch}"
+        )
         save_figure(scaling_figure(report, "How the time of a training step grows", about), plot)
         print(f"\nplot: {plot}")
     return report

@@ -29,12 +29,21 @@ checkpoint, out = sys.argv[1:]
 encoder = load_model(checkpoint, part="encoder")
 set_kernel(encoder, "flash")  # exports as one operation
 program = EncoderWithHead(encoder).eval()
-images = torch.randn(2, encoder.config.channels, *encoder.config.image_size)  # a batch of 1 would be taken as fixed
-names = {"input_names": ["images"], "output_names": ["tokens", "pooled"], "dynamic_shapes": ({0: "batch"},)}
+images = torch.randn(
+    2, encoder.config.channels, *encoder.config.image_size
+)  # a batch of 1 would be taken as fixed
+names = {
+    "input_names": ["images"],
+    "output_names": ["tokens", "pooled"],
+    "dynamic_shapes": ({0: "batch"},),
+}
 torch.onnx.export(program, (images,), out, dynamo=True, external_data=False, verbose=False, **names)
 
 images = torch.randn(3, *images.shape[1:])
 outputs = onnxruntime.InferenceSession(out).run(None, {"images": images.numpy()})
 with torch.no_grad():
-    difference = max(abs(theirs - ours.numpy()).max() for theirs, ours in zip(outputs, program(images), strict=True))
+    difference = max(
+        abs(theirs - ours.numpy()).max()
+        for theirs, ours in zip(outputs, program(images), strict=True)
+    )
 print(f"{out}: differs from the model by at most {difference:.1e}")

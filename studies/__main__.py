@@ -12,8 +12,8 @@ from typing import NoReturn
 from studies import OF_TRAININGS, STUDIES, StudyConfig
 from vit.cli.options import require_folder
 from vit.cli.startup import start
-from vit.config import OBJECTIVES, Config, ConfigError
-from vit.errors import one_line
+from vit.config import OBJECTIVES, Config
+from vit.errors import ConfigError, one_line
 from vit.settings import build_config, read_words
 
 PROGRAM = "python -m studies"
@@ -42,7 +42,9 @@ def whole_number(text: str) -> int:
 def study_parser() -> argparse.ArgumentParser:
     """Return the parser of the options that follow a study's name."""
     usage = f"{PROGRAM} NAME [options]; NAME is all, or one of {', '.join(STUDIES)}"
-    parser = Parser(prog=PROGRAM, usage=usage, description=WHAT, epilog=SETTINGS, allow_abbrev=False)
+    parser = Parser(
+        prog=PROGRAM, usage=usage, description=WHAT, epilog=SETTINGS, allow_abbrev=False
+    )
     add = parser.add_argument
     add(
         "--out",
@@ -51,11 +53,29 @@ def study_parser() -> argparse.ArgumentParser:
         help="a subfolder for each study's results, one for the models",
     )
     add(
-        "--quick", action="store_true", help="small models on Scenes with one seed: a preview in two minutes, no answer"
+        "--quick",
+        action="store_true",
+        help="small models on Scenes with one seed: a preview in two minutes, no answer",
     )
-    add("--seeds", nargs="+", type=whole_number, metavar="N", help="a model is trained for each; 0 1 2, with --quick 0")
-    add("--images", type=whole_number, metavar="N", help="test images to look at; 1000, with --quick 200")
-    add("--checkpoint", default="", metavar="MODEL", help="look at this model instead of training some")
+    add(
+        "--seeds",
+        nargs="+",
+        type=whole_number,
+        metavar="N",
+        help="a model is trained for each; 0 1 2, with --quick 0",
+    )
+    add(
+        "--images",
+        type=whole_number,
+        metavar="N",
+        help="test images to look at; 1000, with --quick 200",
+    )
+    add(
+        "--checkpoint",
+        default="",
+        metavar="MODEL",
+        help="look at this model instead of training some",
+    )
     return parser
 
 
@@ -73,13 +93,17 @@ def run(argv: Sequence[str]) -> int:
         words = [name]
     options, settings = study_parser().parse_known_args(words)
     if name not in ("all", *STUDIES):
-        raise ConfigError(f"{one_line(name)!r} is not a study; name one first: all, {', '.join(STUDIES)}")
+        raise ConfigError(
+            f"{one_line(name)!r} is not a study; name one first: all, {', '.join(STUDIES)}"
+        )
     names = [name]
     if name == "all":
         names = list(STUDIES)
     if name == "all" and options.checkpoint:
         names = [study for study in STUDIES if study not in OF_TRAININGS]
-        print(f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}")
+        print(
+            f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}"
+        )
     require_folder(Path(options.out))
     configs = {study: study_settings(study, options, settings) for study in names}
 
@@ -97,7 +121,9 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def study_settings(name: str, options: argparse.Namespace, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
+def study_settings(
+    name: str, options: argparse.Namespace, settings: Sequence[str] = ()
+) -> tuple[Config, StudyConfig]:
     """Return the settings of a study's trainings, and what it looks at.
 
     Args:
@@ -117,9 +143,13 @@ def study_settings(name: str, options: argparse.Namespace, settings: Sequence[st
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:
-        raise ConfigError("model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out")
+        raise ConfigError(
+            "model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out"
+        )
     if config.model.init:
-        raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
+        raise ConfigError(
+            "model.init: studies compare with their random initial weights; leave it out"
+        )
 
     # What is looked at
     seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
@@ -150,7 +180,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return start(PROGRAM, lambda: run(words))
     except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped; the same command goes on from the last saved state", file=sys.stderr)
+        print(
+            f"{PROGRAM}: stopped; the same command goes on from the last saved state",
+            file=sys.stderr,
+        )
         return 130
 
 

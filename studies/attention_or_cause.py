@@ -36,13 +36,14 @@ from studies.tables import Results, Seeds, StudyError, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
 from vit.encoder import eval_mode
+from vit.errors import AttentionError
 from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps
-from vit.interpret.layers import AttentionError, intercept_attention
+from vit.interpret.layers import intercept_attention
 from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation, relevance
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, mask_from_noise, num_keep
@@ -114,16 +115,28 @@ def study(experiment: Experiment) -> Results:
     both = trained_and_random(models, lambda one, model: weigh(one, model, images))
     heads, untrained = both.values()  # (seeds, heads, 5)
     encoder = models[0].model.encoder
-    first = sum(encoder.attention(layer).num_heads for layer in range(len(encoder.blocks)))  # those of the encoder
-    groups = [torch.stack([head_correlations(one) for one in of]) for of in (heads, heads[:, :first], untrained)]
-    noise = " and ".join(f"{(count - 1) ** -0.5:.2f}" if count > 1 else "any" for count in (heads.shape[1], first))
+    first = sum(
+        encoder.attention(layer).num_heads for layer in range(len(encoder.blocks))
+    )  # those of the encoder
+    groups = [
+        torch.stack([head_correlations(one) for one in of])
+        for of in (heads, heads[:, :first], untrained)
+    ]
+    noise = " and ".join(
+        f"{(count - 1) ** -0.5:.2f}" if count > 1 else "any" for count in (heads.shape[1], first)
+    )
     heads_rows: list[tuple[str | Seeds, ...]] = []
     for column, name in enumerate(HEAD_MEASURES):
         heads_rows.append((name, *[seeds(group[:, column]) for group in groups]))
     heads_table = Table(
         "Rank correlation over heads with the growth of the loss when a head is silenced (standard deviation by chance, of"
         f" one seed: {noise})",
-        ("of a head's attention", f"all {heads.shape[1]} heads", "those of the encoder", "all, random weights"),
+        (
+            "of a head's attention",
+            f"all {heads.shape[1]} heads",
+            "those of the encoder",
+            "all, random weights",
+        ),
         heads_rows,
     )
 
@@ -131,7 +144,9 @@ def study(experiment: Experiment) -> Results:
     pictures = {
         "example": example_figure(models[0], asked[0], images),
         "patches": patches_figure(scores, data),
-        "heads": heads_figure({"encoder": heads[:, :first], "decoder": heads[:, first:]}, groups[0], data),
+        "heads": heads_figure(
+            {"encoder": heads[:, :first], "decoder": heads[:, first:]}, groups[0], data
+        ),
     }
     return Results([patches_table, heads_table], pictures)
 
@@ -148,7 +163,10 @@ class Effects(NamedTuple):
 
 @torch.no_grad()
 def removal_effects(
-    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
+    model: MaskedAutoencoder,
+    inputs: Tensor,
+    mask: Mask,
+    how: Literal["left out", "mean patch"] = "left out",
 ) -> Effects:
     """Take away each visible patch of images (B, C, H, W) in turn: hide it too, or replace it by the visible ones' mean."""
     embed, targets = model.encoder.patch_embed, model.targets(inputs)
@@ -162,7 +180,10 @@ def removal_effects(
                 found = model(inputs, hide_one_more(mask, number))
             else:
                 place = mask.ids_keep[:, number, None, None].expand_as(mean)
-                found = model(unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size), mask)
+                found = model(
+                    unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size),
+                    mask,
+                )
             changes.append((found - whole).square().mean(-1))
             errors.append((found - targets).square().mean(-1) - (whole - targets).square().mean(-1))
     return Effects(torch.stack(changes, -1), torch.stack(errors, -1))
@@ -175,7 +196,9 @@ def hide_one_more(mask: Mask, number: int) -> Mask:
     return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
 
 
-def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
+def attended_patches(
+    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor
+) -> dict[str, Tensor]:
     """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
 
     `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
@@ -183,7 +206,9 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
     # Attention of the decoder, and the rollout through decoder and encoder
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
     every = torch.arange(len(inputs), device=inputs.device)
-    visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)  # (B, J, K), as tokens of the decoder
+    visible = prefix + mask.ids_keep[:, None].expand(
+        -1, hidden.shape[1], -1
+    )  # (B, J, K), as tokens of the decoder
     at = (every[:, None, None], prefix + hidden[:, :, None], visible)  # of (B, N, N): (B, J, K)
     with eval_mode(model), torch.no_grad(), AttentionMaps(model) as maps:
         model(inputs, mask)
@@ -193,7 +218,9 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
     if len(layers) - depth > 1:  # with a single layer, these rank patches alike
         found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
         found["rollout, decoder"] = decoder[at]
-    seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
+    seen = torch.cat(
+        [torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1
+    )
     came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
     found["rollout, encoder and decoder"] = came[..., prefix:]
 
@@ -201,14 +228,20 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
     rests = []
     for patch in hidden.unbind(1):
         score = partial(_right_at, targets=model.targets(inputs), patch=patch)
-        rests.append(relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch])
+        rests.append(
+            relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch]
+        )
     found[GRADIENT] = torch.stack(rests, 1).gather(2, visible)
     return found
 
 
 def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
     """Return minus the squared error of one patch of each image: (B,)."""
-    return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
+    return (
+        -(filled - targets)
+        .square()
+        .mean(-1)[torch.arange(len(filled), device=filled.device), patch]
+    )
 
 
 def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
@@ -217,13 +250,21 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
     for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
         # J hidden patches of each image
         drawn = torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))
-        hidden = (mask.mask.cpu() * drawn).topk(min(PER_IMAGE, int(mask.mask[0].sum()))).indices.to(inputs.device)
+        hidden = (
+            (mask.mask.cpu() * drawn)
+            .topk(min(PER_IMAGE, int(mask.mask[0].sum())))
+            .indices.to(inputs.device)
+        )
         every = torch.arange(len(inputs), device=inputs.device)[:, None]
 
         # What each of K visible patches is to them: (B, J, K)
-        left_out, averaged = (removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch"))
+        left_out, averaged = (
+            removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch")
+        )
         visible = mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
-        distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[hidden[:, :, None], visible]
+        distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[
+            hidden[:, :, None], visible
+        ]
         batch = {
             "image": (number * BATCH + every).expand_as(hidden),
             "hidden": hidden,
@@ -237,7 +278,10 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
         for name, values in batch.items():
             found[name].append(values.flatten(0, 1).cpu())
     whole = {name: torch.cat(parts) for name, parts in found.items()}
-    own = {name: whole.pop(name) for name in ("image", "hidden", "visible", "left_out", "averaged", "error")}
+    own = {
+        name: whole.pop(name)
+        for name in ("image", "hidden", "visible", "left_out", "averaged", "error")
+    }
     return Asked(guesses=whole, **own)
 
 
@@ -280,7 +324,9 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
     def look(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         name, attention = layers[layer]
         if not isinstance(attention, MultiHeadSelfAttention):
-            raise AttentionError(f"{name} ({type(attention).__name__}) does not say what its heads write")
+            raise AttentionError(
+                f"{name} ({type(attention).__name__}) does not say what its heads write"
+            )
         mixed = weights @ values  # (B, h, N, d)
         written = mixed @ attention.W_O.unflatten(0, (weights.shape[1], -1))  # (B, h, N, D)
         found = (
@@ -303,7 +349,10 @@ def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
     shown = list(trained.masked(trained.inputs(images), BATCH))
 
     def loss() -> Tensor:
-        losses = [len(x) * masked_patch_loss(model(x, mask), model.targets(x), mask.mask) for x, mask in shown]
+        losses = [
+            len(x) * masked_patch_loss(model(x, mask), model.targets(x), mask.mask)
+            for x, mask in shown
+        ]
         return torch.stack(losses).sum() / sum(len(x) for x, _ in shown)
 
     lost = head_ablation(model, loss)  # (layers, most heads)
@@ -334,7 +383,9 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
     for number, one in enumerate(chosen):
         for panel, values in enumerate(panels.values()):
             maps[number, panel, asked.visible[one]] = ranks(values[one]) / (values.shape[1] - 1)
-    shown = to_float(trained.sample(images)[asked.image[chosen]], trained.config.model.image_size_2d)
+    shown = to_float(
+        trained.sample(images)[asked.image[chosen]], trained.config.model.image_size_2d
+    )
     about = (
         f"{trained.data.name}, {trained.name} · attention: last decoder layer, mean of heads; then how much"
         " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
@@ -375,10 +426,17 @@ def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> 
     panels = [
         Panel(
             f"{name}: r = {mean:+.2f}".replace("-", "−"),
-            {group: (of[..., i].flatten().numpy(), of[..., -1].flatten().numpy()) for group, of in groups.items()},
+            {
+                group: (of[..., i].flatten().numpy(), of[..., -1].flatten().numpy())
+                for group, of in groups.items()
+            },
             unit,
         )
-        for i, (name, unit, mean) in enumerate(zip(HEAD_MEASURES, units, correlations.mean(0).tolist(), strict=True))
+        for i, (name, unit, mean) in enumerate(
+            zip(HEAD_MEASURES, units, correlations.mean(0).tolist(), strict=True)
+        )
     ]
     about = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
-    return scatter_figure(panels, "growth of the loss without it (log)", "Which heads matter?", about)
+    return scatter_figure(
+        panels, "growth of the loss without it (log)", "Which heads matter?", about
+    )

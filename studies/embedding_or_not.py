@@ -37,7 +37,9 @@ def study(experiment: Experiment) -> Results:
     head = width // encoder.attention(0).num_heads
     rank = min(width - 1, values)  # the norm before a layer removes one direction, the mean
     chance = float(chance_angles(head, rank, width - 1).mean())
-    found = trained_and_random(models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES]))
+    found = trained_and_random(
+        models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES])
+    )
     after, before = found["trained"], found["random weights"]  # (seeds, matrices, layers)
 
     gives = ("what it asks for", "what it is found by", "what it hands over")
@@ -46,7 +48,13 @@ def study(experiment: Experiment) -> Results:
         "What they are",
         ("matrix", "shape", "how many", "it reads", "it gives"),
         [
-            ("W_E, the embedding", f"{values} x {width}", 1, "the pixels of a patch", "the patch's first vector"),
+            (
+                "W_E, the embedding",
+                f"{values} x {width}",
+                1,
+                "the pixels of a patch",
+                "the patch's first vector",
+            ),
             *(
                 (name, f"{width} x {width}", len(encoder.blocks), vector, what)
                 for name, what in zip(MATRICES, gives, strict=True)
@@ -55,9 +63,21 @@ def study(experiment: Experiment) -> Results:
     )
     angles = Table(
         f"Mean angle in degrees between the space that W_E writes ({rank} of {width} dimensions) and a head's ({head})",
-        ("matrix", "first layer, at the start", "first layer, trained", "all layers, trained", "two random spaces"),
+        (
+            "matrix",
+            "first layer, at the start",
+            "first layer, trained",
+            "all layers, trained",
+            "two random spaces",
+        ),
         [
-            (name, seeds(before[:, i, 0]), seeds(after[:, i, 0]), seeds(after[:, i]), f"{chance:.1f}")
+            (
+                name,
+                seeds(before[:, i, 0]),
+                seeds(after[:, i, 0]),
+                seeds(after[:, i]),
+                f"{chance:.1f}",
+            )
             for i, name in enumerate(MATRICES)
         ],
     )
@@ -76,7 +96,9 @@ def study(experiment: Experiment) -> Results:
         " are the same, 90 where they have nothing in common"
     )
     names = ["two random spaces", *MATRICES]
-    figure = arms_figure(names, panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
+    figure = arms_figure(
+        names, panels, "Do W_Q, W_K and W_V read what the embedding writes?", about
+    )
     return Results([shapes, angles], {"angles": figure})
 
 
@@ -86,7 +108,9 @@ def reading(encoder: VisionTransformer, name: str) -> Tensor:
     found = []
     for block in encoder.blocks:
         assert isinstance(block, Block)
-        matrix = _centred((getattr(block.attn, name).detach() * block.norm1.weight.detach()[:, None]).T)  # (D, D)
+        matrix = _centred(
+            (getattr(block.attn, name).detach() * block.norm1.weight.detach()[:, None]).T
+        )  # (D, D)
         heads = matrix.unflatten(0, (block.attn.num_heads, -1))  # (h, d, D)
         found.append(torch.stack([principal_angles(written, head).mean() for head in heads]).mean())
     return torch.stack(found).float()
@@ -102,7 +126,9 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
 
     There are as many as the smaller space has dimensions (Björck and Golub 1973).
     """
-    angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
+    angles = subspace_angles(
+        *(rows.cpu().double().numpy().T for rows in (a, b))
+    )  # the largest first
     return torch.from_numpy(np.degrees(angles[::-1]))
 
 
@@ -110,7 +136,9 @@ def chance_angles(m: int, n: int, dim: int) -> Tensor:
     """Return the mean principal angles between random subspaces of m and n out of `dim` dimensions: (min(m, n),)."""
     generator = torch.Generator().manual_seed(0)
     found = [
-        principal_angles(*(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n)))
+        principal_angles(
+            *(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n))
+        )
         for _ in range(20)
     ]
     return torch.stack(found).mean(0)

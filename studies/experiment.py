@@ -61,7 +61,9 @@ class Arm:
         changes = {"model.freeze": [*config.model.freeze, *self.freeze]} | dict(self.settings)
         for key, value in changes.items():
             section, name = key.split(".")
-            config = replace(config, **{section: replace(getattr(config, section), **{name: value})})
+            config = replace(
+                config, **{section: replace(getattr(config, section), **{name: value})}
+            )
         return config
 
 
@@ -95,7 +97,9 @@ ARMS = {
     "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
     "positions learned": Arm(settings=LEARNED_TABLE),
     "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
-    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, partial(without_positions, decoder=True)),
+    "no positions at all": Arm(
+        ("encoder.pos_embed",), LEARNED_TABLE, partial(without_positions, decoder=True)
+    ),
     "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
     "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
 }
@@ -103,7 +107,11 @@ ARMS = {
 
 # --- a model, before and after its training ---------------------------------------------------------------------------------
 
-SCORES = {"loss": "loss over hidden patches", "knn": "20 nearest neighbours", "linear": "linear probe"}
+SCORES = {
+    "loss": "loss over hidden patches",
+    "knn": "20 nearest neighbours",
+    "linear": "linear probe",
+}
 """A model's figures on all test images: the loss under the fixed mask, and accuracies of its features."""
 
 
@@ -154,15 +162,26 @@ class Trained:
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
         """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
         if self.model.decoder is None:
-            raise StudyError(f"--checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches")
-        kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
+            raise StudyError(
+                f"--checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches"
+            )
+        kind, ratio, grid_size = (
+            self.config.mask.kind,
+            self.config.mask.ratio,
+            self.config.model.grid_size,
+        )
         for number, batch in enumerate(inputs.split(size)):
-            yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
+            yield (
+                batch,
+                fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device),
+            )
 
     def reconstruction(self) -> dict[str, float]:
         """Return the trained model's loss on all test images, with its baselines."""
         mask, images = self.config.mask, self.data.test.images
-        return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
+        return score_reconstruction(
+            self.model, images, self.prepare, mask.kind, mask.ratio, self.compute
+        )
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -185,7 +204,9 @@ class Trained:
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
-            figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
+            figures = evaluate(
+                model, self.data, methods, self.prepare, self.compute, options
+            ).figures
             accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
             write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
         return read_mapping(kept, StudyError)
@@ -194,7 +215,9 @@ class Trained:
         """Count the parameters that are neither fixed nor frozen."""
         model = deepcopy(self.initial)
         rows = freeze(model, self.config.model.freeze)
-        learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        learning = sum(
+            parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+        )
         return learning - sum(row.numel() for row in rows)
 
 
@@ -259,7 +282,9 @@ class Experiment:
         """The same settings with Scenes, where what every pixel shows is known."""
         if self.config.data.source == "scenes":
             return self.config
-        data = replace(self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
+        data = replace(
+            self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache
+        )
         return replace(self.config, data=data)
 
     def data(self, config: Config | None = None) -> Dataset:
@@ -269,14 +294,18 @@ class Experiment:
             self.used[config.data] = load_data(config.data, config.model.image_size_2d)
         if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
             on = ", ".join(self.measured_on.values())
-            raise StudyError(f"--out holds this study on other images ({on}); name another folder with --out")
+            raise StudyError(
+                f"--out holds this study on other images ({on}); name another folder with --out"
+            )
         return self.used[config.data]
 
     def require_labels(self) -> Dataset:
         """Return the images; refuse those without labels."""
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
-            raise StudyError(f"{data.name} has no labels to measure features by; take images of two classes or more")
+            raise StudyError(
+                f"{data.name} has no labels to measure features by; take images of two classes or more"
+            )
         return data
 
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
@@ -286,7 +315,10 @@ class Experiment:
         """
         if arm != USUAL and self.leaves_out(arm):
             return []
-        return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
+        return [
+            self._model(arm, ARMS[arm].config(config or self.config), seed)
+            for seed in self.study.seeds
+        ]
 
     def leaves_out(self, what: str) -> bool:
         """Return whether there is a checkpoint, and if so note that `what`, which takes another training, is left out."""
@@ -298,7 +330,10 @@ class Experiment:
         config = replace(config, train=replace(config.train, seed=seed))
         data, compute = self.data(config), choose_compute(config.run, "fp32")
         if self.checkpoint is not None:
-            name, folder = "checkpoint", self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}"
+            name, folder = (
+                "checkpoint",
+                self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}",
+            )
             both = self.checkpoint, untrained(self.checkpoint, seed)
         else:
             name, folder = f"seed {seed}", self._trained(arm, config, data)
@@ -310,7 +345,9 @@ class Experiment:
         """Return the folder of a run, trained now or found by arm, settings, seed and data."""
         content = json.dumps([arm, config.deciding(), data.content_hash])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{digest}-seed{config.train.seed}"
+        folder = (
+            self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{digest}-seed{config.train.seed}"
+        )
         if not (folder / "learned.json").exists():
             self.tell(f"training: {arm}, seed {config.train.seed}, {data.name}")
             since = time.perf_counter()
@@ -322,10 +359,16 @@ class Experiment:
 
 def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
     """Return settings with the architecture of a model."""
-    found = {key: value for key, value in vars(model.encoder.config).items() if hasattr(settings, key)}
+    found = {
+        key: value for key, value in vars(model.encoder.config).items() if hasattr(settings, key)
+    }
     if model.decoder is not None:
         own = model.decoder.config
-        found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
+        found |= {
+            "decoder_dim": own.dim,
+            "decoder_depth": own.depth,
+            "decoder_heads": own.num_heads,
+        }
     return replace(settings, **found)
 
 
@@ -336,7 +379,9 @@ def untrained(model: Model, seed: int) -> Model:
     return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
 
 
-def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None) -> None:
+def _train(
+    config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None
+) -> None:
     """Train a model into `folder`, whose learned.json is written last."""
     # Changed initial weights are a checkpoint to start from
     initial, run_folder = folder / "initial", RunFolder(folder)
@@ -347,7 +392,9 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
             start(cast(MaskedAutoencoder, model))
             save_model(initial, model, normalize, data_content_hash=data.content_hash)
         config = replace(config, model=replace(config.model, init=str(initial)))
-    run_folder.begin(None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
+    run_folder.begin(
+        None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n"
+    )  # JSON is YAML too
 
     # The run, begun or continued
     state = find_state(run_folder.checkpoints, config, data)

@@ -24,7 +24,9 @@ from vit.figures.style import (
     titled_figure,
 )
 
-DIVERGING = "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
+DIVERGING = (
+    "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
+)
 
 
 @styled
@@ -48,17 +50,37 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
     high = 0.3 * len(names) + 0.75 + legend
     figure = titled_figure(width, high * -(-len(panels) // columns), title, subtitle)
     rows = np.arange(len(names))[::-1]
-    for axes, panel in zip(panel_axes(figure, len(panels), columns, sharey=True), panels, strict=True):
+    for axes, panel in zip(
+        panel_axes(figure, len(panels), columns, sharey=True), panels, strict=True
+    ):
         titled(axes, panel.title, each - 0.15)
         if len(panel.values[0]):
-            axes.axvline(float(np.mean(panel.values[0])), color=COLOURS.quiet, linewidth=0.9, alpha=0.7, zorder=1)
-        for (name, value), (line, _), colour in zip(panel.lines.items(), SERIES[1:], COLOURS.series[1:], strict=False):
+            axes.axvline(
+                float(np.mean(panel.values[0])),
+                color=COLOURS.quiet,
+                linewidth=0.9,
+                alpha=0.7,
+                zorder=1,
+            )
+        for (name, value), (line, _), colour in zip(
+            panel.lines.items(), SERIES[1:], COLOURS.series[1:], strict=False
+        ):
             axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
         for row, values in zip(rows, panel.values, strict=True):
             if len(values):
-                mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+                mean, spread = (
+                    float(np.mean(values)),
+                    float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+                )
                 reach = [mean - spread, mean + spread]
-                axes.plot(reach, [row, row], color=COLOURS.series[0], linewidth=3, alpha=0.4, solid_capstyle="butt")
+                axes.plot(
+                    reach,
+                    [row, row],
+                    color=COLOURS.series[0],
+                    linewidth=3,
+                    alpha=0.4,
+                    solid_capstyle="butt",
+                )
                 axes.plot([mean], [row], "o", color=COLOURS.series[0], markersize=5)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_yticks(rows, list(names))
@@ -95,11 +117,15 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
     width = max(2.6 * columns + 0.6, 6.2)
     figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
     every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
-    even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # linear up to here
+    even = 10.0 ** np.ceil(
+        np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12))
+    )  # linear up to here
     grid = panel_axes(figure, len(panels), columns, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, (width - 0.87) / columns - 0.3)
-        for (name, (x, y)), (_, mark), colour in zip(panel.values.items(), SERIES, COLOURS.series, strict=False):
+        for (name, (x, y)), (_, mark), colour in zip(
+            panel.values.items(), SERIES, COLOURS.series, strict=False
+        ):
             axes.plot(
                 x,
                 y,
@@ -118,7 +144,9 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
         axes.set_xlabel(panel.unit)
     for axes in grid[::columns]:
         axes.set_ylabel(up)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4)
+    figure.legend(
+        *grid[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4
+    )
     return figure
 
 
@@ -158,9 +186,20 @@ def relations_figure(
         axes.tick_params(length=0, pad=2, labelcolor=COLOURS.ink)
         axes.set_title(relation.title)
         for one, other in marked:
-            for x, y in ((named.index(one), named.index(other)), (named.index(other), named.index(one))):
+            for x, y in (
+                (named.index(one), named.index(other)),
+                (named.index(other), named.index(one)),
+            ):
                 axes.add_patch(
-                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=COLOURS.ink, linewidth=1.4, clip_on=False)
+                    Rectangle(
+                        (x - 0.5, y - 0.5),
+                        1,
+                        1,
+                        fill=False,
+                        edgecolor=COLOURS.ink,
+                        linewidth=1.4,
+                        clip_on=False,
+                    )
                 )
         bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
         bar.ax.tick_params(labelsize=7, length=2)
@@ -178,7 +217,9 @@ def seriated(values: np.ndarray) -> list[int]:
     groups = [[place] for place in range(len(values))]
     while len(groups) > 1:
         pairs = [(i, j) for i in range(len(groups)) for j in range(i)]
-        i, j = max(pairs, key=lambda pair: float(values[np.ix_(groups[pair[0]], groups[pair[1]])].mean()))
+        i, j = max(
+            pairs, key=lambda pair: float(values[np.ix_(groups[pair[0]], groups[pair[1]])].mean())
+        )
         one, other = groups.pop(i), groups.pop(j)
         ways = [(a, b) for a in (one, one[::-1]) for b in (other, other[::-1])]
         first, second = max(ways, key=lambda way: float(values[way[0][-1], way[1][0]]))
@@ -201,11 +242,20 @@ def pairs_figure(
         panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
         sides: a word for the left and for the right tile of a pair.
     """
-    most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
+    most = (
+        float(
+            np.quantile(
+                np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95
+            )
+        )
+        or 1.0
+    )
     tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
     pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
     x = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
-    width = x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
+    width = (
+        x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
+    )
     page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
     for row, name in enumerate(names):
         page.text(x - margin, 78 + row * row_height + tile / 2, name, 8.5, ha="right")

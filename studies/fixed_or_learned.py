@@ -55,7 +55,11 @@ def study(experiment: Experiment) -> Results:
     rows: list[tuple[str | Seeds, ...]] = []
     for arm, trained in models.items():
         found, numbers = scores[arm], f"{trained[0].numbers_that_learn():,}"
-        lost = ("", "") if found is whole else (found["loss"] - whole["loss"], found["linear"] - whole["linear"])
+        lost = (
+            ("", "")
+            if found is whole
+            else (found["loss"] - whole["loss"], found["linear"] - whole["linear"])
+        )
         rows.append((arm, numbers, *found.values(), *lost))
     nothing = "no model: mean of the visible patches, raw pixels"
     rows += [
@@ -75,7 +79,12 @@ def study(experiment: Experiment) -> Results:
         "linear": {"before training": untrained["linear"].mean},
     }
     panels = [
-        Panel(title, [found[key].values for found in scores.values()], lines=lines[key], share=key != "loss")
+        Panel(
+            title,
+            [found[key].values for found in scores.values()],
+            lines=lines[key],
+            share=key != "loss",
+        )
         for key, title in SCORES.items()
     ]
     title = "What is lost when a part does not learn, or is not there"

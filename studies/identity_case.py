@@ -43,8 +43,13 @@ def study(experiment: Experiment) -> Results:
     arms = {IDENTITY: plain, "learned matrices": learned}
     found: dict[str, Tensor] = {}  # (seeds, layers, measures)
     for name, models in arms.items():
-        both = trained_and_random(models, lambda one, model: by_layer(one, model.encoder, experiment.study.images))
-        found |= {f"{name}, before training": both["random weights"], f"{name}, trained": both["trained"]}
+        both = trained_and_random(
+            models, lambda one, model: by_layer(one, model.encoder, experiment.study.images)
+        )
+        found |= {
+            f"{name}, before training": both["random weights"],
+            f"{name}, trained": both["trained"],
+        }
     even = 1 / geometry_of(learned[0].model).num_tokens
 
     count = min(experiment.study.images, len(data.test))
@@ -74,21 +79,34 @@ def study(experiment: Experiment) -> Results:
         f"What it is worth: {experiment.config.train.epochs} epochs on {len(data.train):,} images",
         ("model", "numbers that learn", *SCORES.values()),
         [
-            *((name, f"{arms[name][0].numbers_that_learn():,}", *of.values()) for name, of in scores.items()),
+            *(
+                (name, f"{arms[name][0].numbers_that_learn():,}", *of.values())
+                for name, of in scores.items()
+            ),
             ("difference, in points where in percent", "", *lost),
         ],
     )
 
-    series = [{name: of[..., measure].numpy() for name, of in found.items()} for measure in range(3)]
+    series = [
+        {name: of[..., measure].numpy() for name, of in found.items()} for measure in range(3)
+    ]
     panels = [
-        Panel("what a patch gives itself", series[OWN_SHARE], "of its attention", {"even": even}, share=True),
+        Panel(
+            "what a patch gives itself",
+            series[OWN_SHARE],
+            "of its attention",
+            {"even": even},
+            share=True,
+        ),
         Panel("do logits follow the cosine of tokens?", series[CORRELATION], "correlation"),
         Panel("is a logit the same both ways?", series[SYMMETRY], "symmetry"),
     ]
     about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
     pictures = {
         "maps": maps_figure(plain[0], learned[0]),
-        "layers": layers_figure(panels, "Attention without the three matrices, and with them", about),
+        "layers": layers_figure(
+            panels, "Attention without the three matrices, and with them", about
+        ),
     }
     return Results([attention, price], pictures)
 
@@ -127,7 +145,9 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
         with AttentionMaps(model.encoder) as found, torch.no_grad():
             model.encoder(plain.prepare(chosen))
         layers = [found.to_grid(layer, asks) for layer in found.layers]
-        maps.append(torch.stack([one.maps.mean(1) for one in layers], dim=1))  # (2, layers, rows, columns)
+        maps.append(
+            torch.stack([one.maps.mean(1) for one in layers], dim=1)
+        )  # (2, layers, rows, columns)
         masses.append(torch.stack([one.prefix_mass.mean(1) for one in layers], dim=1))
     return attention_figure(
         images.repeat_interleave(len(rows), 0),
@@ -148,4 +168,7 @@ def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]
     top, left = ((size - 1) // 4 for size in grid_size)
     inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]
     columns = inner.shape[2]
-    return [(top + place // columns, left + place % columns) for place in inner.flatten(1).argmax(1).tolist()]
+    return [
+        (top + place // columns, left + place % columns)
+        for place in inner.flatten(1).argmax(1).tolist()
+    ]

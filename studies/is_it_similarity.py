@@ -47,9 +47,21 @@ from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 
-LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of the tokens, nearness held constant")
-FORMS = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
-MEETINGS = (*(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")), "biases")
+LIKENESS = (
+    "likeness of the tokens",
+    "likeness of their pixels",
+    "likeness of the tokens, nearness held constant",
+)
+FORMS = (
+    "symmetric",
+    "positive, of the symmetric part",
+    "symmetric, weighted",
+    "positive, weighted",
+)
+MEETINGS = (
+    *(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")),
+    "biases",
+)
 KEYS = ("its place", "its own patch", "what it took in from others")  # the key's
 CLEAR = 3.0  # standard errors over images from which a head's preference counts
 BATCH = 32  # images at a time
@@ -61,12 +73,22 @@ def study(experiment: Experiment) -> Results:
     for one in models:
         require_logits(one.model.encoder)
     found = {
-        "forms": trained_and_random(models, lambda one, model: form_shares(model.encoder, covariance_root(one))),
-        "liking": trained_and_random(models, lambda one, model: preferences(one, model.encoder, images)),
-        "first": trained_and_random(models, lambda one, model: first_layer_shares(one, model.encoder, images)),
-        "keys": trained_and_random(models, lambda one, model: key_shares(one, model.encoder, images)),
+        "forms": trained_and_random(
+            models, lambda one, model: form_shares(model.encoder, covariance_root(one))
+        ),
+        "liking": trained_and_random(
+            models, lambda one, model: preferences(one, model.encoder, images)
+        ),
+        "first": trained_and_random(
+            models, lambda one, model: first_layer_shares(one, model.encoder, images)
+        ),
+        "keys": trained_and_random(
+            models, lambda one, model: key_shares(one, model.encoder, images)
+        ),
     }
-    plain = torch.stack([preferences(one, one.model.encoder, images, identity=True) for one in models])
+    plain = torch.stack(
+        [preferences(one, one.model.encoder, images, identity=True) for one in models]
+    )
     liking = found["liking"] | {"q = k = x": plain}
     data = models[0].data.name
     pictures = {
@@ -84,7 +106,9 @@ def require_logits(encoder: VisionTransformer) -> None:
     """Refuse a model with a head whose logits are of no pair of patches, as under uniform attention."""
     for number, block in enumerate(encoder.blocks):
         assert isinstance(block, Block)
-        heads = torch.stack([block.attn.W_Q, block.attn.W_K]).unflatten(-1, (block.attn.num_heads, -1))  # (2, D, h, d)
+        heads = torch.stack([block.attn.W_Q, block.attn.W_K]).unflatten(
+            -1, (block.attn.num_heads, -1)
+        )  # (2, D, h, d)
         if not heads.any(-1).any(1).all():
             raise StudyError(
                 f"in layer {number}, W_Q or W_K of a head is zero: its logits compare nothing; take another model"
@@ -127,10 +151,14 @@ def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
     """Return how far the first layer's forms on pixels are from a similarity: (h, 4), in the order of `FORMS`."""
     forms = pixel_forms(encoder).cpu().double()
     weighted = root @ forms @ root
-    return torch.stack([of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1)
+    return torch.stack(
+        [of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1
+    )
 
 
-def preferences(trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False) -> Tensor:
+def preferences(
+    trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False
+) -> Tensor:
     """Return how far heads prefer keys that are like the query: (images, layers, h, 3), over a quarter of the images.
 
     In the order of `LIKENESS`: a patch's logits are correlated over all other patches with the cosine of the two tokens as they
@@ -165,7 +193,10 @@ def leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tables(
-    forms: dict[str, Tensor], liking: dict[str, Tensor], first: dict[str, Tensor], keys: dict[str, Tensor]
+    forms: dict[str, Tensor],
+    liking: dict[str, Tensor],
+    first: dict[str, Tensor],
+    keys: dict[str, Tensor],
 ) -> list[Table]:
     """Return shares and correlations, trained and with random weights."""
 
@@ -182,7 +213,10 @@ def tables(
         Table(
             "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean over heads)",
             ("share", *forms, "a similarity"),
-            [(name, *(share(of[..., i]) for of in forms.values()), "100%") for i, name in enumerate(FORMS)],
+            [
+                (name, *(share(of[..., i]) for of in forms.values()), "100%")
+                for i, name in enumerate(FORMS)
+            ],
         ),
         Table(
             "Heads that prefer keys like or unlike the query: the correlation over keys of logit and cosine of the two tokens"
@@ -195,20 +229,29 @@ def tables(
                 "q = k = x",
             ),
             [
-                *((f"layer {layer}", *preferred(slice(layer, layer + 1))) for layer in range(depth)),
+                *(
+                    (f"layer {layer}", *preferred(slice(layer, layer + 1)))
+                    for layer in range(depth)
+                ),
                 ("all", *preferred(slice(None))),
             ],
         ),
         Table(
             "First layer: share of the variance of a query's logits over keys (exact split, mean over heads)",
             ("what meets what", *first),
-            [(name, *(share(of[..., i]) for of in first.values())) for i, name in enumerate(MEETINGS)],
+            [
+                (name, *(share(of[..., i]) for of in first.values()))
+                for i, name in enumerate(MEETINGS)
+            ],
         ),
         Table(
             "What tells the keys of a query apart: share of the variance of its logits over keys (mean over heads)",
             ("", *(f"{key}, {of}" for of in ("trained", "random") for key in KEYS)),
             [
-                (f"layer {layer}", *(share(of[:, layer, :, i]) for of in keys.values() for i in range(len(KEYS))))
+                (
+                    f"layer {layer}",
+                    *(share(of[:, layer, :, i]) for of in keys.values() for i in range(len(KEYS))),
+                )
                 for layer in range(depth)
             ],
         ),
@@ -224,7 +267,10 @@ def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
         Panel(
             f"logit and {name}",
             # (seeds, images, layers, h, 3) -> (seeds x heads, layers)
-            {model: of.mean(1)[..., i].transpose(1, 2).flatten(0, 1).numpy() for model, of in liking.items()},
+            {
+                model: of.mean(1)[..., i].transpose(1, 2).flatten(0, 1).numpy()
+                for model, of in liking.items()
+            },
             "correlation over keys",
             {"neither like nor unlike": 0.0},
             limits=(-1, 1),
@@ -238,9 +284,15 @@ def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
 def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], data: str) -> Figure:
     """Draw what logits are made of, in the first layer exactly, and in each layer; means over heads and seeds."""
     heads = {name: of.mean((0, 1)).tolist() for name, of in first.items()}
-    layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(keys["trained"].mean((0, 2)))}
+    layers = {
+        f"layer {layer}": shares.tolist()
+        for layer, shares in enumerate(keys["trained"].mean((0, 2)))
+    }
     start = keys["random weights"].mean((0, 2))  # (layers, 3)
-    layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
+    layers |= {
+        f"random weights, layer {layer}": start[layer].tolist()
+        for layer in sorted({0, len(start) - 1})
+    }
     panels = [
         Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
         for title, parts, rows in (
@@ -248,7 +300,9 @@ def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], data: str) -
             ("what of a key tells it from others", KEYS, layers),
         )
     ]
-    about = f"{data} · shares of the variance of a query's logits over keys, mean over heads and seeds"
+    about = (
+        f"{data} · shares of the variance of a query's logits over keys, mean over heads and seeds"
+    )
     return shares_figure(panels, "What are logits made of?", about)
 
 
@@ -261,11 +315,20 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
         rows, notes = [], []
         for form in root @ pixel_forms(model.encoder).cpu().double()[:4] @ root:
             asked, found, shares = leading_pairs(form, 4)
-            tiles = F.normalize(torch.stack([asked @ root, found @ root], 1), dim=-1)  # (4, 2, P), patches, not filters
-            rows.append(unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1)).unflatten(0, (-1, 2)))
+            tiles = F.normalize(
+                torch.stack([asked @ root, found @ root], 1), dim=-1
+            )  # (4, 2, P), patches, not filters
+            rows.append(
+                unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1)).unflatten(
+                    0, (-1, 2)
+                )
+            )
             alike = (tiles[:, 0] * tiles[:, 1]).sum(-1)
             notes.append(
-                [f"{share:.0%} · {cosine:+.2f}".replace("-", "−") for share, cosine in zip(shares, alike, strict=True)]
+                [
+                    f"{share:.0%} · {cosine:+.2f}".replace("-", "−")
+                    for share, cosine in zip(shares, alike, strict=True)
+                ]
             )
         panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
     about = (
@@ -274,4 +337,6 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
         " how alike the tiles are, from −1 to +1"
     )
     names = [f"head {head}" for head in range(len(panels["trained"][0]))]
-    return pairs_figure(names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about)
+    return pairs_figure(
+        names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about
+    )

@@ -53,7 +53,9 @@ def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0)
 
 def together_in_images(labels: Tensor, count: int) -> Tensor:
     """Return the `information` (K, K) of being in one image, by labels (n, L); -1 is none."""
-    there = torch.stack([(labels == label).any(1) for label in range(count)], dim=1).double()  # (n, K)
+    there = torch.stack(
+        [(labels == label).any(1) for label in range(count)], dim=1
+    ).double()  # (n, K)
     images = there.sum(0)
     return information(there.T @ there, images[:, None] * images / len(labels))
 
@@ -64,7 +66,11 @@ def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tens
     pairs = [(grid[:, 1:], grid[:, :-1]), (grid[:, :, 1:], grid[:, :, :-1])]
     one, other = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     known = (one >= 0) & (other >= 0)
-    met = torch.bincount(one[known] * count + other[known], minlength=count**2).view(count, count).double()
+    met = (
+        torch.bincount(one[known] * count + other[known], minlength=count**2)
+        .view(count, count)
+        .double()
+    )
     met = met + met.T
     ends = met.sum(0)
     return information(met, ends[:, None] * ends / met.sum().clamp(min=1))
@@ -120,7 +126,9 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
     batches (S, B, L, D) are of all images in order; labels are (n, L), -1 for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
-    groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
+    groups = torch.where(
+        labels < 0, 2 * count, labels + count * half
+    )  # (n, L), the last for patches of no group
     sums, places, done = [], [], 0
     for tokens in batches:
         into = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
@@ -129,7 +137,9 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
         places.append(tokens.sum(1).cpu().double())
         done += tokens.shape[1]
     typical = torch.stack(places).sum(0) / done  # (S, L, D)
-    lie = torch.stack([torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1).double()
+    lie = torch.stack(
+        [torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1
+    ).double()
     beyond = torch.stack(sums).sum(0) - lie @ typical  # (S, 2 K, D)
     return (beyond / lie.sum(1)[:, None]).unflatten(1, (2, count))
 
@@ -176,13 +186,18 @@ class Kinds:
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
         """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see `group_cosines`."""
         images, alone = self.views[view]
-        tokens = (residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH))
+        tokens = (
+            residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH)
+        )
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
     def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
         """Return what each kind asks of each in every layer: (layers, K, K), query by key, see `group_logits`."""
         images, alone = self.views[view]
-        tokens = (queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1) for part in images.split(BATCH))
+        tokens = (
+            queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1)
+            for part in images.split(BATCH)
+        )
         means = group_means(tokens, self.labels, len(self.names)).unflatten(0, (2, -1))
         return group_logits(means, encoder.config.num_heads)
 
@@ -194,12 +209,16 @@ class Kinds:
         """
         size, count = trained.model.encoder.patch_embed.patch_size, len(self.names)
         batches = self.views[view][0].split(BATCH)
-        pixels = [patchify(trained.prepare(part), size)[None] for part in batches]  # (1, B, L, P) each
+        pixels = [
+            patchify(trained.prepare(part), size)[None] for part in batches
+        ]  # (1, B, L, P) each
         patches = group_means(pixels, self.labels, count)
         colours = patches[0].mean(0).unflatten(1, (-1, size[0] * size[1])).mean(2)  # (K, C)
         spread = group_means((part.std(-1, keepdim=True) for part in pixels), self.labels, count)
         contrasts = spread[0].mean(0)  # (K, 1)
-        places = torch.stack([(self.labels == kind).sum(0) for kind in range(count)]).double()  # (K, L)
+        places = torch.stack(
+            [(self.labels == kind).sum(0) for kind in range(count)]
+        ).double()  # (K, L)
         lie = F.normalize(places, dim=1)
         near = (-torch.cdist(values, values) for values in (colours, contrasts))
         return (group_cosines(patches)[0], *near, lie @ lie.T)
@@ -242,9 +261,15 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 
     A patch shown alone is cut out along its part: its other pixels have the mean colour of the training images.
     """
-    grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
+    grid, shown, counted = (
+        model.grid_size,
+        drawn_scenes("test", model, CLEAR),
+        drawn_scenes("train", model, 0),
+    )
     patches = shown.patches.view(-1, 1, *grid).float()
-    covers = F.interpolate(patches, shown.images.shape[-2:])  # (n, 1, H, W), the part of each pixel's patch
+    covers = F.interpolate(
+        patches, shown.images.shape[-2:]
+    )  # (n, 1, H, W), the part of each pixel's patch
     mean = torch.tensor(Normalization.of(data.train.images).mean)
     grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
@@ -266,12 +291,16 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
     normalize = Normalization.of(data.train.images)
 
     def patches(some: Tensor) -> Tensor:
-        return patchify(normalize(to_float(some, model.image_size_2d)), model.patch_size_2d)  # (B, L, P)
+        return patchify(
+            normalize(to_float(some, model.image_size_2d)), model.patch_size_2d
+        )  # (B, L, P)
 
     centres = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
 
     def nearest(some: Tensor) -> Tensor:
-        return torch.cat([torch.cdist(patches(part), centres).argmin(2) for part in some.split(BATCH)])
+        return torch.cat(
+            [torch.cdist(patches(part), centres).argmin(2) for part in some.split(BATCH)]
+        )
 
     names = tuple(str(number) for number in range(len(centres)))
     views = {WHOLE: (shown, False), ALONE: (shown, True)}
@@ -280,7 +309,9 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
 
 def _frequent(labels: Tensor, count: int) -> Tensor:
     """Return which kinds have `LEAST` patches in each half of the images: int64 (K,)."""
-    halves = [torch.bincount(half[half >= 0], minlength=count) for half in (labels[::2], labels[1::2])]
+    halves = [
+        torch.bincount(half[half >= 0], minlength=count) for half in (labels[::2], labels[1::2])
+    ]
     return (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
 
 

@@ -33,7 +33,9 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
     models = experiment.models()
-    found = torch.stack([table_errors(one, experiment.study.images) for one in models])  # (seeds, sizes, 3)
+    found = torch.stack(
+        [table_errors(one, experiment.study.images) for one in models]
+    )  # (seeds, sizes, 3)
     sizes = found[0, :, 0].int().tolist()  # the same for all: they begin with the same patches
     errors, losses = found[..., 1], found[..., 2]
     linear = seeds([masked_loss(one, one.inputs(experiment.study.images)) for one in models])
@@ -56,10 +58,20 @@ def study(experiment: Experiment) -> Results:
     )
     tables = Table(
         "A table of the most typical patches in the place of W_E",
-        ("rows", "relative error of the first vectors", "loss over hidden patches", "more than with W_E"),
+        (
+            "rows",
+            "relative error of the first vectors",
+            "loss over hidden patches",
+            "more than with W_E",
+        ),
         [
             *(
-                (size, seeds(errors[:, i], share=True), seeds(losses[:, i]), seeds(losses[:, i]) - linear)
+                (
+                    size,
+                    seeds(errors[:, i], share=True),
+                    seeds(losses[:, i]),
+                    seeds(losses[:, i]) - linear,
+                )
                 for i, size in enumerate(sizes)
             ),
             ("W_E, no table", seeds([0.0] * len(models), share=True), linear, ""),
@@ -68,12 +80,21 @@ def study(experiment: Experiment) -> Results:
 
     shown = len(models[0].sample(experiment.study.images))
     panels = [
-        Panel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
+        Panel(
+            "first vectors: error of the table",
+            {"table": errors.numpy()},
+            "of their length",
+            share=True,
+        ),
         Panel("hidden patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
     ]
-    about = f"{models[0].data.name}, {shown:,} test images · line: mean over seeds, band: their range"
+    about = (
+        f"{models[0].data.name}, {shown:,} test images · line: mean over seeds, band: their range"
+    )
     places = [f"{size:,}" for size in sizes]
-    figure = layers_figure(panels, "A patch embedding as a table", about, places, "rows of the table")
+    figure = layers_figure(
+        panels, "A patch embedding as a table", about, places, "rows of the table"
+    )
     return Results([proofs, tables], {"table": figure})
 
 
@@ -90,7 +111,9 @@ def convolution_difference(trained: Trained) -> float:
     """Return the largest difference between patches times W_E and the convolution that strides by a patch."""
     inputs, embed = trained.inputs(16), trained.model.encoder.patch_embed
     strided = F.conv2d(inputs, embed.proj.weight, embed.proj.bias, stride=embed.patch_size)
-    return float((strided.flatten(2).transpose(1, 2) - embed(patchify(inputs, embed.patch_size))).abs().max())
+    return float(
+        (strided.flatten(2).transpose(1, 2) - embed(patchify(inputs, embed.patch_size))).abs().max()
+    )
 
 
 @torch.no_grad()
@@ -107,7 +130,9 @@ def table_errors(trained: Trained, images: int) -> Tensor:
     for size in SIZES:
         centres = clusters(known, size, rounds=10)
         typical = centres[torch.cdist(patches.flatten(0, 1), centres).argmin(1)].view_as(patches)
-        error = (embed(typical) - meant).square().sum((1, 2)).sqrt() / meant.square().sum((1, 2)).sqrt()
+        error = (embed(typical) - meant).square().sum((1, 2)).sqrt() / meant.square().sum(
+            (1, 2)
+        ).sqrt()
         loss = masked_loss(trained, inputs, unpatchify(typical, embed.patch_size, embed.grid_size))
         found.append((len(centres), float(error.mean()), loss))
         if len(centres) < size:
@@ -120,6 +145,8 @@ def masked_loss(trained: Trained, inputs: Tensor, shown: Tensor | None = None) -
     """Return the loss over the hidden patches of images (B, C, H, W), if the model sees the images `shown` instead."""
     seen, total = (inputs if shown is None else shown).split(256), 0.0
     for part, (images, mask) in zip(seen, trained.masked(inputs, 256), strict=True):
-        loss = masked_patch_loss(trained.model(part, mask), trained.model.targets(images), mask.mask)
+        loss = masked_patch_loss(
+            trained.model(part, mask), trained.model.targets(images), mask.mask
+        )
         total += float(loss) * len(images)
     return total / len(inputs)

@@ -67,7 +67,9 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         versions[package] = version(package)
     used: list[dict[str, Any]] = []
     for data in experiment.used.values():
-        used.append({"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)})
+        used.append(
+            {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
+        )
     record: dict[str, Any] = {
         "question": STUDIES[name],
         "tables": [table.as_plain() for table in results.tables],

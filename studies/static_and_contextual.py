@@ -52,7 +52,9 @@ CONTEXT = slice(3, None)  # of TERMS, those that involve the image
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
-GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {"meadow, sea or air": slice(1, None)}
+GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {
+    "meadow, sea or air": slice(1, None)
+}
 """Slices of OTHERS."""
 CASES = 200  # most wheels to paste elsewhere
 
@@ -75,8 +77,12 @@ class Design(NamedTuple):
 class Cases:
     """n wheels in street images, and where else to put them and as many balls."""
 
-    scenes: dict[str, Tensor]  # uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air
-    givers: dict[str, tuple[Tensor, Tensor]]  # of wheels and balls: the images and places they are cut out of
+    scenes: dict[
+        str, Tensor
+    ]  # uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air
+    givers: dict[
+        str, tuple[Tensor, Tensor]
+    ]  # of wheels and balls: the images and places they are cut out of
     places: Tensor  # (n,) where they are put: the wheel's own place
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,12 +94,21 @@ class Cases:
     def distances(self, trained: Trained, encoder: VisionTransformer) -> Tensor:
         """Return 1 - cosine of a patch's tokens in the wheel's own image and another scene: (kinds, other scenes, S, n)."""
         images = torch.cat(list(self.scenes.values()))
-        sums = [residual_stream(encoder, trained.prepare(part)).sum(1) for part in images.split(BATCH)]
+        sums = [
+            residual_stream(encoder, trained.prepare(part)).sum(1) for part in images.split(BATCH)
+        ]
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
         found = []
         for kind in self.givers:
-            at = {scene: pasted_tokens(encoder, *self.pasted(trained, kind, scene)) - typical for scene in self.scenes}
-            found.append(torch.stack([1 - F.cosine_similarity(at[HOME], at[scene], dim=-1) for scene in OTHERS]))
+            at = {
+                scene: pasted_tokens(encoder, *self.pasted(trained, kind, scene)) - typical
+                for scene in self.scenes
+            }
+            found.append(
+                torch.stack(
+                    [1 - F.cosine_similarity(at[HOME], at[scene], dim=-1) for scene in OTHERS]
+                )
+            )
         return torch.stack(found).cpu()
 
 
@@ -109,7 +124,9 @@ def study(experiment: Experiment) -> Results:
     models, drawn = experiment.models(), experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
     # (seeds, S, terms) and (seeds, kinds, other scenes, S, n)
-    shares = trained_and_random(models, lambda one, model: token_shares(model.encoder, design_of(one)))
+    shares = trained_and_random(
+        models, lambda one, model: token_shares(model.encoder, design_of(one))
+    )
     moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
 
     design = design_of(models[0]).description
@@ -148,38 +165,60 @@ def study(experiment: Experiment) -> Results:
 def design_of(trained: Trained) -> Design:
     """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for all models."""
     embed, inputs = trained.model.encoder.patch_embed, trained.inputs(PATCHES + IMAGES)
-    givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
+    givers = (
+        torch.linspace(0, len(inputs) - 1, PATCHES).round().long()
+    )  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
     generator = make_generator(0, "design")  # the same for all models
     cut = torch.randint(embed.num_patches, (PATCHES,), generator=generator)
     patches = patchify(inputs[givers], embed.patch_size)[torch.arange(PATCHES), cut]  # (n, P)
-    return Design(patches, torch.randperm(embed.num_patches, generator=generator)[:PLACES], contexts)
+    return Design(
+        patches, torch.randperm(embed.num_patches, generator=generator)[:PLACES], contexts
+    )
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
     """Return the shares of a design's token variance, before the first block and after each: (S, terms), which sum to one."""
     levels = tuple(map(len, design))
     patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
-    tokens = pasted_tokens(encoder, design.contexts[context], design.patches[patch], design.places[place])
-    shares = [variance_shares(values, ("patch", "place", "image")) for values in tokens.unflatten(1, levels)]
-    return torch.tensor([[sum(share[term] for term in terms) for terms in TERMS.values()] for share in shares])
+    tokens = pasted_tokens(
+        encoder, design.contexts[context], design.patches[patch], design.places[place]
+    )
+    shares = [
+        variance_shares(values, ("patch", "place", "image"))
+        for values in tokens.unflatten(1, levels)
+    ]
+    return torch.tensor(
+        [[sum(share[term] for term in terms) for terms in TERMS.values()] for share in shares]
+    )
 
 
 def street_wheels(model: ModelConfig, count: int) -> Cases:
     """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to put them into."""
     images, labels, _, clear = drawn_scenes("test", model, CLEAR)
-    wheels, balls = ((clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL))  # rows: image, patch
+    wheels, balls = (
+        (clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL)
+    )  # rows: image, patch
     wheels = wheels[evenly_spaced(len(wheels), count)]
     balls = balls[torch.arange(len(wheels)) % len(balls)]
     shows = {}
     for scene in ("street", *ELSEWHERE):
         of = [label for label, name in enumerate(CLASS_NAMES) if SCENES_OF_CLASS[name] == (scene,)]
-        shows[scene] = torch.isin(labels, torch.tensor(of)).nonzero()[:, 0]  # images of classes found only there
+        shows[scene] = torch.isin(labels, torch.tensor(of)).nonzero()[
+            :, 0
+        ]  # images of classes found only there
     own, places = wheels.T
-    other = shows["street"][(torch.searchsorted(shows["street"], own.contiguous()) + 1) % len(shows["street"])]
+    other = shows["street"][
+        (torch.searchsorted(shows["street"], own.contiguous()) + 1) % len(shows["street"])
+    ]
     scenes = {HOME: images[own], STREET: images[other]}
-    scenes |= {scene: images[shows[scene][torch.arange(len(wheels)) % len(shows[scene])]] for scene in ELSEWHERE}
-    return Cases(scenes, {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}, places)
+    scenes |= {
+        scene: images[shows[scene][torch.arange(len(wheels)) % len(shows[scene])]]
+        for scene in ELSEWHERE
+    }
+    return Cases(
+        scenes, {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}, places
+    )
 
 
 def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -190,7 +229,9 @@ def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int
     return unpatchify(cut, patch_size, (height // p, width // q))
 
 
-def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor) -> Tensor:
+def pasted_tokens(
+    encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor
+) -> Tensor:
     """Return the tokens (S, B, D) of patches pasted into images; arguments as in `paste`, normalised."""
     found = []
     for part in torch.arange(len(inputs)).split(BATCH):
@@ -217,7 +258,9 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
     whole = (values - terms.pop(())).square().sum().clamp(min=torch.finfo(values.dtype).tiny)
     combined = values[..., 0].numel()
     return {
-        tuple(factors[axis] for axis in chosen): float(term.square().sum() * (combined / term[..., 0].numel()) / whole)
+        tuple(factors[axis] for axis in chosen): float(
+            term.square().sum() * (combined / term[..., 0].numel()) / whole
+        )
         for chosen, term in terms.items()
     }
 
@@ -231,7 +274,9 @@ def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
     for name, of in shares.items():
         places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
         rows = zip(places, of.mean(0).tolist(), strict=True)
-        panels.append(Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows}))
+        panels.append(
+            Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows})
+        )
     about = f"{about}: shares of their tokens' variance, mean over seeds"
     return shares_figure(panels, "What is a token made of?", about)
 
@@ -256,7 +301,10 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
         "Scenes · 1 - cosine of the token of a patch in the wheel's own street with that of the same patch, at the same place,"
         " in other images · line: mean over seeds, band: their range"
     )
-    title, axis = "How far does a token move when its surroundings change?", "blocks passed (0: the embedding)"
+    title, axis = (
+        "How far does a token move when its surroundings change?",
+        "blocks passed (0: the embedding)",
+    )
     return layers_figure(panels, title, about, axis=axis)
 
 
@@ -267,7 +315,10 @@ def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
     place = divmod(int(cases.places[number]), embed.grid_size[1])
     rows, words = [], []
     for kind, patch in enumerate((WHEEL, BALL)):
-        pasted = [paste(*cases.pasted(trained, patch, scene), embed.patch_size)[number] for scene in cases.scenes]
+        pasted = [
+            paste(*cases.pasted(trained, patch, scene), embed.patch_size)[number]
+            for scene in cases.scenes
+        ]
         rows.append(trained.normalize.invert(torch.stack(pasted)).clamp(0, 1).cpu())
         words.append(["", *(f"moves by {float(far):.2f}" for far in moved[kind, :, -1, number])])
     about = f"{trained.data.name}, a trained model · 1 - cosine of the token after the last block with that in the first image"

@@ -60,10 +60,14 @@ class Seeds:
             size = math.log10(spread or abs(mean) or 100)
             digits = min(max((1 if spread else 2) - math.floor(size), 0), 6)
         mean = round(mean, digits) + 0.0  # not -0.00
-        return f"{mean:.{digits}f}{unit}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
+        return f"{mean:.{digits}f}{unit}" + (
+            f" ± {spread:.{digits}f}" if spread is not None else ""
+        )
 
 
-def seeds(values: Tensor | Sequence[float], share: bool = False, digits: int | None = None) -> Seeds:
+def seeds(
+    values: Tensor | Sequence[float], share: bool = False, digits: int | None = None
+) -> Seeds:
     """Return `Seeds` of one number per seed, or of a tensor (seeds, ...), averaged over all else."""
     if isinstance(values, Tensor):
         values = (values.flatten(1).mean(1) if values.ndim > 1 else values).tolist()

@@ -33,7 +33,15 @@ from torch import Tensor
 from studies.analysis.correlation import association
 from studies.experiment import Experiment
 from studies.figures import arms_figure, relations_figure
-from studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, clusters_of_patches, parts_of_scenes, require_parts
+from studies.kinds import (
+    ALONE,
+    TOGETHER,
+    WHOLE,
+    Kinds,
+    clusters_of_patches,
+    parts_of_scenes,
+    require_parts,
+)
 from studies.tables import Results, Seeds, Table, seeds
 from vit.config import Config
 from vit.figures.measures import Panel, layers_figure
@@ -41,7 +49,11 @@ from vit.figures.style import Figure
 
 SHUFFLED = ("shuffled across images", "shuffled within images")
 ROAD, GRASS = "road", "grass"
-WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.scenes.LOOK_ALIKES
+WHEEL, BALL, BUOY = (
+    "wheel",
+    "ball",
+    "buoy",
+)  # the latter two are drawn by the wheel's code: vit.scenes.LOOK_ALIKES
 AXIS = "blocks passed (0: the static embedding)"
 CORRELATION, P, GAIN = range(3)  # of an `Association`
 
@@ -53,8 +65,12 @@ class Company:
     kinds: Kinds
     looks: dict[str, Tensor]  # (K, K) by view: how alike their pixels are
     cosines: dict[tuple[str, str], Tensor]  # (seeds, S, K, K) by arm and view
-    follows: dict[tuple[str, str, str], Tensor]  # (seeds, S, 3) by company, arm, view: the `Association` with cosines
-    asked: dict[tuple[str, str], Tensor]  # (seeds, layers, K, K) by arm and view: the logits, query by key
+    follows: dict[
+        tuple[str, str, str], Tensor
+    ]  # (seeds, S, 3) by company, arm, view: the `Association` with cosines
+    asked: dict[
+        tuple[str, str], Tensor
+    ]  # (seeds, layers, K, K) by arm and view: the logits, query by key
 
     def between(self, relation: Tensor, one: str, other: str) -> Tensor:
         """Return the relation (..., K, K) of two kinds: (...)."""
@@ -69,7 +85,9 @@ def study(experiment: Experiment) -> Results:
         require_parts(experiment, (WHEEL, BALL, BUOY, ROAD, GRASS))
         known.append((scenes, parts_of_scenes(scenes.model, experiment.data(scenes))))
     if scenes != config:
-        known.append((config, clusters_of_patches(config.model, experiment.data(), experiment.study.images)))
+        known.append(
+            (config, clusters_of_patches(config.model, experiment.data(), experiment.study.images))
+        )
     found = [measure(experiment, settings, kinds) for settings, kinds in known]
     tables = [company_table(one, met) for one in found for met in one.kinds.met]
     pictures = {"gain": gain_figure(found)}
@@ -83,7 +101,10 @@ def study(experiment: Experiment) -> Results:
 def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
     trained = experiment.models(config=config)
-    arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
+    arms = {
+        "trained": [one.model for one in trained],
+        "random weights": [one.initial for one in trained],
+    }
     for arm in SHUFFLED:
         shuffled = experiment.models(arm, config)
         if shuffled:
@@ -96,8 +117,12 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     for arm, models in arms.items():
         encoders = [model.encoder for model in models]
         for view in kinds.views:
-            cosines[arm, view] = torch.stack([kinds.cosines(trained[0], encoder, view) for encoder in encoders])
-            asked[arm, view] = torch.stack([kinds.logits(trained[0], encoder, view) for encoder in encoders])
+            cosines[arm, view] = torch.stack(
+                [kinds.cosines(trained[0], encoder, view) for encoder in encoders]
+            )
+            asked[arm, view] = torch.stack(
+                [kinds.logits(trained[0], encoder, view) for encoder in encoders]
+            )
 
     # Whether cosines follow company, stage by stage
     follows: dict[tuple[str, str, str], Tensor] = {}
@@ -121,8 +146,18 @@ def company_table(found: Company, met: str) -> Table:
     rows = []
     for arm, view in found.cosines:
         of = found.follows[met, arm, view]
-        rows.append((arm, view, *cells(of, CORRELATION), f"{float(of[:, -1, P].max()):.3f}", *cells(of, GAIN)))
-    correlations, gains = ([f"{measure}, {stage}" for stage in stages] for measure in ("correlation", "gain"))
+        rows.append(
+            (
+                arm,
+                view,
+                *cells(of, CORRELATION),
+                f"{float(of[:, -1, P].max()):.3f}",
+                *cells(of, GAIN),
+            )
+        )
+    correlations, gains = (
+        [f"{measure}, {stage}" for stage in stages] for measure in ("correlation", "gain")
+    )
     return Table(
         f"{found.kinds.data}, {len(found.kinds.names)} kinds: rank correlation of the cosine of two kinds of patches with how"
         f" often they are {met}, and by how much the cosine rises with one standard deviation of that; looks and places held"
@@ -134,7 +169,14 @@ def company_table(found: Company, met: str) -> Table:
 
 def wheel_table(scenes: Company) -> Table:
     """Return the cosines of wheels and their lookalikes with roads."""
-    pairs = ((WHEEL, ROAD), (BALL, ROAD), (BUOY, ROAD), (WHEEL, GRASS), (BALL, GRASS), (WHEEL, BALL))
+    pairs = (
+        (WHEEL, ROAD),
+        (BALL, ROAD),
+        (BUOY, ROAD),
+        (WHEEL, GRASS),
+        (BALL, GRASS),
+        (WHEEL, BALL),
+    )
     rows: list[tuple[str | Seeds, ...]] = [
         ("pixels", view, *(f"{scenes.between(likeness, *pair):.2f}" for pair in pairs))
         for view, likeness in scenes.looks.items()
@@ -144,7 +186,9 @@ def wheel_table(scenes: Company) -> Table:
             cells = (seeds(scenes.between(cosines[:, stage], *pair), digits=2) for pair in pairs)
             rows.append((f"{name}, {arm}", view, *cells))
     title = "Scenes: cosines of wheels, and of what is drawn by the wheel's code and never comes with a road"
-    return Table(title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows)
+    return Table(
+        title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows
+    )
 
 
 def asking_table(scenes: Company) -> Table:
@@ -154,15 +198,18 @@ def asking_table(scenes: Company) -> Table:
     for (arm, view), logits in scenes.asked.items():
         for name, layers in places.items():
             asked = [
-                [scenes.between(logits[:, layers], query, key) for key in (ROAD, GRASS)] for query in (WHEEL, BALL)
+                [scenes.between(logits[:, layers], query, key) for key in (ROAD, GRASS)]
+                for query in (WHEEL, BALL)
             ]
             cells = (of for road, grass in asked for of in (road, grass, road - grass))
             rows.append((f"{name}, {arm}", view, *(seeds(of, digits=2) for of in cells)))
     keys = (f"k({ROAD})", f"k({GRASS})", "difference")
-    title = (
-        "Scenes: what a patch asks of another, q . k / sqrt(d), mean over heads, beyond what is typical of their places"
+    title = "Scenes: what a patch asks of another, q . k / sqrt(d), mean over heads, beyond what is typical of their places"
+    columns = (
+        "queries and keys",
+        "patches",
+        *(f"q({query}), {key}" for query in (WHEEL, BALL) for key in keys),
     )
-    columns = ("queries and keys", "patches", *(f"q({query}), {key}" for query in (WHEEL, BALL) for key in keys))
     return Table(title, columns, rows)
 
 
@@ -180,12 +227,15 @@ def gain_figure(found: list[Company]) -> Figure:
     gains = [gain for arms in measured.values() for of in arms.values() for gain in of]
     low, high = min(gains), max(gains)
     limits = (min(low, 0.0) - 0.1 * (high - low), high + 0.1 * (high - low))
-    panels = [Panel(title, list(arms.values()), "cosine gained", limits=limits) for title, arms in measured.items()]
-    about = (
-        "after the last block, with one standard deviation more of being in one image; looks and places held constant"
-    )
+    panels = [
+        Panel(title, list(arms.values()), "cosine gained", limits=limits)
+        for title, arms in measured.items()
+    ]
+    about = "after the last block, with one standard deviation more of being in one image; looks and places held constant"
     names = list(next(iter(measured.values())))
-    return arms_figure(names, panels, f"How much nearer are patches that are often {TOGETHER}?", about)
+    return arms_figure(
+        names, panels, f"How much nearer are patches that are often {TOGETHER}?", about
+    )
 
 
 def wheel_figure(scenes: Company) -> Figure:
@@ -193,24 +243,37 @@ def wheel_figure(scenes: Company) -> Figure:
     panels = [
         Panel(
             f"{arm}, {view}",
-            {kind: scenes.between(scenes.cosines[arm, view], kind, ROAD).numpy() for kind in (WHEEL, BALL, BUOY)},
+            {
+                kind: scenes.between(scenes.cosines[arm, view], kind, ROAD).numpy()
+                for kind in (WHEEL, BALL, BUOY)
+            },
             "cosine with roads",
             limits=(-1, 1),
         )
         for arm, view in (("trained", WHOLE), ("random weights", WHOLE), ("trained", ALONE))
     ]
     about = "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean over seeds, band: range"
-    return layers_figure(panels, "Do wheels come nearer to roads than what looks like a wheel?", about, axis=AXIS)
+    return layers_figure(
+        panels, "Do wheels come nearer to roads than what looks like a wheel?", about, axis=AXIS
+    )
 
 
 def asking_figure(scenes: Company) -> Figure:
     """Draw what wheels and balls ask of roads and of grass, from layer to layer."""
     shown = ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights"))
     asked = {
-        (kind, arm): {key: scenes.between(scenes.asked[arm, WHOLE], kind, key).numpy() for key in (ROAD, GRASS)}
+        (kind, arm): {
+            key: scenes.between(scenes.asked[arm, WHOLE], kind, key).numpy()
+            for key in (ROAD, GRASS)
+        }
         for kind, arm in shown
     }
-    ends = [end for series in asked.values() for values in series.values() for end in (values.min(), values.max())]
+    ends = [
+        end
+        for series in asked.values()
+        for values in series.values()
+        for end in (values.min(), values.max())
+    ]
     room = 0.08 * (max(ends) - min(ends))
     panels = [
         Panel(
@@ -229,11 +292,19 @@ def parts_figure(scenes: Company) -> Figure:
     """Draw all parts of Scenes against each other."""
     deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()
     relations = [
-        Panel(f"how often they are {TOGETHER}", scenes.kinds.met[TOGETHER].numpy(), "bits more than by chance"),
+        Panel(
+            f"how often they are {TOGETHER}",
+            scenes.kinds.met[TOGETHER].numpy(),
+            "bits more than by chance",
+        ),
         Panel("their tokens after the last block", deep, "cosine", limits=(-1, 1)),
     ]
     about = "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and road"
     marked = [(WHEEL, ROAD), (BALL, ROAD)]
     return relations_figure(
-        scenes.kinds.names, relations, "Parts that meet, and how near their tokens end", about, marked
+        scenes.kinds.names,
+        relations,
+        "Parts that meet, and how near their tokens end",
+        about,
+        marked,
     )

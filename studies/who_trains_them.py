@@ -64,10 +64,15 @@ def study(experiment: Experiment) -> Results:
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
     pull = pull_of(models[USUAL], images)
-    for mine, learned in zip(pull, pull_of(experiment.models("positions learned"), images), strict=True):
+    for mine, learned in zip(
+        pull, pull_of(experiment.models("positions learned"), images), strict=True
+    ):
         mine["positions"] = learned["positions"]
 
-    losses = {arm: seeds([one.reconstruction()["loss"] for one in trained]) for arm, trained in models.items()}
+    losses = {
+        arm: seeds([one.reconstruction()["loss"] for one in trained])
+        for arm, trained in models.items()
+    }
     whole = losses[USUAL]
     frozen = Table(
         f"One of them frozen at its random start: {len(data.test):,} test images",
@@ -77,7 +82,9 @@ def study(experiment: Experiment) -> Results:
     panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
     pictures = {
         "gradients": gradients_figure(pull, data.name),
-        "frozen": arms_figure(list(losses), [panel], "What is lost when one of them stands still", data.name),
+        "frozen": arms_figure(
+            list(losses), [panel], "What is lost when one of them stands still", data.name
+        ),
     }
     return Results([*gradient_tables(pull, images), frozen], pictures)
 
@@ -87,11 +94,17 @@ def pull_of(models: list[Trained], images: int) -> Pull:
     found = []
     for one in models:
         ((inputs, mask),) = one.masked(one.inputs(images), images)
-        start, end = (weights_and_gradients(model, inputs, mask) for model in (one.initial, one.model))
+        start, end = (
+            weights_and_gradients(model, inputs, mask) for model in (one.initial, one.model)
+        )
         found.append({name: torch.stack([start[name], end[name]]) for name in start})
-    values = {name: torch.stack([one[name] for one in found]) for name in found[0]}  # (seeds, moments, 2, layers, n)
+    values = {
+        name: torch.stack([one[name] for one in found]) for name in found[0]
+    }  # (seeds, moments, 2, layers, n)
     weight, gradient = ({name: size(of[:, :, at]) for name, of in values.items()} for at in (0, 1))
-    moved = {name: size(of[:, 1, 0] - of[:, 0, 0]) / weight[name][:, 0] for name, of in values.items()}
+    moved = {
+        name: size(of[:, 1, 0] - of[:, 0, 0]) / weight[name][:, 0] for name, of in values.items()
+    }
     return Pull(gradient, weight, moved)
 
 
@@ -100,7 +113,9 @@ def size(vectors: Tensor) -> Tensor:
     return vectors.square().mean(-1).sqrt()
 
 
-def weights_and_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> dict[str, Tensor]:
+def weights_and_gradients(
+    model: MaskedAutoencoder, images: Tensor, mask: Mask
+) -> dict[str, Tensor]:
     """Return an encoder's matrices and biases by name with the gradients of the masked loss, also where they are frozen.
 
     Returns:
@@ -109,7 +124,10 @@ def weights_and_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) 
     model = deepcopy(model).requires_grad_(True)
     with eval_mode(model), torch.enable_grad():
         model.loss(images, mask)[0].backward()
-    fused = [model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias") for layer in range(len(model.encoder.blocks))]
+    fused = [
+        model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias")
+        for layer in range(len(model.encoder.blocks))
+    ]
     biases = [Matrix(name, bias, third) for bias in fused for third, name in enumerate(BIASES)]
     found: dict[str, list[Tensor]] = defaultdict(list)
     for matrix in (*matrices_of(model), *biases):
@@ -142,7 +160,10 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
     asking, giving = ("W_Q", "W_K"), ("W_V", "W_O")
     ratio = mean(pull.relative, asking) / mean(pull.relative, giving)  # (seeds, moments)
     moved = [seeds(mean(pull.moved, names), share=True) for names in (asking, giving)]
-    biases = [(name, *map(seeds, pull.gradient[name].unbind(1)), seeds(pull.weight[name][:, -1])) for name in BIASES]
+    biases = [
+        (name, *map(seeds, pull.gradient[name].unbind(1)), seeds(pull.weight[name][:, -1]))
+        for name in BIASES
+    ]
     return [
         Table(
             f"By the size of the matrix, mean over layers; loss of {images} test images",
@@ -164,10 +185,18 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
 
 def gradients_figure(pull: Pull, data: str) -> Figure:
     """Draw the gradient of each matrix at the start and at the end, and how far it has moved."""
-    shown = {f"gradient {MOMENTS[at]}": {name: of[:, at] for name, of in pull.relative.items()} for at in (0, -1)}
+    shown = {
+        f"gradient {MOMENTS[at]}": {name: of[:, at] for name, of in pull.relative.items()}
+        for at in (0, -1)
+    }
     shown["how far it has moved"] = pull.moved
     panels = [
-        Panel(title, [of[name].flatten(1).mean(1).tolist() for name in MATRICES], "of the matrix's size", log=True)
+        Panel(
+            title,
+            [of[name].flatten(1).mean(1).tolist() for name in MATRICES],
+            "of the matrix's size",
+            log=True,
+        )
         for title, of in shown.items()
     ]
     about = f"{data} · mean over layers; positions: of models that learn them"

@@ -20,7 +20,9 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 def pytest_addoption(parser: pytest.Parser) -> None:
     battery = parser.getgroup("battery", "random tries, tests/battery")
     battery.addoption("--battery-seed", type=int, default=0, help="of the random numbers")
-    battery.addoption("--battery-tries", type=float, default=1.0, help="how many times as many as .ci/run makes")
+    battery.addoption(
+        "--battery-tries", type=float, default=1.0, help="how many times as many as .ci/run makes"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,12 @@ def driver() -> Iterator[webdriver.Chrome]:
         pytest.skip(reason)
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,1000",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(chromedriver))

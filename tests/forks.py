@@ -51,13 +51,19 @@ class Forks:
     def __init__(self, folder: Path, imports: str):
         self.files = {"out": str(folder / "out"), "err": str(folder / "err")}
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.process = subprocess.Popen([sys.executable, "-c", SERVER, imports], env=environment(), **pipes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, imports], env=environment(), **pipes
+        )
 
     def __call__(self, cwd: Path, program: str) -> subprocess.CompletedProcess:
-        self.process.stdin.write(json.dumps({"cwd": str(cwd), "program": program, **self.files}) + "\n")
+        self.process.stdin.write(
+            json.dumps({"cwd": str(cwd), "program": program, **self.files}) + "\n"
+        )
         self.process.stdin.flush()
         code = int(self.process.stdout.readline())
-        return subprocess.CompletedProcess(program, code, *(Path(file).read_text() for file in self.files.values()))
+        return subprocess.CompletedProcess(
+            program, code, *(Path(file).read_text() for file in self.files.values())
+        )
 
     def __enter__(self) -> Forks:
         return self

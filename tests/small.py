@@ -13,17 +13,23 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from tiny import M, randomize
 from torch import Tensor, nn
 
-from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints import load_model
 from vit.checkpoints.formats.mae import DECODER
 from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import map_out
 from vit.config import DecoderConfig, ViTConfig
+from vit.errors import CheckpointError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
 TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
 HUGGINGFACE = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+    image_size=16,
+    patch_size=4,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
 )
 
 
@@ -32,7 +38,9 @@ def random_model(model: M) -> M:
     return randomize(model).eval().requires_grad_(False)
 
 
-def autoencoder(norm_pix_loss: bool = True, depth: int = 1, **settings: object) -> MaskedAutoencoder:
+def autoencoder(
+    norm_pix_loss: bool = True, depth: int = 1, **settings: object
+) -> MaskedAutoencoder:
     """One of ours, with a decoder of `depth` blocks."""
     decoder = DecoderConfig(dim=24, depth=depth, num_heads=3)
     return build_autoencoder(ViTConfig(**SIZES | settings), decoder, norm_pix_loss)

@@ -59,11 +59,21 @@ def make_run(
     sample_images(images).save(place.showcase)
 
     def save(where: Path, dtype: torch.dtype) -> None:
-        save_model(where, run.result, run.normalize, names, data, data_content_hash=images.content_hash, dtype=dtype)
+        save_model(
+            where,
+            run.result,
+            run.normalize,
+            names,
+            data,
+            data_content_hash=images.content_hash,
+            dtype=dtype,
+        )
 
     callbacks = [MetricsFile(place.metrics, run)]
     if dynamics_every:
-        callbacks.append(DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics))
+        callbacks.append(
+            DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics)
+        )
     for step in train_steps(run, callbacks):
         if snapshots and step.step in (1, 3, 6)[-snapshots:]:
             save(place.snapshots / f"step-{step.step:08d}", torch.float16)

@@ -88,9 +88,15 @@ def test_what_a_file_system_cannot_do_is_left_out(tmp_path, monkeypatch, name):
         raise fault
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(os, "fsync", lambda file: (refuse if stat.S_ISDIR(os.fstat(file).st_mode) else fsync)(file))
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (refuse if stat.S_ISDIR(os.fstat(file).st_mode) else fsync)(file)
+    )
     with (tmp_path / "lock").open("w") as file:
-        for work in (lambda: write_text(tmp_path / "file", "new"), lambda: lock(file), lambda: lock(file, wait=True)):
+        for work in (
+            lambda: write_text(tmp_path / "file", "new"),
+            lambda: lock(file),
+            lambda: lock(file, wait=True),
+        ):
             with pytest.raises(OSError, match="cannot") if name == "EIO" else nullcontext():
                 assert not work()
     assert (tmp_path / "file").read_text() == "new"
@@ -98,7 +104,13 @@ def test_what_a_file_system_cannot_do_is_left_out(tmp_path, monkeypatch, name):
 
 def test_json_comes_back_and_what_is_no_json_is_refused(tmp_path):
     path = tmp_path / "file.json"
-    value = {"name": "Äpfel", "losses": [0.1, 1e-300, 1 / 3], "none": None, "flag": True, "count": 2**60}
+    value = {
+        "name": "Äpfel",
+        "losses": [0.1, 1e-300, 1 / 3],
+        "none": None,
+        "flag": True,
+        "count": 2**60,
+    }
     write_json(path, value)
     for bad in (float("nan"), float("-inf"), {"a": [1.0, float("nan")]}):
         with pytest.raises(ValueError, match="not JSON compliant"):

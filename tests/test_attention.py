@@ -6,7 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vit.attention
-from vit.attention import MultiHeadSelfAttention, attend, attention_weights, choose_kernel, set_kernel
+from vit.attention import (
+    MultiHeadSelfAttention,
+    attend,
+    attention_weights,
+    choose_kernel,
+    set_kernel,
+)
 from vit.config import ViTConfig
 
 DIM, HEADS, TOKENS = 12, 3, 7
@@ -28,8 +34,12 @@ def random_qkv(queries: int = 5, keys: int = 9) -> tuple[Tensor, Tensor, Tensor]
     return torch.randn(2, 3, queries, 4), torch.randn(2, 3, keys, 4), torch.randn(2, 3, keys, 4)
 
 
-@pytest.mark.parametrize(("queries", "keys", "size"), [(5, 9, 1), (9, 5, 1e4), (1, 1, 1), (4, 1, 1)])
-def test_formula_is_torchs_scaled_dot_product_attention(queries, keys, size):  # large scores do not overflow
+@pytest.mark.parametrize(
+    ("queries", "keys", "size"), [(5, 9, 1), (9, 5, 1e4), (1, 1, 1), (4, 1, 1)]
+)
+def test_formula_is_torchs_scaled_dot_product_attention(
+    queries, keys, size
+):  # large scores do not overflow
     q, k, v = (size * x.double() for x in random_qkv(queries, keys))
     expected = F.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(attention_weights(q, k) @ v, expected, rtol=0, atol=1e-12)
@@ -39,7 +49,9 @@ def test_formula_is_torchs_scaled_dot_product_attention(queries, keys, size):  #
 def fused_calls(monkeypatch) -> list:
     """A list that grows with every call of torch's fused kernel."""
     calls, fused = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: calls.append(1) or fused(*qkv))
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *qkv: calls.append(1) or fused(*qkv)
+    )
     return calls
 
 
@@ -56,7 +68,11 @@ def test_both_kernels_mix_alike(fused_calls, monkeypatch):
 def test_kernel_can_be_set_for_all_layers(fused_calls):
     model, x = nn.Sequential(random_attention(), random_attention()), random_tokens()
     outputs = {}
-    for kernel, calls in (("math", 0), ("flash", 2), ("auto", 2)):  # auto: math, at so few tokens on a CPU
+    for kernel, calls in (
+        ("math", 0),
+        ("flash", 2),
+        ("auto", 2),
+    ):  # auto: math, at so few tokens on a CPU
         set_kernel(model, kernel)
         outputs[kernel] = model(x)
         assert len(fused_calls) == calls
@@ -69,7 +85,11 @@ def test_kernel_is_chosen_by_device_dtype_and_length():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for dtype in (torch.float32, torch.bfloat16):
         assert [choose_kernel(gpu, dtype, n) for n in (5, 65, 257)] == ["flash"] * 3
-    assert [choose_kernel(cpu, torch.float32, n) for n in (17, 65, 257)] == ["math", "math", "flash"]
+    assert [choose_kernel(cpu, torch.float32, n) for n in (17, 65, 257)] == [
+        "math",
+        "math",
+        "flash",
+    ]
     assert [choose_kernel(cpu, torch.bfloat16, n) for n in (17, 65, 257)] == ["math"] * 3
 
 
@@ -104,7 +124,9 @@ def test_named_matrices_are_distinct_views_that_make_up_the_layer():
 def permute_heads(layer: MultiHeadSelfAttention, parts: str) -> None:
     """Exchange the heads of the named parts, matrix and bias."""
     order = torch.arange(DIM).view(HEADS, HEAD)[[2, 0, 1]].flatten()
-    for part, matrix, bias in zip("QKV", (layer.W_Q, layer.W_K, layer.W_V), layer.qkv.bias.view(3, DIM), strict=True):
+    for part, matrix, bias in zip(
+        "QKV", (layer.W_Q, layer.W_K, layer.W_V), layer.qkv.bias.view(3, DIM), strict=True
+    ):
         if part in parts:
             matrix.copy_(matrix[:, order])
             bias.copy_(bias[order])

@@ -15,7 +15,6 @@ from vit.config import (
     AugmentConfig,
     ClassifyConfig,
     Config,
-    ConfigError,
     DataConfig,
     DecoderConfig,
     MaskConfig,
@@ -26,6 +25,7 @@ from vit.config import (
     TrainConfig,
     ViTConfig,
 )
+from vit.errors import ConfigError
 from vit.settings import (
     SECTIONS,
     SYNONYMS,
@@ -98,7 +98,9 @@ def test_command_line_wins_over_the_later_file_over_the_earlier_over_the_default
         train = parse(*argv.format(one).split()).train
         assert (train.epochs, train.seed) == (5, 1)
     assert train_command().config == parse("--config", QUICKSTART) != parse()
-    assert train_command("--config", two).config == Config(train=TrainConfig(epochs=4))  # nothing of the quickstart's
+    assert train_command("--config", two).config == Config(
+        train=TrainConfig(epochs=4)
+    )  # nothing of the quickstart's
 
 
 def test_run_folder_is_named_after_the_config_unless_given():
@@ -136,7 +138,9 @@ CLASSIFY = Config(
 )
 
 
-@pytest.mark.parametrize("config", [Config(), UNUSUAL, CLASSIFY], ids=["defaults", "unusual", "classify"])
+@pytest.mark.parametrize(
+    "config", [Config(), UNUSUAL, CLASSIFY], ids=["defaults", "unusual", "classify"]
+)
 def test_yaml_holds_all_of_a_config(config):
     assert parse("--config", config_file(to_yaml(config))) == config
 
@@ -144,7 +148,9 @@ def test_yaml_holds_all_of_a_config(config):
 NAMES = "yes 3 1e3 1.5e-3 -1e3 .5 0x1 1:30 2001-01-01 null {x} !!str"
 
 
-@pytest.mark.parametrize("name", [*NAMES.split(), "", "a: b # c", "- x", "Äpfel 林檎", "two\nlines"])
+@pytest.mark.parametrize(
+    "name", [*NAMES.split(), "", "a: b # c", "- x", "Äpfel 林檎", "two\nlines"]
+)
 def test_yaml_holds_any_name(name):
     config = Config(DataConfig(name=name, root=name))
     assert parse("--config", config_file(to_yaml(config))) == config
@@ -152,13 +158,18 @@ def test_yaml_holds_any_name(name):
 
 def test_a_name_that_yaml_cannot_hold_is_refused():
     """The run's config.yaml could not be read again."""
-    with pytest.raises(ConfigError, match=r"^data\.root: 'ph\\udcf6tos' cannot be used; .* rename it$"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.root: 'ph\\udcf6tos' cannot be used; .* rename it$"
+    ):
         to_yaml(Config(DataConfig(root="ph\udcf6tos")))
 
 
 @pytest.mark.parametrize(
     "argv",
-    ["--print_config --model.freeze [W_Q]", f"--train.epochs 3 --config {QUICKSTART} --print_config"],
+    [
+        "--print_config --model.freeze [W_Q]",
+        f"--train.epochs 3 --config {QUICKSTART} --print_config",
+    ],
     ids=["before", "after"],
 )
 def test_printed_config_is_the_config(argv, capsys):
@@ -196,10 +207,14 @@ def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_not
     deciding = {key.partition(".")[0] for key in Config().deciding()}
     assert deciding == set(SECTIONS) - {"data", "run"}
     moved = dataclasses.replace(
-        UNUSUAL, data=DataConfig(), run=RunConfig(device="cpu", threads=1, grad_accum_steps=1, save_every=7)
+        UNUSUAL,
+        data=DataConfig(),
+        run=RunConfig(device="cpu", threads=1, grad_accum_steps=1, save_every=7),
     )
     assert list(moved.conflicts(UNUSUAL.to_dict())) == []
-    assert [key for key, _, _ in Config(mask=MaskConfig(ratio=0.5)).conflicts(Config().to_dict())] == ["mask.ratio"]
+    assert [
+        key for key, _, _ in Config(mask=MaskConfig(ratio=0.5)).conflicts(Config().to_dict())
+    ] == ["mask.ratio"]
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -278,7 +293,9 @@ def file_of(settings: str) -> Path:
     for key, _, value in (setting.partition("=") for setting in settings.split()):
         section, _, name = key.partition(".")
         sections.setdefault(section, []).append(f"{name}: {value}")
-    return config_file("\n".join(f"{section}: {{{', '.join(values)}}}" for section, values in sections.items()))
+    return config_file(
+        "\n".join(f"{section}: {{{', '.join(values)}}}" for section, values in sections.items())
+    )
 
 
 @pytest.mark.parametrize("case", BAD_VALUES)
@@ -301,7 +318,10 @@ def test_an_override_that_the_objective_does_not_read_is_refused():
     """Even one that repeats the default: it was given. A file may serve several objectives."""
     path = config_file("train: {objective: classify}\nmask: {ratio: 0.5}")
     assert parse("--config", path).mask.ratio == 0.5
-    for settings, named in (("--mask.ratio=0.75", "mask.ratio"), ("--reconstruct.contrast 0", "reconstruct.contrast")):
+    for settings, named in (
+        ("--mask.ratio=0.75", "mask.ratio"),
+        ("--reconstruct.contrast 0", "reconstruct.contrast"),
+    ):
         message = refusal("--config", path, *settings.split())
         assert message == f"{named}: cannot be used; it only applies to train.objective reconstruct"
     assert refusal("--classify.mixup=0.8").endswith("it only applies to train.objective classify")
@@ -313,13 +333,21 @@ def test_what_other_programs_call_a_setting_is_known():
         assert refusal(f"--{name}=1").endswith(f"; did you mean {key}?")
         if f"train.{name}" != key:
             in_file = refusal("--config", config_file(f"train: {{{name}: 1}}"))
-            assert in_file == f"train.{name}: no such setting; found in given.yaml; did you mean {key}?"
+            assert (
+                in_file
+                == f"train.{name}: no such setting; found in given.yaml; did you mean {key}?"
+            )
 
 
 def test_words_of_yaml_are_words_where_words_are_meant():
     path = config_file("run: {compile: off}\ndata: {root: yes, download: no}\noptim: {blr: 1e-3}")
     config = parse("--config", path)
-    assert (config.run.compile, config.data.root, config.data.download, config.optim.blr) == ("off", "yes", False, 1e-3)
+    assert (config.run.compile, config.data.root, config.data.download, config.optim.blr) == (
+        "off",
+        "yes",
+        False,
+        1e-3,
+    )
     assert parse("--run.compile", "off").run.compile == "off"
 
 
@@ -328,14 +356,28 @@ def test_text_setting_takes_only_text_from_a_file():
         message = refusal("--config", config_file(f"data: {{root: {value}}}"))
         assert "data.root" in message
         assert "str" in message
-        assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
+        assert (
+            parse(f"--data.root={value}").data.root == value
+        )  # on the command line everything is text
 
 
 def test_unknown_shortened_and_valueless_options_are_refused():
     """An abbreviation would pass the checks of files and of --resume by."""
-    for argv in ("--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"):
-        assert re.split("[ =]", argv.removeprefix("--"))[0] in refusal(*argv.split(), read=train_command)
-    assert refusal("--train.epochs.part=1", read=train_command).startswith("train.epochs.part: no such setting")
+    for argv in (
+        "--train.epoch 1",
+        "--train.epo=1",
+        "--resu",
+        "--conf x.yaml",
+        "more",
+        "--config",
+        "--out",
+    ):
+        assert re.split("[ =]", argv.removeprefix("--"))[0] in refusal(
+            *argv.split(), read=train_command
+        )
+    assert refusal("--train.epochs.part=1", read=train_command).startswith(
+        "train.epochs.part: no such setting"
+    )
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -345,17 +387,23 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
         drop_path=0.2,
     )  # fmt: skip
     model = ModelConfig(**settings)
-    assert model.vit_config(channels=1, num_classes=5) == ViTConfig(**settings, channels=1, num_classes=5)
+    assert model.vit_config(channels=1, num_classes=5) == ViTConfig(
+        **settings, channels=1, num_classes=5
+    )
     assert model.vit_config() == ViTConfig(**settings)
     names = {field.name for field in dataclasses.fields(ViTConfig)} & {
         field.name for field in dataclasses.fields(ModelConfig)
     }
-    assert {name for name in names if getattr(ViTConfig(**settings), name) == getattr(ModelConfig, name)} == {
-        "global_pool"
-    }
-    assert ModelConfig(image_size=8, patch_size=2).vit_config() == ViTConfig((8, 8), (2, 2), pos_embed="sincos")
+    assert {
+        name for name in names if getattr(ViTConfig(**settings), name) == getattr(ModelConfig, name)
+    } == {"global_pool"}
+    assert ModelConfig(image_size=8, patch_size=2).vit_config() == ViTConfig(
+        (8, 8), (2, 2), pos_embed="sincos"
+    )
     small = ModelConfig(preset="small", decoder_depth=3).decoder_config()
-    assert small.complete(model.vit_config()) == DecoderConfig(256, 3, 8, 3.0, "identity", False, False, "gelu", 1e-6)
+    assert small.complete(model.vit_config()) == DecoderConfig(
+        256, 3, 8, 3.0, "identity", False, False, "gelu", 1e-6
+    )
 
 
 # content of a file; what the message says of it
@@ -369,7 +417,10 @@ BAD_FILES = {
     "train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}": "train is set twice.* line 3",
     "train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n": "epochs is set twice.* line 4",
     "data: {root: &a {root: *a}}": "^data.root: ",
-    **dict.fromkeys(["- 1", "text", "", "null", b"\xff\xfe\x00", "{", "a: b: c", "a: {}\n---\nb: {}"], "given.yaml"),
+    **dict.fromkeys(
+        ["- 1", "text", "", "null", b"\xff\xfe\x00", "{", "a: b: c", "a: {}\n---\nb: {}"],
+        "given.yaml",
+    ),
     **dict.fromkeys(["train: 3", "train: [1]", "train: null", "train: other.yaml"], "^train: "),
 }
 
@@ -378,7 +429,9 @@ BAD_FILES = {
 def test_file_that_holds_no_settings_in_sections_or_a_key_twice_is_refused(content):
     config_file("epochs: 3", "other.yaml")
     first = config_file("data: {limit: 3}", "first.yaml")
-    assert re.search(BAD_FILES[content], refusal("--config", first, "--config", config_file(content)))
+    assert re.search(
+        BAD_FILES[content], refusal("--config", first, "--config", config_file(content))
+    )
 
 
 @pytest.mark.parametrize(
@@ -392,7 +445,9 @@ def test_file_that_holds_no_settings_in_sections_or_a_key_twice_is_refused(conte
     ],
 )
 def test_tags_are_refused_and_not_executed(content):
-    assert "could not determine a constructor for the tag" in refusal("--config", config_file(content))
+    assert "could not determine a constructor for the tag" in refusal(
+        "--config", config_file(content)
+    )
     on_line = "!!python/object/apply:pathlib.Path.touch [executed]"
     assert parse(f"--data.root={on_line}").data.root == on_line
     assert not Path("executed").exists()
@@ -414,7 +469,10 @@ def test_sections_check_themselves_without_a_parser():
     bad = {float: [float("nan"), float("inf"), float("-inf")], int: [-1]}
     for section, kind in SECTIONS.items():
         for field in dataclasses.fields(kind):
-            for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
+            for value in [
+                *bad.get(type(field.default), []),
+                *([] if field.default is None else [None]),
+            ]:
                 with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
                     kind(**{field.name: value})
 
@@ -437,7 +495,11 @@ def test_a_wrong_type_in_a_mapping_is_refused_by_its_key(key, value, allowed):
 
 
 def test_a_mapping_may_hold_what_numpy_and_pathlib_make():
-    settings = {"optim.blr": np.float64(1e-3), "train.epochs": np.int64(3), "optim.betas": np.array([0.5, 0.9])}
+    settings = {
+        "optim.blr": np.float64(1e-3),
+        "train.epochs": np.int64(3),
+        "optim.betas": np.array([0.5, 0.9]),
+    }
     config, given = build_config([], {**settings, "data.root": Path("mine")})
     assert (config.optim.blr, config.train.epochs, config.optim.betas, config.data.root) == (
         1e-3,
@@ -478,6 +540,8 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
 
 
 def test_settings_that_somebody_named_are_known():
-    given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
+    given = train_command(
+        "--config", config_file("model: {depth: 3}"), "--model.patch_size=8"
+    ).given
     assert {"model.depth", "model.patch_size"} <= given
     assert not {"model.preset", "model.image_size", "train.epochs"} & given

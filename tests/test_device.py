@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import vit.device
-from vit.config import ConfigError, RunConfig
+from vit.config import RunConfig
 from vit.device import Compute, bf16_pays, choose_compute
+from vit.errors import ConfigError
 
 CPU = torch.device("cpu")
 
@@ -18,8 +19,12 @@ def machine(monkeypatch):
     compiler = vit.device.fault_of_compiler
 
     def pretend(*devices: str, lacks: str = "") -> None:
-        monkeypatch.setattr(vit.device, "find_spec", lambda name: None if name == lacks else "there")
-        monkeypatch.setattr(vit.device.shutil, "which", lambda name: None if lacks == "a compiler" else name)
+        monkeypatch.setattr(
+            vit.device, "find_spec", lambda name: None if name == lacks else "there"
+        )
+        monkeypatch.setattr(
+            vit.device.shutil, "which", lambda name: None if lacks == "a compiler" else name
+        )
         fault = compiler.__wrapped__ if "that works" in lacks else lambda device: ""
         monkeypatch.setattr(vit.device, "fault_of_compiler", fault)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in devices)
@@ -29,7 +34,8 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("devices", "best"), [((), "cpu"), (("mps",), "mps"), (("cuda",), "cuda"), (("cuda", "mps"), "cuda")]
+    ("devices", "best"),
+    [((), "cpu"), (("mps",), "mps"), (("cuda",), "cuda"), (("cuda", "mps"), "cuda")],
 )
 def test_auto_is_the_best_there_is(machine, devices, best):
     machine(*devices)
@@ -56,18 +62,24 @@ def test_automatic_precision(machine, monkeypatch, pays):
     monkeypatch.setattr(vit.device, "bf16_pays", lambda device: pays)
     assert choose_compute(RunConfig()).precision == ("bf16" if pays else "fp32")
     for precision in ("bf16", "fp32"):
-        assert choose_compute(RunConfig(), precision=precision).precision == precision  # as asked for, or as it began
+        assert (
+            choose_compute(RunConfig(), precision=precision).precision == precision
+        )  # as asked for, or as it began
 
 
 def test_bf16_on_a_device_without_it_is_refused(machine):
     machine("mps")
     with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
         choose_compute(RunConfig(), "bf16")
-    assert choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"  # chosen on another device
+    assert (
+        choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"
+    )  # chosen on another device
     assert choose_compute(RunConfig(device="cpu"), "auto", began="bf16").precision == "bf16"
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)]
+)
 def test_autocast_computes_products_in_the_precision(precision, dtype):
     compute, layer = Compute(CPU, precision), torch.nn.Linear(4, 4)
     with compute.autocast():
@@ -100,9 +112,14 @@ def test_threads_are_as_asked_for(threads):
         ("cuda", "fp32", 10**6, "off", False),
     ],
 )
-def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(machine, device, precision, steps, choice, compiled):
+def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(
+    machine, device, precision, steps, choice, compiled
+):
     machine("cuda")
-    assert choose_compute(RunConfig(device=device, compile=choice), precision, steps).compile == compiled
+    assert (
+        choose_compute(RunConfig(device=device, compile=choice), precision, steps).compile
+        == compiled
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +131,9 @@ def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(machine, device,
         ("cpu", "bf16", "a compiler that works"),
     ],
 )
-def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks, monkeypatch):
+def test_compiling_without_what_it_needs_is_left_out_or_refused(
+    machine, device, precision, lacks, monkeypatch
+):
     def broken(function):
         raise RuntimeError("no\nspace")
 

@@ -19,7 +19,9 @@ from vit.patches import patchify, unpatchify
 SMALL = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=2)
 
 # Ours as the keys of timm's arguments; timm takes fc_norm with "avg" unless told otherwise.
-TIMM_NAMES = dict(image_size="img_size", channels="in_chans", registers="reg_tokens", layer_scale="init_values")
+TIMM_NAMES = dict(
+    image_size="img_size", channels="in_chans", registers="reg_tokens", layer_scale="init_values"
+)
 CASES = {
     "class token": dict(global_pool="token"),
     "no class token, avg": dict(class_token=False, global_pool="avg", fc_norm=True),
@@ -27,7 +29,9 @@ CASES = {
     "class token, fc_norm": dict(global_pool="token", fc_norm=True),
     "registers": dict(global_pool="token", registers=4),
     "registers, no_embed_class": dict(global_pool="token", registers=4, no_embed_class=True),
-    "registers alone": dict(global_pool="avg", registers=3, class_token=False, no_embed_class=True, fc_norm=False),
+    "registers alone": dict(
+        global_pool="avg", registers=3, class_token=False, no_embed_class=True, fc_norm=False
+    ),
     "layer scale, no qkv bias": dict(global_pool="token", layer_scale=0.3, qkv_bias=False),
     "grey, wide MLP": dict(global_pool="token", channels=1, mlp_ratio=6.0),
     "one block, one head": dict(global_pool="token", depth=1, num_heads=1),
@@ -73,7 +77,9 @@ def test_timms_weights_give_timms_tokens_and_logits(case):
     assert logits.std() > 0.1  # and not because all is zero
 
 
-@pytest.mark.parametrize("settings", [dict(pos_embed="sincos", registers=2), dict(class_token=False)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [dict(pos_embed="sincos", registers=2), dict(class_token=False)], ids=str
+)
 def test_hidden_pixels_change_not_a_bit(settings):
     encoder, (images, mask) = small_encoder(**settings), small_batch()
     patches = patchify(images, (4, 2)).masked_fill(mask.mask[:, :, None] > 0, torch.nan)
@@ -109,7 +115,8 @@ def test_seeing_all_patches_is_no_mask():
 def test_images_of_another_size_would_get_wrong_positions(size):
     model = small_encoder()
     with pytest.raises(
-        ValueError, match=f"the images have {size[0]} x {size[1]} pixels, the model takes 8 x 12; resize them"
+        ValueError,
+        match=f"the images have {size[0]} x {size[1]} pixels, the model takes 8 x 12; resize them",
     ):
         model(torch.randn(1, 3, *size))
 
@@ -131,13 +138,19 @@ def test_drop_path_does_what_it_is_given_and_the_same_draws_give_the_same_tokens
     encoder, images = small_encoder(depth=3, drop_path=0.9).train(), torch.randn(3, 3, 8, 12)
     every, none = torch.ones(3, 2, 2), torch.zeros(3, 2, 2)
     assert torch.equal(encoder(images, drop_path=none), encoder(images, drop_path=none))
-    first = encoder.blocks[0](encoder.embed(encoder.patchify(images)))  # the only block that never drops
+    first = encoder.blocks[0](
+        encoder.embed(encoder.patchify(images))
+    )  # the only block that never drops
     torch.testing.assert_close(encoder(images, drop_path=none), encoder.norm(first))
     for branch in range(2):
         for block in range(2):
             draws = every.clone()
             draws[1, block, branch] = 0
-            changed = (encoder(images, drop_path=draws) != encoder(images, drop_path=every)).flatten(1).any(1)
+            changed = (
+                (encoder(images, drop_path=draws) != encoder(images, drop_path=every))
+                .flatten(1)
+                .any(1)
+            )
             assert changed.tolist() == [False, True, False]
 
 
@@ -164,8 +177,12 @@ def test_every_matrix_starts_in_its_own_xavier_range():
 
 
 def test_biases_start_at_zero_and_tokens_and_head_small():
-    encoder = VisionTransformer(ViTConfig(embed_dim=96, depth=1, num_heads=2, registers=8, num_classes=9))
-    assert not any(parameter.any() for name, parameter in encoder.named_parameters() if name.endswith("bias"))
+    encoder = VisionTransformer(
+        ViTConfig(embed_dim=96, depth=1, num_heads=2, registers=8, num_classes=9)
+    )
+    assert not any(
+        parameter.any() for name, parameter in encoder.named_parameters() if name.endswith("bias")
+    )
     for small in (torch.cat([encoder.cls_token, encoder.reg_token], dim=1), encoder.head.weight):
         assert small.std().item() == pytest.approx(0.02, rel=0.2)
 
@@ -176,14 +193,22 @@ def test_presets_build_and_have_timms_shapes(preset):
     sizes = {key: PRESETS[preset][key] for key in ("embed_dim", "depth", "num_heads")}
     with torch.device("meta"):  # shapes without the work
         model = build_autoencoder(config.vit_config(), config.decoder_config(), norm_pix_loss=True)
-        timms = TimmVisionTransformer(img_size=32, patch_size=4, num_classes=0, weight_init="skip", **sizes)
-        mask = Mask(torch.empty(2, 16, dtype=torch.long), torch.empty(2, 64, dtype=torch.long), torch.empty(2, 64))
+        timms = TimmVisionTransformer(
+            img_size=32, patch_size=4, num_classes=0, weight_init="skip", **sizes
+        )
+        mask = Mask(
+            torch.empty(2, 16, dtype=torch.long),
+            torch.empty(2, 64, dtype=torch.long),
+            torch.empty(2, 64),
+        )
         assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
     shapes = {name: value.shape for name, value in model.encoder.state_dict().items()}
     assert shapes == {name: value.shape for name, value in timms.state_dict().items()}
 
 
-@pytest.mark.parametrize("settings", [dict(global_pool="max"), dict(global_pool="token", class_token=False)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [dict(global_pool="max"), dict(global_pool="token", class_token=False)], ids=str
+)
 def test_impossible_pooling_is_refused(settings):
     with pytest.raises(ValueError, match="global_pool"):
         VisionTransformer(ViTConfig(**SMALL | settings))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vit.config import ConfigError
-from vit.errors import DataError, UserError, exit_code_of, one_line
+from vit.errors import ConfigError, DataError, TrainingError, UserError, exit_code_of, one_line
 from vit.training.run_folder import RunFolderError
 from vit.training.state import StateError
-from vit.training.step import NonFiniteError
 
 
 def fail(error: BaseException) -> int:
@@ -23,7 +21,14 @@ def test_work_that_ends_well_gives_its_own_exit_code(capsys):
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(UserError, 2), (ConfigError, 2), (DataError, 2), (StateError, 2), (RunFolderError, 2), (NonFiniteError, 1)],
+    [
+        (UserError, 2),
+        (ConfigError, 2),
+        (DataError, 2),
+        (StateError, 2),
+        (RunFolderError, 2),
+        (TrainingError, 1),
+    ],
 )
 def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
     assert str(kind("first\n  second\x1b[31m")) == "first second\\x1b[31m"
@@ -38,10 +43,15 @@ def test_too_little_memory_is_one_line(capsys):
     assert exit_code_of("program", lambda: fail(MemoryError())) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith("program: error: out of memory: ") and "train.batch_size" in line for line in lines)
+    assert all(
+        line.startswith("program: error: out of memory: ") and "train.batch_size" in line
+        for line in lines
+    )
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("shapes"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), RuntimeError("shapes"), KeyboardInterrupt(), SystemExit(3)]
+)
 def test_what_is_no_mistake_of_the_user_passes_through(error):
     with pytest.raises(type(error)):
         exit_code_of("program", lambda: fail(error))

@@ -48,7 +48,9 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
     assert done.returncode == 0, done.stderr
     copies = sorted((tmp_path / "copy").rglob("*.jpg"))
     names = sorted(pictures)
-    assert [path.parent.relative_to(tmp_path / "copy") for path in copies] == [Path(name).parent for name in names]
+    assert [path.parent.relative_to(tmp_path / "copy") for path in copies] == [
+        Path(name).parent for name in names
+    ]
     for path, name in zip(copies, names, strict=True):
         assert path.read_bytes() == encoded(pictures[name], "JPEG", quality=75, subsampling="4:2:0")
     assert (tmp_path / "copy" / "train" / "ape" / "0003.jpg").exists()
@@ -63,7 +65,9 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
 @torch.no_grad()
 def test_export_onnx_computes_what_the_model_does(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    done = run_example("export_onnx.py", "vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", home=tmp_path)
+    done = run_example(
+        "export_onnx.py", "vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", home=tmp_path
+    )
     assert "differs from the model by at most" in done.stdout, done.stderr
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     model = load_model("vit-tiny-p4-cifar10-finetuned")

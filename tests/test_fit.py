@@ -15,8 +15,8 @@ import torch
 from tiny import RECONSTRUCT, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
-from vit.config import ConfigError, ModelConfig
-from vit.errors import DataError
+from vit.config import ModelConfig
+from vit.errors import ConfigError, DataError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import read_command, set_up
@@ -100,11 +100,15 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     for name, value in run.result.state_dict().items():
         assert torch.equal(value, whole[0].result.state_dict()[name]), name
     timeless = {"images_per_second": 0, "seconds": 0}
-    lines = [[line | timeless for line in read_metrics(one.folder.metrics)] for one in (run, whole[0])]
+    lines = [
+        [line | timeless for line in read_metrics(one.folder.metrics)] for one in (run, whole[0])
+    ]
     assert lines[0] == lines[1]
 
 
-def test_other_images_and_the_command_line_continue_no_run_of_these(whole, config, tmp_path, capsys):
+def test_other_images_and_the_command_line_continue_no_run_of_these(
+    whole, config, tmp_path, capsys
+):
     folder = tmp_path / "run"
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunFolderError, match="already holds a run"):
@@ -120,10 +124,14 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(whole, confi
 def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
     shutil.copytree(whole[0].folder.path, tmp_path / "base")
     lean = replace(config, model=ModelConfig(init=str(tmp_path / "base")))
-    with pytest.raises(ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"
+    ):
         fit(lean, tmp_path / "run", PAIRS, TEST)
     other = replace(config, model=ModelConfig(init="elsewhere"))
-    with pytest.raises(ConfigError, match=r"^model\.init: elsewhere is not the loaded model's, [^\n]*base; [^\n]*$"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.init: elsewhere is not the loaded model's, [^\n]*base; [^\n]*$"
+    ):
         fit(other, tmp_path / "run", PAIRS, TEST, init=load_model(tmp_path / "base"))
     with pytest.raises(KeyError):
         fit(lean, tmp_path / "run", PAIRS, TEST, [Witness(5)], init=load_model(tmp_path / "base"))
@@ -161,7 +169,9 @@ def test_a_callbacks_name_is_its_own(config, tmp_path, names):
 
 
 @pytest.mark.parametrize("state", [np.float64(0.5), lambda: 0], ids=["NumPy", "function"])
-def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(config, tmp_path, state):
+def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(
+    config, tmp_path, state
+):
     """Saved, it made every state of the run unreadable."""
 
     class Best(Witness):
@@ -169,7 +179,9 @@ def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(con
             return {"count": state if self.count else 0}
 
     best = Best()
-    with pytest.raises(ConfigError, match=r"^callbacks: Best\.state_dict returns more than tensors [^\n]*$"):
+    with pytest.raises(
+        ConfigError, match=r"^callbacks: Best\.state_dict returns more than tensors [^\n]*$"
+    ):
         fit(config, tmp_path / "run", PAIRS, TEST, [best])
     assert best.count == 1
     assert fit(config, tmp_path / "run", PAIRS, TEST, resume=True).step == 6
@@ -189,7 +201,9 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     with pytest.raises(KeyError):
         fit(held, folder, PAIRS, TEST, [Witness(1)])
     for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
-        with pytest.raises(ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"):
+        with pytest.raises(
+            ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"
+        ):
             fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
 
@@ -222,22 +236,45 @@ def test_every_process_needs_the_same_images(config, tmp_path):
             return "of-the-first"
 
     command = TrainCommand(config, tmp_path / "run", resume=False)
-    with pytest.raises(DataError, match=r"process 1 has other images than the first: .*, not of-the-first"):
+    with pytest.raises(
+        DataError, match=r"process 1 has other images than the first: .*, not of-the-first"
+    ):
         set_up(command, RunFolder(command.out), Second(rank=1), StopRequests(), PAIRS, TEST, [])
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):
     """`vit train` with settings from a file, `fit` with that file, and `fit` with a Config: one run."""
-    small = {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"], "data.root": Path("data")}
+    small = {
+        "data.source": "scenes",
+        "data.limit": 16,
+        "model.freeze": ["W_Q"],
+        "data.root": Path("data"),
+    }
     settings = replace(
-        config, data=replace(config.data, source="scenes", limit=16), model=replace(config.model, freeze=["W_Q"])
+        config,
+        data=replace(config.data, source="scenes", limit=16),
+        model=replace(config.model, freeze=["W_Q"]),
     )
     (tmp_path / "scenes.yaml").write_text(to_yaml(config))
     words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
-    assert cli.main(["train", "--config", str(tmp_path / "scenes.yaml"), *words, "--out", str(tmp_path / "cli")]) == 0
+    assert (
+        cli.main(
+            [
+                "train",
+                "--config",
+                str(tmp_path / "scenes.yaml"),
+                *words,
+                "--out",
+                str(tmp_path / "cli"),
+            ]
+        )
+        == 0
+    )
     fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
     fit(settings, tmp_path / "config")
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("cli", "file", "config")]
+    weights = [
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("cli", "file", "config")
+    ]
     configs = [(tmp_path / name / "config.yaml").read_text() for name in ("cli", "file", "config")]
     assert weights[0] == weights[1] == weights[2]
     assert configs[0] == configs[1] == configs[2]
@@ -251,8 +288,14 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
         (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
         (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
-        (("quickstart", "out", {"optim.betas": [np.int64(1), 0]}), r"optim.betas: \[1.0, 0.0\] cannot be used"),
-        (("quickstart", "out", {"optim.betas": np.ones(2)}), r"optim.betas: \[1.0, 1.0\] cannot be used"),
+        (
+            ("quickstart", "out", {"optim.betas": [np.int64(1), 0]}),
+            r"optim.betas: \[1.0, 0.0\] cannot be used",
+        ),
+        (
+            ("quickstart", "out", {"optim.betas": np.ones(2)}),
+            r"optim.betas: \[1.0, 1.0\] cannot be used",
+        ),
         (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
         ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
         (
@@ -272,7 +315,9 @@ def test_what_cannot_be_used_is_said_in_one_line(arguments, words, tmp_path, mon
 def test_a_stop_is_a_keyboard_interrupt_and_other_threads_train_too(whole, config, tmp_path):
     assert issubclass(Stopped, KeyboardInterrupt)
     found = []
-    thread = threading.Thread(target=lambda: found.append(fit(config, tmp_path / "run", PAIRS, TEST)))
+    thread = threading.Thread(
+        target=lambda: found.append(fit(config, tmp_path / "run", PAIRS, TEST))
+    )
     thread.start()
     thread.join()
     weights = [run.folder.model.read_bytes() for run in (found[0], whole[0])]
@@ -321,16 +366,31 @@ print(type(data.train.images).__name__, seen, len(losses))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA limits what a process allocates on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="RLIMIT_DATA limits what a process allocates on Linux alone"
+)
 def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """390 MB of images, where a process may allocate 210 beside torch itself: decoded, held out of, trained on."""
     root = Path(__file__).resolve().parents[1]
     (tmp_path / "large.py").write_text(LARGE)
-    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = {
+        "PYTHONPATH": str(root),
+        "OMP_NUM_THREADS": "1",
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
     command = [sys.executable, "large.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == "Rows 7950 20\n"
-    assert list((tmp_path / "cache").iterdir()) == []  # of a data set that nobody knows again, nothing is kept
+    assert (
+        list((tmp_path / "cache").iterdir()) == []
+    )  # of a data set that nobody knows again, nothing is kept

@@ -15,7 +15,10 @@ ROOT = str(Path(__file__).resolve().parents[1])
 
 def test_the_entry_points_are_those_of_the_package():
     module = runpy.run_path(f"{ROOT}/hubconf.py")
-    assert {name for name in module if callable(module[name]) and name[0] != "_"} == {*entry_points(), "load_model"}
+    assert {name for name in module if callable(module[name]) and name[0] != "_"} == {
+        *entry_points(),
+        "load_model",
+    }
     assert "vit-tiny-p4-cifar10" in module["vit_tiny_p4_cifar10"].__doc__
     for package in module["dependencies"]:  # torch.hub looks whether they are there
         import_module(package)
@@ -23,7 +26,10 @@ def test_the_entry_points_are_those_of_the_package():
 
 @pytest.mark.parametrize(
     ("asked", "options"),
-    [(("vit_tiny_p4_cifar10",), {}), (("load_model", "vit-tiny-p4-cifar10"), {"part": "encoder", "num_classes": 5})],
+    [
+        (("vit_tiny_p4_cifar10",), {}),
+        (("load_model", "vit-tiny-p4-cifar10"), {"part": "encoder", "num_classes": 5}),
+    ],
     ids=str,
 )
 def test_what_torch_hub_loads_is_what_load_model_loads(asked, options):

@@ -34,7 +34,13 @@ def palette(**transparency: int | bytes) -> bytes:
 
 def animation(kind: str) -> bytes:
     first, second = (Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE))
-    return encoded(first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {}))
+    return encoded(
+        first,
+        kind,
+        save_all=True,
+        append_images=[second],
+        **({"lossless": True} if kind == "WEBP" else {}),
+    )
 
 
 def pgm16(value: int) -> bytes:
@@ -51,7 +57,11 @@ def pgm16(value: int) -> bytes:
         ("palette-half-clear.png", palette(transparency=bytes([255, 51])), (255, 204, 204)),
         ("rgba-clear.png", encoded(Image.new("RGBA", (4, 4), (*BLUE, 0)), "PNG"), WHITE),
         ("rgba-half.png", encoded(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), (204, 204, 204)),
-        ("cmyk-adobe.jpg", encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100), RED),
+        (
+            "cmyk-adobe.jpg",
+            encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100),
+            RED,
+        ),
         ("cmyk.tif", encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), RED),
         ("grey16.png", encoded(grey16(257 * 100, "<"), "PNG"), (100, 100, 100)),
         ("grey16-big.tif", encoded(grey16(257 * 100, ">"), "TIFF"), (100, 100, 100)),
@@ -65,7 +75,9 @@ def pgm16(value: int) -> bytes:
 def test_every_mode_becomes_rgb(tmp_path, name, content, expected):
     path = tmp_path / name
     path.write_bytes(content)
-    assert np.abs(pixels(path).astype(int) - expected).max() <= (1 if content[:2] == b"\xff\xd8" else 0)
+    assert np.abs(pixels(path).astype(int) - expected).max() <= (
+        1 if content[:2] == b"\xff\xd8" else 0
+    )
     assert name != "cmyk-adobe.jpg" or b"Adobe" in content  # the inverted kind
 
 
@@ -131,4 +143,6 @@ def test_shrinking_is_antialiased_also_of_a_jpeg_that_is_decoded_small(tmp_path)
 
 def test_growing_covers_the_size(tmp_path):
     Image.new("RGB", (1, 1), (1, 2, 3)).save(tmp_path / "dot.png")
-    np.testing.assert_array_equal(pixels(tmp_path / "dot.png", (5, 9)), np.broadcast_to((1, 2, 3), (5, 9, 3)))
+    np.testing.assert_array_equal(
+        pixels(tmp_path / "dot.png", (5, 9)), np.broadcast_to((1, 2, 3), (5, 9, 3))
+    )

@@ -37,7 +37,9 @@ def channels_first(patches: Tensor) -> Tensor:
 
 
 def small_autoencoder(norm_pix_loss: bool = True, **settings) -> MaskedAutoencoder:
-    return build_autoencoder(ViTConfig(**ENCODER | settings), DecoderConfig(**DECODER), norm_pix_loss)
+    return build_autoencoder(
+        ViTConfig(**ENCODER | settings), DecoderConfig(**DECODER), norm_pix_loss
+    )
 
 
 def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
@@ -49,13 +51,17 @@ def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
     ("image_size", "mask_ratio", "norm_pix_loss"),
     [((16, 16), 0.75, True), ((16, 16), 0.5, False), ((8, 32), 0.75, False)],
 )
-def test_transformers_weights_and_noise_give_its_loss_and_prediction(image_size, mask_ratio, norm_pix_loss):
+def test_transformers_weights_and_noise_give_its_loss_and_prediction(
+    image_size, mask_ratio, norm_pix_loss
+):
     oracle = theirs(mask_ratio=mask_ratio, norm_pix_loss=norm_pix_loss)
     state = load_model(oracle).state_dict()
     wide = image_size != (16, 16)
     if wide:  # the oracle stretches its square table
         tokens = torch.empty(1, 17, 16)
-        state["encoder.pos_embed"] = oracle.vit.embeddings.interpolate_pos_encoding(tokens, *image_size)
+        state["encoder.pos_embed"] = oracle.vit.embeddings.interpolate_pos_encoding(
+            tokens, *image_size
+        )
     ours = small_autoencoder(norm_pix_loss, image_size=image_size)
     ours.load_state_dict(state, strict=True)
 
@@ -73,12 +79,16 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(image_size,
 def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
     model, (images, mask) = small_autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
     loss, tokens = model.eval().loss(images, mask)
-    torch.testing.assert_close(loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
+    torch.testing.assert_close(
+        loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask)
+    )
     assert torch.equal(tokens, model.encoder(images, mask))
     draws = torch.rand(3, 1, 2)
     loss, tokens = model.train().loss(images, mask, draws)
     assert torch.equal(tokens, model.encoder(images, mask, draws))
-    torch.testing.assert_close(loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask))
+    torch.testing.assert_close(
+        loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask)
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -105,7 +115,11 @@ def test_decoder_has_the_encoders_kind_of_block_where_it_has_none_of_its_own():
     assert decoder.config == DecoderConfig(**DECODER | kind | dict(mlp="gelu", qkv="linear"))
     block = decoder.blocks[-1]
     assert block.attn.qkv.bias is None
-    assert (block.attn.q_norm.normalized_shape, block.norm1.eps, decoder.norm.eps) == ((2,), 1e-3, 1e-3)
+    assert (block.attn.q_norm.normalized_shape, block.norm1.eps, decoder.norm.eps) == (
+        (2,),
+        1e-3,
+        1e-3,
+    )
     assert block.mlp.fc1.out_features == block.mlp.fc2.in_features == 16
     assert isinstance(block.ls1, nn.Identity)
     assert block.drop_path1.rate == 0
@@ -113,7 +127,9 @@ def test_decoder_has_the_encoders_kind_of_block_where_it_has_none_of_its_own():
 
 @pytest.mark.parametrize("dim", [8, 24])
 def test_position_table_is_transformers(dim):
-    expected = ViTMAEDecoder(ViTMAEConfig(decoder_hidden_size=dim, decoder_num_hidden_layers=0), 16).decoder_pos_embed
+    expected = ViTMAEDecoder(
+        ViTMAEConfig(decoder_hidden_size=dim, decoder_num_hidden_layers=0), 16
+    ).decoder_pos_embed
     torch.testing.assert_close(position_table("sincos", GRID, 1, dim), expected, rtol=0, atol=1e-6)
 
 
@@ -121,14 +137,18 @@ def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
     targets = patch_targets(5 + 3 * torch.randn(4, 10, 48), norm_pix=True)
     torch.testing.assert_close(targets.mean(-1), torch.zeros(4, 10), rtol=0, atol=1e-5)
     torch.testing.assert_close(targets.square().sum(-1) / 47, torch.ones(4, 10), rtol=0, atol=1e-4)
-    assert not patch_targets(torch.full((1, 2, 12), 0.5), norm_pix=True).any()  # patches of one colour
+    assert not patch_targets(
+        torch.full((1, 2, 12), 0.5), norm_pix=True
+    ).any()  # patches of one colour
 
 
 def test_loss_is_the_mean_over_the_values_of_hidden_patches():
     prediction, target, (_, mask) = torch.randn(3, 16, 48), torch.randn(3, 16, 48), small_batch()
     errors = (prediction - target).double().square()[mask.mask > 0].flatten().tolist()
     assert len(errors) == 3 * 12 * 48
-    assert masked_patch_loss(prediction, target, mask.mask).item() == pytest.approx(math.fsum(errors) / len(errors))
+    assert masked_patch_loss(prediction, target, mask.mask).item() == pytest.approx(
+        math.fsum(errors) / len(errors)
+    )
     rounded = prediction.bfloat16()  # computed in float32
     exact = masked_patch_loss(rounded.float(), target, mask.mask)
     assert torch.equal(masked_patch_loss(rounded, target, mask.mask), exact)
@@ -155,7 +175,9 @@ def test_an_untrained_model_says_nearly_nothing():
     model, (images, mask) = small_autoencoder(embed_dim=64), small_batch()
     target = model.targets(images)
     silence = masked_patch_loss(torch.zeros_like(target), target, mask.mask)
-    torch.testing.assert_close(masked_patch_loss(model(images, mask), target, mask.mask), silence, rtol=0.05, atol=0)
+    torch.testing.assert_close(
+        masked_patch_loss(model(images, mask), target, mask.mask), silence, rtol=0.05, atol=0
+    )
 
 
 def test_forward_is_pure():

@@ -52,7 +52,9 @@ def test_shuffled_patches_return_to_their_places(kind, grid):
     mask = make_mask(kind, 6, grid, 0.6, seeded())
     x = torch.randn(6, math.prod(grid), 3)
     ids_hidden = torch.stack([row.nonzero().flatten() for row in mask.mask])
-    places = mask.ids_restore.gather(1, ids_hidden) - mask.ids_keep.shape[1]  # of each hidden patch among the hidden
+    places = (
+        mask.ids_restore.gather(1, ids_hidden) - mask.ids_keep.shape[1]
+    )  # of each hidden patch among the hidden
     ids_hidden = torch.empty_like(ids_hidden).scatter_(1, places, ids_hidden)
     x_hidden = x.gather(1, ids_hidden[:, :, None].expand(-1, -1, 3))
     assert torch.equal(restore_order(torch.cat([keep_visible(x, mask), x_hidden], dim=1), mask), x)
@@ -70,7 +72,9 @@ def test_random_hides_every_patch_equally_often_and_independently_of_the_others(
     batch, ratio = 4_000, 0.75
     flat = hidden("random", (4, 4), ratio, batch).flatten(1).float()  # (4000, 16)
     assert (flat.mean(0) - ratio).abs().max() < 5 * math.sqrt(ratio * (1 - ratio) / batch)
-    correlation = torch.corrcoef(flat.T).fill_diagonal_(-1 / 15)  # a fixed count of 16 makes it -1 / 15, not 0
+    correlation = torch.corrcoef(flat.T).fill_diagonal_(
+        -1 / 15
+    )  # a fixed count of 16 makes it -1 / 15, not 0
     assert (correlation + 1 / 15).abs().max() < 5 / math.sqrt(batch)
 
 
@@ -79,7 +83,12 @@ def is_connected(region: Tensor) -> bool:
     edge = [todo.pop()]
     while edge:
         row, column = edge.pop()
-        for neighbour in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+        for neighbour in (
+            (row - 1, column),
+            (row + 1, column),
+            (row, column - 1),
+            (row, column + 1),
+        ):
             if neighbour in todo:
                 todo.remove(neighbour)
                 edge.append(neighbour)

@@ -11,7 +11,12 @@ PRETRAINING = {
     "neighbours": {"k": 20, "bank": 10, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125},
     "seconds": 1234.5,
 }
-CLASSIFIER = {"test_accuracy": 0.9, "test_accuracy_with_flip": 0.91, "test_loss": 0.3, "test_calibration_error": 0.02}
+CLASSIFIER = {
+    "test_accuracy": 0.9,
+    "test_accuracy_with_flip": 0.91,
+    "test_loss": 0.3,
+    "test_calibration_error": 0.02,
+}
 RESULTS = {
     "knn": {"accuracy": 0.25, "raw_pixel_accuracy": 0.125, "k": 20, "bank": 1000},
     "linear": {"accuracy": 0.5, "spread": 0.01, "seeds": [0, 1], "layer": [1, 2], "labels": 100, "strength": 0.1,
@@ -25,7 +30,11 @@ RESULTS = {
 
 def test_every_figure_has_a_place_and_its_value_is_found_there():
     for figure in METRICS.values():
-        found = [value for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER)) if value is not None]
+        found = [
+            value
+            for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER))
+            if value is not None
+        ]
         assert len(found) == (1 if figure.in_summary else 0), figure.key
         method, key = figure.in_results
         if method:
@@ -36,9 +45,15 @@ def test_every_figure_has_a_place_and_its_value_is_found_there():
 
 
 def test_names_tell_figures_apart():
-    for names in ([figure.label for figure in METRICS.values()], [figure.short for figure in METRICS.values()]):
+    for names in (
+        [figure.label for figure in METRICS.values()],
+        [figure.short for figure in METRICS.values()],
+    ):
         assert len(set(names)) == len(names)
-    assert [figure.key for figure in baselines("masked_loss")] == ["mean_visible", "nearest_visible"]
+    assert [figure.key for figure in baselines("masked_loss")] == [
+        "mean_visible",
+        "nearest_visible",
+    ]
 
 
 def test_lines_of_a_summary_are_aligned_and_baselines_indented():
@@ -48,9 +63,10 @@ def test_lines_of_a_summary_are_aligned_and_baselines_indented():
     ]  # fmt: skip
     assert sum(line.startswith("  ") for line in lines) == 3
     assert lines[0].endswith("0.5000  (block mask, 75% hidden)")
-    assert {line.index(value) for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)} == {
-        44
-    }
+    assert {
+        line.index(value)
+        for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)
+    } == {44}
 
 
 def test_lines_of_results_say_how():

@@ -34,15 +34,26 @@ def test_it_was_run_from_top_to_bottom(notebook):
     code = cells(notebook, "code")
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell["outputs"]]
-    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert {output["output_type"] for output in outputs} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
-    text = "".join(json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}}) for output in outputs)
+    text = "".join(
+        json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}})
+        for output in outputs
+    )
     assert re.findall(r"/(?:home|root|tmp|work|usr)/\S*", text) == []
 
 
 def test_it_opens_in_colab(notebook):
     # Colab's own list of repositories, until this one has an address
-    path = URLS["Repository"].split("github.com/")[1] + f"/blob/main/notebooks/{notebook.name}" if URLS else ""
+    path = (
+        URLS["Repository"].split("github.com/")[1] + f"/blob/main/notebooks/{notebook.name}"
+        if URLS
+        else ""
+    )
     badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     assert source(cells(notebook, "markdown")[0]).startswith(
         f"{badge}(https://colab.research.google.com/github/{path})\n"
@@ -50,15 +61,24 @@ def test_it_opens_in_colab(notebook):
     first, *others = map(source, cells(notebook, "code"))
     statement, condition, *body = filter(None, first.splitlines())
     assert (statement, condition.partition("  #")[0]) == ("import sys", INSTALL)
-    assert all(line.startswith("    %pip install ") for line in body)  # so that elsewhere the cell does nothing
+    assert all(
+        line.startswith("    %pip install ") for line in body
+    )  # so that elsewhere the cell does nothing
     assert "pip" not in "".join(others)
 
 
 def test_it_uses_public_names_that_there_are(notebook):
-    code = "\n".join(source(cell) for cell in cells(notebook, "code")[1:])  # after what Colab installs
+    code = "\n".join(
+        source(cell) for cell in cells(notebook, "code")[1:]
+    )  # after what Colab installs
     plain = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
     imports = [node for node in ast.walk(ast.parse(plain)) if isinstance(node, ast.ImportFrom)]
-    ours = [(node.module, name.name) for node in imports for name in node.names if node.module.split(".")[0] == "vit"]
+    ours = [
+        (node.module, name.name)
+        for node in imports
+        for name in node.names
+        if node.module.split(".")[0] == "vit"
+    ]
     assert ours
     for module, name in ours:
         assert not module.startswith("vit.cli"), module  # there a reader sees nothing computed
@@ -67,7 +87,9 @@ def test_it_uses_public_names_that_there_are(notebook):
 
 
 def test_what_it_quotes_of_a_page_stands_there(notebook):
-    for row in re.findall(r"^\| .*\d.* \|$", "\n".join(map(source, cells(notebook, "markdown"))), re.MULTILINE):
+    for row in re.findall(
+        r"^\| .*\d.* \|$", "\n".join(map(source, cells(notebook, "markdown"))), re.MULTILINE
+    ):
         assert re.search(rf"^{re.escape(row[:-2])} \|", PAGES, re.MULTILINE), row
 
 
@@ -77,12 +99,18 @@ def test_weights_that_07_compares_are_random_in_every_tensor(monkeypatch):
     _, imports, *models = map(source, cells(NOTEBOOKS[6], "code")[:4])
     names: dict = {}
     with warnings.catch_warnings():
-        exec(imports.replace("from IPython.display import Markdown\n", ""), names)  # these cells display nothing
+        exec(
+            imports.replace("from IPython.display import Markdown\n", ""), names
+        )  # these cells display nothing
         for model in models:
             exec(model, names)
-            constant = [name for name, tensor in names["theirs"].named_parameters() if tensor.std() < 0.1]
+            constant = [
+                name for name, tensor in names["theirs"].named_parameters() if tensor.std() < 0.1
+            ]
             assert constant == []
 
 
 def test_the_page_lists_all_of_them():
-    assert re.findall(r"^\| `(\w+\.ipynb)` \|", PAGES, re.MULTILINE) == [path.name for path in NOTEBOOKS]
+    assert re.findall(r"^\| `(\w+\.ipynb)` \|", PAGES, re.MULTILINE) == [
+        path.name for path in NOTEBOOKS
+    ]

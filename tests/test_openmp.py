@@ -27,7 +27,9 @@ def read_by_openmp(**environment: str) -> dict[str, str]:
     """What OpenMP says that it goes by, when torch's loads after `limit_spinning`."""
     kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     environment = kept | {"OMP_DISPLAY_ENV": "VERBOSE"} | environment
-    done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True
+    )
     found = dict(re.findall(r"(\w+) = '(.*)'", done.stderr))
     if "GOMP_SPINCOUNT" not in found:
         pytest.skip("torch has another OpenMP than GNU's here")

@@ -11,7 +11,13 @@ from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from vit.patches import PatchEmbed, patchify, position_table, sincos_positions, unpatchify
 
 # channels, (rows, columns), (p, q)
-SHAPES = [(3, (4, 4), (4, 4)), (1, (2, 5), (3, 3)), (4, (3, 2), (2, 5)), (2, (1, 6), (7, 1)), (5, (1, 1), (2, 3))]
+SHAPES = [
+    (3, (4, 4), (4, 4)),
+    (1, (2, 5), (3, 3)),
+    (4, (3, 2), (2, 5)),
+    (2, (1, 6), (7, 1)),
+    (5, (1, 1), (2, 3)),
+]
 
 
 def random_images(channels: int, grid: tuple[int, int], patch: tuple[int, int]) -> torch.Tensor:
@@ -23,7 +29,9 @@ def random_layer(channels: int, grid: tuple[int, int], patch: tuple[int, int]) -
 
 
 @pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
-def test_patches_are_the_images_windows_row_by_row_and_unpatchify_inverts_patchify(channels, grid, patch):
+def test_patches_are_the_images_windows_row_by_row_and_unpatchify_inverts_patchify(
+    channels, grid, patch
+):
     images, (p, q) = random_images(channels, grid, patch), patch
     patches = patchify(images, patch)
     assert patches.shape == (2, math.prod(grid), channels * math.prod(patch))
@@ -37,7 +45,11 @@ def test_patches_are_the_images_windows_row_by_row_and_unpatchify_inverts_patchi
 def test_linear_map_is_the_strided_convolution(channels, grid, patch):
     layer = random_layer(channels, grid, patch).double()
     images = random_images(channels, grid, patch).double()
-    convolution = F.conv2d(images, layer.proj.weight, layer.proj.bias, stride=patch).flatten(2).transpose(1, 2)
+    convolution = (
+        F.conv2d(images, layer.proj.weight, layer.proj.bias, stride=patch)
+        .flatten(2)
+        .transpose(1, 2)
+    )
     torch.testing.assert_close(layer(patchify(images, patch)), convolution, rtol=0, atol=1e-12)
 
 
@@ -48,14 +60,18 @@ def test_w_e_is_the_matrix_that_the_layer_applies(channels, grid, patch):
     patches = patchify(random_images(channels, grid, patch), patch)
     assert layer.W_E.shape == (channels * math.prod(patch), 8)
     torch.testing.assert_close(layer(patches), patches @ layer.W_E + layer.proj.bias)
-    layer.W_E.zero_()[0, 3] = 1.0  # a view: from here on only the first value of a patch counts, for feature 3
+    layer.W_E.zero_()[0, 3] = (
+        1.0  # a view: from here on only the first value of a patch counts, for feature 3
+    )
     torch.testing.assert_close(layer(patches) - layer.proj.bias, F.pad(patches[..., :1], (3, 4)))
 
 
 def test_timms_table_has_the_same_quarters_in_another_order():
     ours, timms = sincos_positions((3, 5), 24), build_sincos2d_pos_embed([3, 5], 24)
     sin_y, sin_x, cos_y, cos_x = timms.chunk(4, dim=1)
-    torch.testing.assert_close(ours, torch.cat([sin_x, cos_x, sin_y, cos_y], dim=1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        ours, torch.cat([sin_x, cos_x, sin_y, cos_y], dim=1), rtol=0, atol=1e-5
+    )
     assert not torch.allclose(ours, timms, atol=0.1)
 
 
@@ -73,7 +89,9 @@ def test_patch_size_that_does_not_divide_is_refused(image, patch):
         PatchEmbed(image, patch, 3, 8)
 
 
-@pytest.mark.parametrize(("kind", "dim", "message"), [("sincos", 6, "multiple of 4"), ("rotary", 8, "'rotary'")])
+@pytest.mark.parametrize(
+    ("kind", "dim", "message"), [("sincos", 6, "multiple of 4"), ("rotary", 8, "'rotary'")]
+)
 def test_impossible_position_tables_are_refused(kind, dim, message):
     with pytest.raises(ValueError, match=message):
         position_table(kind, (2, 2), 1, dim)

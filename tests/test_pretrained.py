@@ -10,9 +10,10 @@ import torch
 from tiny import NORMALIZE, autoencoder, encoder
 
 import vit.pretrained
-from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.encoder import VisionTransformer
+from vit.errors import CheckpointError
 from vit.mae import MaskedAutoencoder
 from vit.pretrained import FILES, shipped, shipped_models
 
@@ -60,7 +61,10 @@ def test_what_comes_with_the_package_is_whole(name):
     assert model.origin.report.notes == model.origin.report.problems == []
     config = model.origin.details
     assert len(config["sha256"]) == 64  # compared when it is loaded
-    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in model.state_dict().values())
+    assert all(
+        value.dtype == torch.float32 and value.isfinite().all()
+        for value in model.state_dict().values()
+    )
     known = shipped(name)
     assert known["parameters"] == sum(value.numel() for value in model.state_dict().values())
     assert known["data"] == model.origin.data
@@ -73,7 +77,14 @@ def test_what_comes_with_the_package_is_whole(name):
 
 
 def test_all_that_comes_with_the_package_is_small():
-    assert sum(path.stat().st_size for path in vit.pretrained.FOLDER.rglob("*") if path.suffix != ".pyc") < MOST
+    assert (
+        sum(
+            path.stat().st_size
+            for path in vit.pretrained.FOLDER.rglob("*")
+            if path.suffix != ".pyc"
+        )
+        < MOST
+    )
 
 
 # --- by name ------------------------------------------------------------------------------------------------------------
@@ -111,7 +122,15 @@ def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
 
 
 def test_nothing_but_a_name_is_one(place):
-    for name in ("", ".", "..", "__pycache__", "../own/small-mae", "small-mae/../small-mae", "x\0y"):
+    for name in (
+        "",
+        ".",
+        "..",
+        "__pycache__",
+        "../own/small-mae",
+        "small-mae/../small-mae",
+        "x\0y",
+    ):
         with pytest.raises(CheckpointError, match="no model called"):
             shipped(name)
 

@@ -73,33 +73,51 @@ def anchors(text: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_picture_and_page_that_is_named_is_there(page):
     named = re.findall(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)", PAGES[page])
-    places = [((ROOT / page).parent / path if path else ROOT / page, anchor) for path, anchor in named]
+    places = [
+        ((ROOT / page).parent / path if path else ROOT / page, anchor) for path, anchor in named
+    ]
     assert [path for path, _ in places if not path.exists()] == []
-    assert [anchor for path, anchor in places if anchor and anchor not in anchors(path.read_text("utf-8"))] == []
+    assert [
+        anchor
+        for path, anchor in places
+        if anchor and anchor not in anchors(path.read_text("utf-8"))
+    ] == []
 
 
 def test_every_page_is_named_by_the_site_and_by_the_list_of_pages():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    nav = [page for part in site for pages in part.values() for page in ([pages] if isinstance(pages, str) else pages)]
-    assert sorted(f"docs/{page}" for page in nav) == sorted(page for page in PAGES if page.startswith("docs/"))
+    nav = [
+        page
+        for part in site
+        for pages in part.values()
+        for page in ([pages] if isinstance(pages, str) else pages)
+    ]
+    assert sorted(f"docs/{page}" for page in nav) == sorted(
+        page for page in PAGES if page.startswith("docs/")
+    )
     listed = {f"docs/{link}" for link in re.findall(r"\]\(([^)]+)\)", PAGES["docs/README.md"])}
-    assert listed >= {page for page in PAGES if page.startswith("docs/") and "answer.md" not in page} - {
-        "docs/README.md"
-    }
+    assert listed >= {
+        page for page in PAGES if page.startswith("docs/") and "answer.md" not in page
+    } - {"docs/README.md"}
 
 
 def test_every_name_of_the_api_page_is_there():
     names = re.findall(r"^::: (\S+)\.(\w+)$", PAGES["docs/api.md"], re.MULTILINE)
     assert len(names) > 15
-    assert [name for module, name in names if not getattr(import_module(module), name).__doc__] == []
+    assert [
+        name for module, name in names if not getattr(import_module(module), name).__doc__
+    ] == []
 
 
 def commands(text: str, begin: str) -> list[list[str]]:
     """The lines of `text` that begin so and call a program of ours, in words; continued lines joined, remarks left out."""
     lines = re.sub(r"\\\n[# ]*", "", text).splitlines()
-    called = [line.removeprefix(begin).partition("  #")[0] for line in lines if line.startswith(begin)]
     called = [
-        re.sub(r"^torchrun .* train.py ", "python train.py ", re.sub(r"^(?:[A-Z]: |   )", "", line)) for line in called
+        line.removeprefix(begin).partition("  #")[0] for line in lines if line.startswith(begin)
+    ]
+    called = [
+        re.sub(r"^torchrun .* train.py ", "python train.py ", re.sub(r"^(?:[A-Z]: |   )", "", line))
+        for line in called
     ]
     return [
         shlex.split(re.sub(r"(\w)\|[\w|-]+", r"\1", re.sub(r" (PLAIN|SETTINGS?)\b", "", line)))
@@ -118,11 +136,14 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("words", [words for words in COMMANDS if "a.yaml" not in words], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [words for words in COMMANDS if "a.yaml" not in words], ids=" ".join
+)
 def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(  # the folders that are named need not be there
-        "vit.settings.named_data", lambda data: {"source": data} if data == "scenes" else {"root": data}
+        "vit.settings.named_data",
+        lambda data: {"source": data} if data == "scenes" else {"root": data},
     )
     words = [word for word in words if word not in ("--help", "--resume")]
     if words[:2] in (["python", "train.py"], ["vit", "train"]):
@@ -141,20 +162,35 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     if name == "data":
         module.parse(argv)
     else:
-        groups, argv = (module.COMMANDS[argv[0]].OPTIONS, argv[1:]) if name == "checkpoint" else (module.OPTIONS, argv)
+        groups, argv = (
+            (module.COMMANDS[argv[0]].OPTIONS, argv[1:])
+            if name == "checkpoint"
+            else (module.OPTIONS, argv)
+        )
         read_options(f"vit {name}", argv, *groups)
 
 
 def test_commands_are_found():
     assert len(COMMANDS) > 100
-    assert {words[1] for words in COMMANDS} >= {"train.py", "attention", "evaluate", "compare", "checkpoint"}
+    assert {words[1] for words in COMMANDS} >= {
+        "train.py",
+        "attention",
+        "evaluate",
+        "compare",
+        "checkpoint",
+    }
     assert {words[2] for words in COMMANDS if words[1] == "-m"} == {"studies", "bench"}
 
 
 def test_what_can_be_read_in_an_evening_is_as_long_as_it_says():
     part = README.partition("## Read the code")[2].partition("\n## ")[0]
-    said, rest = (int(found.replace(",", "")) for found in re.findall(r"([\d,]+) (?:lines|more)", part))
-    named = {name: int(count) for name, count in re.findall(r"^\| `(\S+\.py)` \| (\d+) \|", part, re.MULTILINE)}
+    said, rest = (
+        int(found.replace(",", "")) for found in re.findall(r"([\d,]+) (?:lines|more)", part)
+    )
+    named = {
+        name: int(count)
+        for name, count in re.findall(r"^\| `(\S+\.py)` \| (\d+) \|", part, re.MULTILINE)
+    }
     training = {ROOT / name for name in (*named, "train.py", "vit/cli/train.py")}
     training |= {*ROOT.glob("vit/data/*.py"), *ROOT.glob("vit/training/**/*.py")}
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in training}
@@ -182,7 +218,9 @@ def mean(*places: tuple[str, str]) -> Callable[[Cells], float]:
 
 
 def ratio(moment: str) -> Callable[[Cells], float]:
-    asking, giving = (mean(*((name, moment) for name in names)) for names in (("W_Q", "W_K"), ("W_V", "W_O")))
+    asking, giving = (
+        mean(*((name, moment) for name in names)) for names in (("W_Q", "W_K"), ("W_V", "W_O"))
+    )
     return lambda cell: asking(cell) / giving(cell)
 
 
@@ -244,7 +282,9 @@ def cells_of(page: str) -> Cells:
 def test_each_number_in_the_sentences_of_an_answer_is_in_its_tables_or_follows_from_them(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
     folded = "\n".join(re.findall(r"<details.*?</details>", page, re.DOTALL))
-    tables = "\n".join(line for line in folded.splitlines() if line.startswith(("|", "**")))  # with titles
+    tables = "\n".join(
+        line for line in folded.splitlines() if line.startswith(("|", "**"))
+    )  # with titles
     missing = figures_that_are_missing(prose_of(page), tables)
     derived = DERIVED.get(name, {})
     for said, value in derived.items():  # of rounded cells
@@ -253,14 +293,18 @@ def test_each_number_in_the_sentences_of_an_answer_is_in_its_tables_or_follows_f
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_and_the_course_do(name):
+def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_and_the_course_do(
+    name,
+):
     folder, page = ROOT / "docs" / "questions" / name, PAGES[f"docs/questions/{name}/answer.md"]
     question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
     assert question == STUDIES[name]
     assert f"- [{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
     assert f"## [{question}]({name}/answer.md)\n\n{sentence}\n" in QUESTIONS
     assert len(numbers(sentence)) <= 1
-    (row,) = [part for part in QUESTIONS.split("\n## ") if f"\n    python -m studies {name}\n" in part]
+    (row,) = [
+        part for part in QUESTIONS.split("\n## ") if f"\n    python -m studies {name}\n" in part
+    ]
     assert (folder / re.search(rf"!\[.*\]\({name}/([^)]+)\)", row)[1]).is_file()
     assert row.startswith(f"[{question}]")
     assert not figures_that_are_missing(row, page)

@@ -16,7 +16,9 @@ from vit.settings import config_file, parse_train_command
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-PAGES = [path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+]
 
 
 def test_citation_says_what_the_package_says():
@@ -32,7 +34,9 @@ def test_citation_says_what_the_package_says():
 
 
 def test_the_workflow_runs_what_a_change_must_pass_and_nothing_else():
-    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())[
+        "jobs"
+    ].values()
     checkout, step = job["steps"]
     assert checkout["uses"].startswith("actions/checkout@")
     assert step == {"run": ".ci/run"}
@@ -47,8 +51,19 @@ def test_ruff_is_one_version():
 
 
 def test_the_image_has_the_command_and_what_it_is_built_from():
-    copied = [word for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE) for word in line.split()]
-    assert {"vit", "configs", "pyproject.toml", "setup.py", PROJECT["readme"], *PROJECT["license-files"]} <= {*copied}
+    copied = [
+        word
+        for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
+        for word in line.split()
+    ]
+    assert {
+        "vit",
+        "configs",
+        "pyproject.toml",
+        "setup.py",
+        PROJECT["readme"],
+        *PROJECT["license-files"],
+    } <= {*copied}
     assert [name for name in copied if not (ROOT / name).exists()] == []
     (entry,) = yaml.safe_load(re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)[1])
     assert entry in PROJECT["scripts"]
@@ -59,7 +74,9 @@ def test_the_image_has_the_command_and_what_it_is_built_from():
 
 @pytest.mark.parametrize("file", ["Dockerfile", "docs/install.md"])
 def test_docker_is_called_with_what_there_is(file, tmp_path, monkeypatch):
-    lines = re.findall(r"^(?:# |    )docker (\w+) (.*?)(?:  .*)?$", (ROOT / file).read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^(?:# |    )docker (\w+) (.*?)(?:  .*)?$", (ROOT / file).read_text(), re.MULTILINE
+    )
     assert [name for name, _ in lines] == ["build", "build", "run", "run"]
     for found in re.findall(r"--build-arg (\w+)=", str(lines)):
         assert f"ARG {found}=" in DOCKERFILE
@@ -76,7 +93,10 @@ def test_docker_is_called_with_what_there_is(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_is_there(page):
     text = (ROOT / page).read_text()
-    files = [ROOT / name for name in re.findall(r"`((?:vit|tests|docs|configs|notebooks|examples)/[\w/.]*)`", text)]
+    files = [
+        ROOT / name
+        for name in re.findall(r"`((?:vit|tests|docs|configs|notebooks|examples)/[\w/.]*)`", text)
+    ]
     assert [path for path in files if not path.exists()] == []
     extras = {name for some in re.findall(r"'\.\[([\w,]+)\]'", text) for name in some.split(",")}
     assert extras <= set(PROJECT["optional-dependencies"])
@@ -85,5 +105,7 @@ def test_what_a_page_names_is_there(page):
 
 
 def test_the_page_about_installing_names_every_extra():
-    named = re.search(r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)[0]
+    named = re.search(
+        r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE
+    )[0]
     assert set(PROJECT["optional-dependencies"]) <= {*re.findall(r"`(\w+)`", named)}

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from vit.data import Dataset, ImageSet
-from vit.runs import RunError, read_mapping, read_metrics, read_sample_images
+from vit.errors import RunError
+from vit.runs import read_mapping, read_metrics, read_sample_images
 from vit.training.summary import SAMPLES, sample_images
 
 
@@ -32,7 +33,10 @@ NAMES = ("cat", "<b>", "\udcff\u202e")
 
 
 def dataset(count: int) -> Dataset:
-    images, labels = torch.randint(0, 256, (count, 3, 6, 4), dtype=torch.uint8), torch.arange(count) % 3
+    images, labels = (
+        torch.randint(0, 256, (count, 3, 6, 4), dtype=torch.uint8),
+        torch.arange(count) % 3,
+    )
     split = ImageSet(images, labels, NAMES, "hash", ("bad.png",))
     return Dataset("a \u202e name", "folder", split, split, warning="w")
 
@@ -48,7 +52,11 @@ def test_sample_images_come_back_as_they_were(tmp_path, count):
     assert found.labels == [data.test.label_names[place] for place in chosen.tolist()]
     assert found.class_names == list(NAMES)
     assert found.data == data.facts
-    assert (found.data["test_images"], found.data["skipped"], found.data["warning"]) == (count, 2, "w")
+    assert (found.data["test_images"], found.data["skipped"], found.data["warning"]) == (
+        count,
+        2,
+        "w",
+    )
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,9 @@ def test_the_tables_speak_of_the_same_classes_scenes_and_parts():
 def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
     _, labels, parts = train
     for number, name in enumerate(CLASS_NAMES):
-        assert {PART_NAMES[k] for k in parts[labels == number].unique().tolist()} == PARTS_OF_CLASS[name], name
+        assert {PART_NAMES[k] for k in parts[labels == number].unique().tolist()} == PARTS_OF_CLASS[
+            name
+        ], name
 
 
 COMPANY = "wheel road, road wheel, marking road, hull water, sail hull, leaf water, buoy water, leg grass, ball grass"
@@ -135,15 +137,21 @@ def test_a_part_touches_only_what_it_may(train):
         touches[a * count + b] = True
     touches = touches.view(count, count) | touches.view(count, count).T
     for part, allowed in MAY_TOUCH.items():
-        assert {PART_NAMES[k] for k in touches[NUMBER[part]].nonzero()[:, 0].tolist()} <= allowed | {part}, part
+        assert {
+            PART_NAMES[k] for k in touches[NUMBER[part]].nonzero()[:, 0].tolist()
+        } <= allowed | {part}, part
 
 
 @pytest.mark.parametrize("double", LOOK_ALIKES["wheel"])
 def test_what_looks_like_a_wheel_never_meets_one(train, double):
     images, _, parts = train
-    assert not (contains(parts, double) & (contains(parts, "wheel") | contains(parts, "road"))).any()
+    assert not (
+        contains(parts, double) & (contains(parts, "wheel") | contains(parts, "road"))
+    ).any()
     pixels = images.permute(0, 2, 3, 1)  # (n, 32, 32, 3)
-    wheel, other, road = (pixels[parts == NUMBER[part]].float() for part in ("wheel", double, "road"))
+    wheel, other, road = (
+        pixels[parts == NUMBER[part]].float() for part in ("wheel", double, "road")
+    )
     assert len(other) > 1_000
     assert (wheel.mean(dim=0) - other.mean(dim=0)).abs().max() < 12
     assert (wheel.std(dim=0) - other.std(dim=0)).abs().max() < 12
@@ -159,7 +167,10 @@ def explained(images: Tensor, parts: Tensor) -> Tensor:
     pixels = pixels - pixels.mean(dim=2, keepdim=True)  # (n, 3, pixels)
     members = parts.flatten(1).long()[:, None].expand_as(pixels)
     zeros = pixels.new_zeros(*pixels.shape[:2], len(PART_NAMES))
-    sums, counts = zeros.scatter_add(2, members, pixels), zeros.scatter_add(2, members, torch.ones_like(pixels))
+    sums, counts = (
+        zeros.scatter_add(2, members, pixels),
+        zeros.scatter_add(2, members, torch.ones_like(pixels)),
+    )
     return (sums.square() / counts.clamp(min=1)).sum(dim=(1, 2)) / pixels.square().sum(dim=(1, 2))
 
 
@@ -169,13 +180,22 @@ def test_the_part_map_explains_the_picture_and_a_shifted_or_foreign_map_does_not
     assert right.mean() > 0.5
     for shift, side in ((-2, 1), (2, 1), (-2, 2), (2, 2)):
         assert (explained(images, parts.roll(shift, dims=side)) < right).float().mean() > 0.97
-    order = labels.argsort(stable=True)  # the neighbour in this order is another picture of the same class
+    order = labels.argsort(
+        stable=True
+    )  # the neighbour in this order is another picture of the same class
     foreign = explained(images[order], parts[order.roll(1)])
     assert (foreign < right[order]).float().mean() > 0.95
 
 
 @pytest.mark.parametrize(
-    ("light", "dark"), [("marking", "road"), ("sun", "sky"), ("cloud", "trunk"), ("lamp", "wheel"), ("cabin", "window")]
+    ("light", "dark"),
+    [
+        ("marking", "road"),
+        ("sun", "sky"),
+        ("cloud", "trunk"),
+        ("lamp", "wheel"),
+        ("cabin", "window"),
+    ],
 )
 def test_what_is_lighter_in_the_world_is_lighter_in_the_picture(train, light, dark):
     images, _, parts = train

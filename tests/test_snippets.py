@@ -20,7 +20,9 @@ from vit.training.dynamics import QUANTITIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
-BLOCK = re.compile(r"^```python\n(.*?)^```|(?<=\n\n)((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^```python\n(.*?)^```|(?<=\n\n)((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE
+)
 CODE = (ast.Import, ast.ImportFrom, ast.Assign, ast.With, ast.FunctionDef, ast.ClassDef)
 
 
@@ -44,7 +46,9 @@ def is_program(code: str) -> bool:
 WITH_PYTHON = [page for page in PAGES if snippets(page)]
 MARKED = [  # by their names; what trains takes its time
     pytest.param(
-        page, marks=[pytest.mark.slow] * (page.name == "your-own-images.md"), id=page.relative_to(ROOT).as_posix()
+        page,
+        marks=[pytest.mark.slow] * (page.name == "your-own-images.md"),
+        id=page.relative_to(ROOT).as_posix(),
     )
     for page in WITH_PYTHON
 ]
@@ -86,12 +90,22 @@ def place(tmp_path_factory) -> Path:
     record = {"step": 1} | {quantity: {"encoder.W_Q": [0.5] * 12} for quantity in QUANTITIES}
     (place / "runs" / "quickstart" / "dynamics.jsonl").write_text(json.dumps(record) + "\n")
     sizes = dict(
-        image_size=32, patch_size=4, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48
+        image_size=32,
+        patch_size=4,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
     )
     decoder = dict(
-        decoder_hidden_size=24, decoder_num_hidden_layers=1, decoder_num_attention_heads=2, decoder_intermediate_size=48
+        decoder_hidden_size=24,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=48,
     )
-    ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(place / "hub" / "facebook" / "vit-mae-base")
+    ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(
+        place / "hub" / "facebook" / "vit-mae-base"
+    )
     return place
 
 
@@ -100,8 +114,12 @@ def test_every_snippet_runs(page, place, monkeypatch, capsys):
     """What comes from a network comes from here: timm's model without its weights, a small one in the place of the hub's."""
     monkeypatch.chdir(place)
     create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, **some: create(name, **some | dict(pretrained=False)))
-    monkeypatch.setattr("vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name))
+    monkeypatch.setattr(
+        timm, "create_model", lambda name, **some: create(name, **some | dict(pretrained=False))
+    )
+    monkeypatch.setattr(
+        "vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name)
+    )
     known = dict(GIVEN.get(page.relative_to(ROOT).as_posix(), {}))
     for code in snippets(page):
         with torch.set_grad_enabled("fit(" in code or "backward(" in code), without_pictures():

@@ -33,9 +33,7 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
-FILES = (
-    "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
-)
+FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
 PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html"}
 DYNAMICS = {"dynamics.jsonl", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
@@ -79,7 +77,9 @@ class Done:
 
 def command(cwd: Path, *argv: str) -> Done:
     """`python train.py argv`, in a process of its own."""
-    options = dict(cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False)
+    options = dict(
+        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False
+    )
     done = subprocess.run([sys.executable, TRAIN, *argv], **options)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -92,11 +92,16 @@ def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
     """
     with Forks(tmp_path_factory.mktemp("server"), PREPARED) as forks:
 
-        def run(cwd: Path, *argv: str, before: str = "", pictures: bool = True, page: bool = False) -> Done:
+        def run(
+            cwd: Path, *argv: str, before: str = "", pictures: bool = True, page: bool = False
+        ) -> Done:
             lines = ["from vit.report import page, pictures", before]
             lines += [] if pictures else ["pictures.draw_pictures = lambda *_: None"]
             lines += [] if page else ["page.write_report = lambda path, out: out.touch()"]
-            done = forks(cwd, "\n".join([*lines, calls(TRAIN, argv), "sys.exit(99)  # where train.py does not"]))
+            done = forks(
+                cwd,
+                "\n".join([*lines, calls(TRAIN, argv), "sys.exit(99)  # where train.py does not"]),
+            )
             return Done(done.returncode, done.stdout, done.stderr)
 
         yield run
@@ -104,7 +109,9 @@ def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
 
 def draw_images(folder: Path, count: int, seed: int) -> None:
     folder.mkdir(parents=True)
-    for number, pixels in enumerate(np.random.default_rng(seed).integers(0, 256, (count, 5, 6, 3), dtype=np.uint8)):
+    for number, pixels in enumerate(
+        np.random.default_rng(seed).integers(0, 256, (count, 5, 6, 3), dtype=np.uint8)
+    ):
         Image.fromarray(pixels).resize((24, 20)).save(folder / f"{number}.jpg", quality=90)
 
 
@@ -132,11 +139,16 @@ def whole(place, run) -> tuple[Path, Done]:
 def content(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file below a folder."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def timeless(values: dict) -> dict:
-    return {key: value for key, value in values.items() if key not in ("seconds", "images_per_second")}
+    return {
+        key: value for key, value in values.items() if key not in ("seconds", "images_per_second")
+    }
 
 
 def assert_same_run(folder: Path, other: Path, pictures: bool = True) -> None:
@@ -144,9 +156,14 @@ def assert_same_run(folder: Path, other: Path, pictures: bool = True) -> None:
     drawn = {path.name for path in other.glob("*.png")}
     for name in ("model.safetensors", "config.json", "config.yaml", *(drawn if pictures else ())):
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
-    one, two = ([timeless(line) for line in read_metrics(path / "metrics.jsonl")] for path in (folder, other))
+    one, two = (
+        [timeless(line) for line in read_metrics(path / "metrics.jsonl")]
+        for path in (folder, other)
+    )
     assert one == two
-    summaries = [timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)]
+    summaries = [
+        timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)
+    ]
     assert summaries[0] == summaries[1]
     left = {path.name for path in other.iterdir()} - (set() if pictures else drawn)
     assert {path.name for path in folder.iterdir()} == left
@@ -161,7 +178,13 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
     folder, done = request.getfixturevalue(made)
     assert done.code == 0, done.err
     assert {path.name for path in folder.iterdir()} - {".lock"} == promised
-    for name in promised - {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "showcase.safetensors"}:
+    for name in promised - {
+        "checkpoints",
+        "config.yaml",
+        "metrics.jsonl",
+        "snapshots",
+        "showcase.safetensors",
+    }:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):
         assert text.replace("\n", "").isprintable()  # no terminal, no control characters
@@ -170,15 +193,27 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
         with Image.open(path) as picture:
             picture.load()
             assert min(picture.size) > 200
-            assert picture.convert("RGB").getcolors(maxcolors=20) is None  # more colours than an empty page has
+            assert (
+                picture.convert("RGB").getcolors(maxcolors=20) is None
+            )  # more colours than an empty page has
 
 
 def test_metrics_have_every_step_and_figure(whole):
     lines = read_metrics(whole[0] / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:
-        assert set(line) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second", "seconds"}
-        assert all(math.isfinite(value) and value > 0 for key, value in line.items() if key != "seconds")
+        assert set(line) == {
+            "step",
+            "epoch",
+            "loss",
+            "lr",
+            "grad_norm",
+            "images_per_second",
+            "seconds",
+        }
+        assert all(
+            math.isfinite(value) and value > 0 for key, value in line.items() if key != "seconds"
+        )
         assert line["epoch"] == pytest.approx(line["step"] / 3)
 
 
@@ -186,7 +221,9 @@ def test_summary_says_what_came_out_and_from_what(whole):
     folder, _ = whole
     summary = json.loads((folder / "summary.json").read_text())
     lines = read_metrics(folder / "metrics.jsonl")
-    assert summary["final_train_loss"] == pytest.approx(sum(line["loss"] for line in lines[-3:]) / 3)
+    assert summary["final_train_loss"] == pytest.approx(
+        sum(line["loss"] for line in lines[-3:]) / 3
+    )
     losses = [summary["test_loss"], *summary["test_loss_of_baselines"].values()]
     assert len(losses) == 3
     assert all(math.isfinite(loss) and loss > 0 for loss in losses)
@@ -196,10 +233,23 @@ def test_summary_says_what_came_out_and_from_what(whole):
         assert neighbours[key] * TEST_IMAGES == pytest.approx(round(neighbours[key] * TEST_IMAGES))
         assert 0 <= neighbours[key] <= 1
     data = summary["data"]
-    assert (data["source"], data["name"], data["warning"], data["skipped"]) == ("folder", "images", None, 0)
+    assert (data["source"], data["name"], data["warning"], data["skipped"]) == (
+        "folder",
+        "images",
+        None,
+        0,
+    )
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_content_hash"]
-    assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (STEPS, 4, 0, 1)
+    assert (
+        data["content_hash"]
+        == load_state(saved_states(folder / "checkpoints")[-1])["data_content_hash"]
+    )
+    assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (
+        STEPS,
+        4,
+        0,
+        1,
+    )
     assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
     versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}
     assert versions.items() <= summary["versions"].items()
@@ -214,14 +264,19 @@ def test_snapshots_are_the_weights_along_the_way(whole):
     end = load_model(folder)
     for name, value in end.state_dict().items():
         assert torch.equal(last.state_dict()[name], value.half().float())
-    assert not torch.equal(first.encoder.patch_embed.proj.weight, last.encoder.patch_embed.proj.weight)
+    assert not torch.equal(
+        first.encoder.patch_embed.proj.weight, last.encoder.patch_embed.proj.weight
+    )
     assert last.origin.normalize.mean == end.origin.normalize.mean
 
 
 def test_model_is_the_last_state_and_loads(whole):
     folder, _ = whole
     state = load_state(saved_states(folder / "checkpoints")[-1])
-    assert [path.name for path in saved_states(folder / "checkpoints")] == ["step-00000010.pt", "step-00000012.pt"]
+    assert [path.name for path in saved_states(folder / "checkpoints")] == [
+        "step-00000010.pt",
+        "step-00000012.pt",
+    ]
     loaded = load_model(folder)
     assert loaded.origin.class_names == ("cat", "dog")
     assert loaded.state_dict().keys() == state["model"].keys()
@@ -245,21 +300,31 @@ def test_finished_run_resumed_is_finished_again(whole, place, run):
 def test_a_trained_run_without_its_states_is_not_trained_anew_by_resume(whole, place, run):
     shutil.copytree(whole[0], place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
     before = content(place / "bare")
-    assert "bare holds a trained run (summary.json) and no saved state" in run(place, "--out", "bare", "--resume").error
+    assert (
+        "bare holds a trained run (summary.json) and no saved state"
+        in run(place, "--out", "bare", "--resume").error
+    )
     assert content(place / "bare") == before
 
 
 def test_a_run_in_a_class_folder_is_refused(place, run):
     one = next(path for path in (place / "images" / "train").iterdir() if path.is_dir())
-    assert "holds images of the data" in run(place, "--config", "mine.yaml", "--out", str(one)).error
+    assert (
+        "holds images of the data" in run(place, "--config", "mine.yaml", "--out", str(one)).error
+    )
 
 
 def test_resume_with_another_setting_is_refused(whole, place, run):
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
     before = content(whole[0])
-    for argv, key in (("--model.patch_size=[4, 8]", "model.patch_size"), ("--config=other.yaml", "optim.blr")):
+    for argv, key in (
+        ("--model.patch_size=[4, 8]", "model.patch_size"),
+        ("--config=other.yaml", "optim.blr"),
+    ):
         assert key in run(place, "--out", "runs/mine", "--resume", argv).error
-    assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error  # and a second start is
+    assert (
+        "already holds" in run(place, "--config", "runs/mine/config.yaml").error
+    )  # and a second start is
     assert content(whole[0]) == before
 
 
@@ -273,8 +338,17 @@ def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at,
         refused = run(place, "--out", out, "--resume", "--train.epochs=1").error
         assert "train.epochs: the run is at step 5" in refused
     for epochs in (6, 4):  # a change of mind, before a state was saved
-        run(place, "--out", out, "--resume", f"--train.epochs={epochs}", before=at_step(killed_at, "SIGKILL"))
-        assert yaml.safe_load((place / out / "config.yaml").read_text())["train"]["epochs"] == epochs
+        run(
+            place,
+            "--out",
+            out,
+            "--resume",
+            f"--train.epochs={epochs}",
+            before=at_step(killed_at, "SIGKILL"),
+        )
+        assert (
+            yaml.safe_load((place / out / "config.yaml").read_text())["train"]["epochs"] == epochs
+        )
     done = run(place, "--out", out, "--resume", "--train.epochs=5", pictures=False)
     assert done.code == 0, done.err
     assert f"15 steps{', from step 5' * (killed_at > SAVE_EVERY)}\n" in done.out
@@ -284,7 +358,10 @@ def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at,
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
     shutil.copytree(place / "images", place / "moved")
-    assert run(place, "--config", "mine.yaml", "--out", "moving", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
+    assert (
+        run(place, "--config", "mine.yaml", "--out", "moving", before=at_step(8, "SIGKILL")).code
+        == -signal.SIGKILL
+    )
     argv = "--out moving --resume --data.root moved --run.save_every 3"
     done = run(place, *argv.split(), pictures=False)
     assert done.code == 0, done.err
@@ -327,19 +404,31 @@ setattr(owner, name, patched)
 
 
 def at_step(step: int, number: str) -> str:
-    return at_call("vit.training.callbacks:MetricsFile.on_log", number, f"args[1]['step'] == {step}", after=True)
+    return at_call(
+        "vit.training.callbacks:MetricsFile.on_log",
+        number,
+        f"args[1]['step'] == {step}",
+        after=True,
+    )
 
 
 @pytest.mark.parametrize(("number", "code", "step"), [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS)])
-def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(whole, place, run, number, code, step):
+def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
+    whole, place, run, number, code, step
+):
     out = f"{number} {step}"
     stopped = run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, number))
     assert stopped.code == code, stopped.err
-    assert stopped.err.splitlines()[-1] == f"stopped by {number}; continue with: python train.py --out '{out}' --resume"
+    assert (
+        stopped.err.splitlines()[-1]
+        == f"stopped by {number}; continue with: python train.py --out '{out}' --resume"
+    )
     assert "Traceback" not in stopped.err
     folder = place / out
     assert load_state(saved_states(folder / "checkpoints")[-1])["step"] == step
-    assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(range(1, step + 1))
+    assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(
+        range(1, step + 1)
+    )
     assert not (folder / "summary.json").exists()
 
     resumed = run(place, "--out", out, "--resume", pictures=False)
@@ -350,7 +439,10 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(whole, place
 @pytest.mark.parametrize("step", [3, SAVE_EVERY + 3], ids=["before the first state", "after it"])
 def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, place, run, step):
     out = f"killed-{step}"
-    assert run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, "SIGKILL")).code == -signal.SIGKILL
+    assert (
+        run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, "SIGKILL")).code
+        == -signal.SIGKILL
+    )
     folder = place / out
     assert len(saved_states(folder / "checkpoints")) == step // SAVE_EVERY
     with (folder / "metrics.jsonl").open("a") as metrics:
@@ -368,9 +460,13 @@ INTERRUPTIONS = {
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),
     "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
     "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
-    "writing the model": at_call("vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"),
+    "writing the model": at_call(
+        "vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"
+    ),
     "measuring": at_call("vit.evaluate.evaluation:score_reconstruction", "SIGTERM"),
-    "drawing": at_call("vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
+    "drawing": at_call(
+        "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
+    ),
 }
 
 
@@ -425,7 +521,9 @@ def test_signal_from_outside_and_a_second_process(place, run):
     argv = ["--config", "mine.yaml", "--train.epochs", "1000000", "--out", "long"]
     folder = place / "long"
     streams = dict(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    process = subprocess.Popen([sys.executable, TRAIN, *argv], cwd=place, env=environment(), **streams)
+    process = subprocess.Popen(
+        [sys.executable, TRAIN, *argv], cwd=place, env=environment(), **streams
+    )
     try:
         while process.poll() is None and not saved_states(folder / "checkpoints"):
             time.sleep(0.05)
@@ -443,13 +541,24 @@ def test_signal_from_outside_and_a_second_process(place, run):
 
 
 def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
-    argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--run.save_every", "1"]
+    argv = [
+        "--optim.blr",
+        "1e37",
+        "--optim.clip_grad",
+        "0",
+        "--optim.warmup_epochs",
+        "0",
+        "--run.save_every",
+        "1",
+    ]
     done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
     assert done.code == 1
     step = int(re.search(r"^train\.py: error: step (\d+): ", done.err, re.MULTILINE)[1])
     assert "Traceback" not in done.err
     assert not (place / "exploded" / "model.safetensors").exists()
-    assert [load_state(path)["step"] for path in saved_states(place / "exploded" / "checkpoints")][-1:] == [step - 1]
+    assert [load_state(path)["step"] for path in saved_states(place / "exploded" / "checkpoints")][
+        -1:
+    ] == [step - 1]
     lines = read_metrics(place / "exploded" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, step))
 
@@ -504,7 +613,11 @@ def test_summary_of_a_classification_fits_together(classified):
     folder, done = classified
     summary = json.loads((folder / "summary.json").read_text())
     lines = read_metrics(folder / "metrics.jsonl")
-    assert (summary["objective"], summary["init"], summary["steps"]) == ("classify", "runs/mine", 4 * EPOCH)
+    assert (summary["objective"], summary["init"], summary["steps"]) == (
+        "classify",
+        "runs/mine",
+        4 * EPOCH,
+    )
     before = json.loads((folder.parent / "runs" / "mine" / "summary.json").read_text())
     assert (before["init_seconds"], summary["init_seconds"]) == (0, before["seconds"])
     data = summary["data"]
@@ -520,7 +633,9 @@ def test_summary_of_a_classification_fits_together(classified):
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 4 * EPOCH + 1))
     assert all({"loss", "train_accuracy", "lr", "grad_norm"} < set(line) for line in steps)
-    assert summary["final_train_loss"] == pytest.approx(sum(line["loss"] for line in steps[-EPOCH:]) / EPOCH)
+    assert summary["final_train_loss"] == pytest.approx(
+        sum(line["loss"] for line in steps[-EPOCH:]) / EPOCH
+    )
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
     assert held_out[-1]["val_loss"] == summary["test_loss"]
@@ -534,7 +649,9 @@ def test_model_of_a_classification_is_the_average_in_its_last_state(classified, 
     assert loaded.origin.class_names == ("cat", "dog")
     assert loaded.head.weight.shape == (2, 16)
     assert loaded.state_dict().keys() == state["model_ema"].keys()
-    assert all(torch.equal(value, state["model_ema"][name]) for name, value in loaded.state_dict().items())
+    assert all(
+        torch.equal(value, state["model_ema"][name]) for name, value in loaded.state_dict().items()
+    )
     assert loaded.origin.normalize.mean == load_model(whole[0]).origin.normalize.mean
     assert not torch.equal(loaded.head.weight, state["model"]["head.weight"])
 

@@ -17,8 +17,26 @@ import pytest
 from vit.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ["--data.source", "scenes", "--data.limit", "64", "--train.epochs", "1", "--train.batch_size", "32"]
-SMALL += ["--model.embed_dim", "16", "--model.depth", "1", "--model.num_heads", "2", "--model.decoder_dim", "16"]
+SMALL = [
+    "--data.source",
+    "scenes",
+    "--data.limit",
+    "64",
+    "--train.epochs",
+    "1",
+    "--train.batch_size",
+    "32",
+]
+SMALL += [
+    "--model.embed_dim",
+    "16",
+    "--model.depth",
+    "1",
+    "--model.num_heads",
+    "2",
+    "--model.decoder_dim",
+    "16",
+]
 SMALL += ["--model.decoder_depth", "1", "--model.decoder_heads", "2", "--optim.warmup_epochs", "0"]
 MODEL = "vit-tiny-p4-cifar10"
 CALLS = {
@@ -30,7 +48,17 @@ CALLS = {
     "models": [],
     "attention": [MODEL, "--data", "scenes", "--count", "1", "--out", "look"],
     "explore": ["runs/quickstart", "--data", "scenes", "--count", "1", "--out", "page.html"],
-    "evaluate": ["runs/quickstart", "--data", "scenes", "--limit", "64", "--method", "knn", "--out", "measured"],
+    "evaluate": [
+        "runs/quickstart",
+        "--data",
+        "scenes",
+        "--limit",
+        "64",
+        "--method",
+        "knn",
+        "--out",
+        "measured",
+    ],
     "predict": ["vit-tiny-p4-cifar10-finetuned", "sheet.png"],
     "embed": [MODEL, "look", "--out", "features.npz"],
 }
@@ -48,13 +76,17 @@ def installed(tmp_path_factory) -> Path:
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
     source.mkdir()
     copied = re.findall(r"^COPY (.*) /source", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for path in (ROOT / name for line in copied for name in line.split()):  # of what the image is built from
+    for path in (
+        ROOT / name for line in copied for name in line.split()
+    ):  # of what the image is built from
         if path.is_dir():
             shutil.copytree(path, source / path.name, ignore=kept)
         else:
             shutil.copy(path, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, source], check=True)
+    subprocess.run(
+        [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, source], check=True
+    )
     shutil.rmtree(source)
 
     # the environment
@@ -75,7 +107,12 @@ def call(python: Path, program: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     work = python.parents[2] / "work"
     done = subprocess.run(
-        [python, "-c", program], cwd=work, env=environment, capture_output=True, text=True, check=False
+        [python, "-c", program],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -85,15 +122,24 @@ def test_every_command_works(installed):
     assert CALLS.keys() == COMMANDS.keys()
     assert call(installed, "import vit; print(vit.__file__)").startswith(str(installed.parents[1]))
     lines = [[command, *argv] for command, argv in CALLS.items()]
-    call(installed, f"from vit.cli import main\nfor argv in {lines}:\n    assert main(argv) == 0, argv")
+    call(
+        installed,
+        f"from vit.cli import main\nfor argv in {lines}:\n    assert main(argv) == 0, argv",
+    )
     work = installed.parents[2] / "work"
     assert json.loads((work / "runs" / "quickstart" / "summary.json").read_text())
     script = installed.with_name("vit.exe" if os.name == "nt" else "vit")
-    assert subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout.startswith("vit ")
+    assert subprocess.run(
+        [script, "--version"], capture_output=True, text=True, check=True
+    ).stdout.startswith("vit ")
 
 
 def test_it_has_the_repository_s_configurations(installed):
     where = call(installed, "from vit.settings import CONFIGS; print(CONFIGS)").strip()
-    packed = {str(path.relative_to(where)): path.read_bytes() for path in Path(where).rglob("*.yaml")}
+    packed = {
+        str(path.relative_to(where)): path.read_bytes() for path in Path(where).rglob("*.yaml")
+    }
     configs = ROOT / "configs"
-    assert packed == {str(path.relative_to(configs)): path.read_bytes() for path in configs.rglob("*.yaml")}
+    assert packed == {
+        str(path.relative_to(configs)): path.read_bytes() for path in configs.rglob("*.yaml")
+    }

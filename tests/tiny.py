@@ -37,7 +37,14 @@ from vit.mae import MaskedAutoencoder, build_autoencoder
 M = TypeVar("M", bound=nn.Module)
 
 TINY = ModelConfig(
-    image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
+    image_size=16,
+    patch_size=4,
+    embed_dim=16,
+    depth=2,
+    num_heads=2,
+    decoder_dim=16,
+    decoder_depth=1,
+    decoder_heads=2,
 )
 CLASSES = ("ape", "bee", "cat")
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
@@ -53,7 +60,9 @@ CLASSIFY = replace(  # with all that can be drawn
     RECONSTRUCT,
     augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2, erasing=0.5),
     model=replace(TINY, drop_path=0.5),
-    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
+    classify=ClassifyConfig(
+        label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1
+    ),
     optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
     train=replace(RECONSTRUCT.train, objective="classify"),
 )
@@ -85,7 +94,10 @@ def randomize(model: M, std: float = 0.2) -> M:
 
 def changed(config: Config, **sections: dict) -> Config:
     """`config` with some fields of some sections changed."""
-    return replace(config, **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()})
+    return replace(
+        config,
+        **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()},
+    )
 
 
 @contextmanager
@@ -101,7 +113,9 @@ def without_pictures() -> Iterator[None]:
 def without_layout() -> Iterator[None]:
     """Figures are made, and nothing in them is moved to where there is room, which takes longer than to make them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vit.figures.style.ConstrainedLayoutEngine.execute", lambda engine, figure: None)
+        patch.setattr(
+            "vit.figures.style.ConstrainedLayoutEngine.execute", lambda engine, figure: None
+        )
         yield
 
 
@@ -127,16 +141,25 @@ def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
 
-def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES, labels: list[int] | None = None) -> ImageSet:
+def image_set(
+    images: Tensor, class_names: tuple[str, ...] = CLASSES, labels: list[int] | None = None
+) -> ImageSet:
     """Images whose classes take turns unless `labels` says otherwise; without names they have no labels."""
     if labels is None:
         labels = [number % len(class_names) if class_names else -1 for number in range(len(images))]
-    return ImageSet(images, torch.tensor(labels), class_names, content_hash(images, torch.tensor(labels)))
+    return ImageSet(
+        images, torch.tensor(labels), class_names, content_hash(images, torch.tensor(labels))
+    )
 
 
-def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[str, ...] = CLASSES) -> Dataset:
+def dataset(
+    train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[str, ...] = CLASSES
+) -> Dataset:
     """Images of noise."""
-    sets = (image_set(noise(count, part), class_names) for count, part in ((train, seed), (test, 1000 + seed)))
+    sets = (
+        image_set(noise(count, part), class_names)
+        for count, part in ((train, seed), (test, 1000 + seed))
+    )
     return Dataset("Noise", "folder", *sets)
 
 

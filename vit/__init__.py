@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from vit.training.step import Callback
     from vit.version import __version__ as __version__
 
-__all__ = ["AttentionMaps", "Callback", "MaskedAutoencoder", "VisionTransformer", "fit", "load_model"]
+__all__ = [
+    "AttentionMaps",
+    "Callback",
+    "MaskedAutoencoder",
+    "VisionTransformer",
+    "fit",
+    "load_model",
+]
 
 _ROOMS = {
     "load_model": "checkpoints",

@@ -39,7 +39,9 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        if error.errno is None or (error.filename and not os.path.basename(str(error.filename)).startswith(PARTIAL)):
+        if error.errno is None or (
+            error.filename and not os.path.basename(str(error.filename)).startswith(PARTIAL)
+        ):
             raise
         # name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -64,7 +66,9 @@ def sync_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path`, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be any bytes
+        temporary.write_text(
+            text, encoding="utf-8", errors="backslashreplace"
+        )  # names of files may be any bytes
 
 
 def write_json(path: Path, value: Any) -> None:

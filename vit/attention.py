@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from vit.config import ViTConfig
 
-KERNELS = ("auto", "math", "flash")  # torch's names: "math" is two products and a softmax, "flash" the fused kernel
+KERNELS = (
+    "auto",
+    "math",
+    "flash",
+)  # torch's names: "math" is two products and a softmax, "flash" the fused kernel
 
 # On a CPU, the backward pass of torch's fused kernel is slow at a vision transformer's lengths: two products and a softmax
 # are faster up to about this many keys (in bfloat16 still three times as fast at 257). On a GPU the fused kernel wins.
@@ -82,8 +86,12 @@ class MultiHeadSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.kernel = "auto"  # decides the speed, not the result: see `set_kernel`
         self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias) if config.qkv == "linear" else None
-        self.q_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.q_norm = (
+            nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        )
+        self.k_norm = (
+            nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        )
         self.proj = nn.Linear(dim, dim)
 
     def _third(self, index: int) -> Tensor:
@@ -118,7 +126,9 @@ class MultiHeadSelfAttention(nn.Module):
         if self.qkv is None:
             q = k = v = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
         else:
-            q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads).unbind(0)
+            q, k, v = rearrange(
+                self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads
+            ).unbind(0)
         return self.q_norm(q), self.k_norm(k), v
 
     def forward(self, x: Tensor, queries: int = 0) -> Tensor:

@@ -17,16 +17,24 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
-from vit.errors import UserError
+from vit.errors import ConfigError
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
 PRESETS: dict[str, dict[str, int]] = {
-    "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
-    "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
-    "small": dict(embed_dim=384, depth=12, num_heads=6, decoder_dim=256, decoder_depth=4, decoder_heads=8),
-    "base": dict(embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16),
+    "micro": dict(
+        embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2
+    ),
+    "tiny": dict(
+        embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4
+    ),
+    "small": dict(
+        embed_dim=384, depth=12, num_heads=6, decoder_dim=256, decoder_depth=4, decoder_heads=8
+    ),
+    "base": dict(
+        embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16
+    ),
 }
 
 
@@ -51,10 +59,6 @@ OBJECTIVES = {
     "classify": ObjectiveInfo(("classify",), labels=True),
 }
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each. Register before parsing."""
-
-
-class ConfigError(UserError, ValueError):
-    """A setting that cannot be used; the message is one line: key, value, what is allowed."""
 
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:
@@ -109,7 +113,11 @@ class Section:
     def __post_init__(self) -> None:
         ranges = _ranges_by_name(type(self))  # type: ignore[arg-type]  # a class has a hash, which mypy denies
         for item in fields(self):  # type: ignore[arg-type]
-            key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
+            key = (
+                f"{self.section}.{item.name}"
+                if self.section
+                else f"--{item.name.replace('_', '-')}"
+            )
             value = getattr(self, item.name)
             if value is None:
                 _require("None" in str(item.type), key, value, "leave the key out for its default")
@@ -165,8 +173,14 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     if data in BUILT_IN:
         return {"source": data, "root": root}
     if not os.path.isdir(os.path.expanduser(data)):
-        is_file = ": it is a file; give the folder that it is in" if os.path.isfile(os.path.expanduser(data)) else ""
-        raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}")
+        is_file = (
+            ": it is a file; give the folder that it is in"
+            if os.path.isfile(os.path.expanduser(data))
+            else ""
+        )
+        raise ConfigError(
+            f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}"
+        )
     return {"source": "folder", "root": data}
 
 
@@ -198,7 +212,9 @@ class AugmentConfig(Section, section="augment"):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = scale = self.crop_scale
-        _require(0 < low <= high <= 1, "augment.crop_scale", scale, "two shares, 0 < low <= high <= 1")
+        _require(
+            0 < low <= high <= 1, "augment.crop_scale", scale, "two shares, 0 < low <= high <= 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -324,22 +340,47 @@ class ModelConfig(Section, section="model"):
         super().__post_init__()
         for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
             fits = 1 <= min(size) <= max(size) <= MOST_PIXELS
-            _require(fits, f"model.{key}", getattr(self, key), f"a positive number of pixels, at most {MOST_PIXELS:,}")
+            _require(
+                fits,
+                f"model.{key}",
+                getattr(self, key),
+                f"a positive number of pixels, at most {MOST_PIXELS:,}",
+            )
         for axis, name in enumerate(("height", "width")):
             image, patch = self.image_size_2d[axis], self.patch_size_2d[axis]
             divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
             allowed = f"it must divide the image's {name} of {image} (model.image_size): {divisors}"
             _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
         for key, value in self.dimensions.items():
-            _require(1 <= value <= MOST_UNITS, f"model.{key}", value, f"a positive number, at most {MOST_UNITS:,}")
+            _require(
+                1 <= value <= MOST_UNITS,
+                f"model.{key}",
+                value,
+                f"a positive number, at most {MOST_UNITS:,}",
+            )
         for dim, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
             value, count = self.dimensions[dim], self.dimensions[heads]
-            _require(value % count == 0, f"model.{dim}", value, f"a multiple of model.{heads}, which is {count}")
+            _require(
+                value % count == 0,
+                f"model.{dim}",
+                value,
+                f"a multiple of model.{heads}, which is {count}",
+            )
             fits = value % 4 == 0 or (dim == "embed_dim" and self.pos_embed != "sincos")
             _require(fits, f"model.{dim}", value, "a multiple of 4, for its sin-cos positions")
-        _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
+        _require(
+            self.mlp_ratio * self.dimensions["embed_dim"] >= 1,
+            "model.mlp_ratio",
+            self.mlp_ratio,
+            "positive",
+        )
         token = self.global_pool == "token" and not self.class_token
-        _require(not token, "model.global_pool", self.global_pool, "there is no class token (model.class_token)")
+        _require(
+            not token,
+            "model.global_pool",
+            self.global_pool,
+            "there is no class token (model.class_token)",
+        )
 
     @property
     def image_size_2d(self) -> tuple[int, int]:
@@ -397,7 +438,9 @@ def spelled(value: object) -> str:
     if isinstance(value, str | os.PathLike):
         return str(value) or '""'
     # NumPy's numbers become plain ones, anything else a text, which the setting refuses by its name
-    return json.dumps(value, default=lambda other: other.tolist() if hasattr(other, "tolist") else repr(other))
+    return json.dumps(
+        value, default=lambda other: other.tolist() if hasattr(other, "tolist") else repr(other)
+    )
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:
@@ -411,7 +454,9 @@ class MaskConfig(Section, section="mask"):
 
     kind: Literal["random", "block", "grid"] = "random"
     """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
-    ratio: Annotated[float, Range("above 0 (nothing hidden) and below 1 (all hidden)", lambda x: 0 < x < 1)] = 0.75
+    ratio: Annotated[
+        float, Range("above 0 (nothing hidden) and below 1 (all hidden)", lambda x: 0 < x < 1)
+    ] = 0.75
     """share of patches to hide, above 0 and below 1; rounded, but at least one is hidden and one visible"""
 
 
@@ -446,7 +491,10 @@ class ClassifyConfig(Section, section="classify"):
         super().__post_init__()
         whole = self.whole_epochs
         _require(
-            not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it only applies with drop_patches"
+            not whole or self.drop_patches > 0,
+            "classify.whole_epochs",
+            whole,
+            "it only applies with drop_patches",
         )
 
 
@@ -475,7 +523,12 @@ class OptimConfig(Section, section="optim"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(all(0 <= b < 1 for b in self.betas), "optim.betas", self.betas, "two numbers from 0 to below 1")
+        _require(
+            all(0 <= b < 1 for b in self.betas),
+            "optim.betas",
+            self.betas,
+            "two numbers from 0 to below 1",
+        )
 
 
 @dataclass(frozen=True)
@@ -495,7 +548,12 @@ class TrainConfig(Section, section="train"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.objective in OBJECTIVES, "train.objective", self.objective, f"one of {', '.join(OBJECTIVES)}")
+        _require(
+            self.objective in OBJECTIVES,
+            "train.objective",
+            self.objective,
+            f"one of {', '.join(OBJECTIVES)}",
+        )
 
 
 @dataclass(frozen=True)
@@ -574,7 +632,9 @@ class Config:
         fewer = "pretraining needs none; data.limit takes fewer images"
         require(data.labels == 1 or objective.labels, "data.labels", fewer)
         require(
-            self.augment.views == 1 or not objective.labels, "augment.views", "several views only apply to pretraining"
+            self.augment.views == 1 or not objective.labels,
+            "augment.views",
+            "several views only apply to pretraining",
         )
 
     @property
@@ -584,11 +644,16 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, as YAML and JSON hold them."""
-        return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
+        return {
+            name: {k: _plain(v) for k, v in section.items()}
+            for name, section in asdict(self).items()
+        }
 
     def deciding(self) -> dict[str, Any]:
         """Return the settings that decide the result, by "section.key"; the content hash says which images are used."""
-        return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
+        return flat_settings(
+            {key: section for key, section in self.to_dict().items() if key not in ("data", "run")}
+        )
 
     def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
         """Return the steps at which warm-up ends, the learning rate begins to fall, and the run ends."""
@@ -610,7 +675,11 @@ class Config:
 
 def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Flatten sections of settings to "section.key"."""
-    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    return {
+        f"{name}.{key}": value
+        for name, section in sections.items()
+        for key, value in section.items()
+    }
 
 
 def _plain(value: object) -> object:

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vit.config import ConfigError, RunConfig
-from vit.errors import one_line
+from vit.config import RunConfig
+from vit.errors import ConfigError, one_line
 from vit.version import __version__
 
 
@@ -38,7 +38,11 @@ class Compute:
 
     def autocast(self) -> AbstractContextManager:
         """Compute matrix products in `precision` within the block."""
-        return torch.autocast(self.device.type, self.products) if self.precision == "bf16" else nullcontext()
+        return (
+            torch.autocast(self.device.type, self.products)
+            if self.precision == "bf16"
+            else nullcontext()
+        )
 
     def compiled(self, module: nn.Module) -> nn.Module:
         """Return `module` for training steps, compiled if that is on; it shares the module's parameters.
@@ -54,7 +58,9 @@ class Compute:
 
     def only_compiled_for(self, usual: bool) -> AbstractContextManager:
         """Within the block, run a batch of unusual size (an epoch's last) uncompiled instead of compiling again for it."""
-        return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
+        return (
+            nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
+        )
 
     def __str__(self) -> str:
         count = torch.get_num_threads()
@@ -67,7 +73,9 @@ class Compute:
 COMPILE_FROM_STEPS = 5_000
 
 
-def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0, began: str = "") -> Compute:
+def choose_compute(
+    config: RunConfig, precision: str = "auto", steps: int = 0, began: str = ""
+) -> Compute:
     """Return the requested device and precision, or the best available; set the number of threads.
 
     Args:
@@ -80,10 +88,16 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0, b
         ConfigError: this machine does not have what was requested.
     """
     # device and threads
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    present = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     there = [name for name, is_there in present.items() if is_there]
     if config.device != "auto" and config.device not in there:
-        raise ConfigError(f"run.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
+        raise ConfigError(
+            f"run.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here"
+        )
     device = torch.device(there[0] if config.device == "auto" else config.device)
     most = 4 * (os.cpu_count() or 1)
     if config.threads > most:  # millions would crash torch
@@ -107,7 +121,12 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0, b
     lacking = missing_for_compile(device) if compiled else ""
     if config.compile == "on" and lacking:
         raise ConfigError(f"run.compile: 'on' needs {lacking}; install it, or set run.compile off")
-    return Compute(device, precision, compiled and not lacking, lacking and f"not compiled, which needs {lacking}")
+    return Compute(
+        device,
+        precision,
+        compiled and not lacking,
+        lacking and f"not compiled, which needs {lacking}",
+    )
 
 
 def missing_for_compile(device: torch.device) -> str:
@@ -150,8 +169,12 @@ def bf16_pays(device: torch.device) -> bool:
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
         x, weight = torch.ones(4096, 192, dtype=dtype), torch.ones(768, 192, dtype=dtype)
-        seconds[dtype] = min(timeit.repeat(partial(nn.functional.linear, x, weight), number=1, repeat=6))
-    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]  # the casts around the products cost time too
+        seconds[dtype] = min(
+            timeit.repeat(partial(nn.functional.linear, x, weight), number=1, repeat=6)
+        )
+    return (
+        seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]
+    )  # the casts around the products cost time too
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -162,15 +162,21 @@ class VisionTransformer(nn.Module):
         self.config = config
         dim, pool = config.embed_dim, config.global_pool
         if pool not in ("token", "avg") or (pool == "token" and not config.class_token):
-            raise ValueError(f"global_pool is 'avg', or 'token' where there is a class token; got {pool!r}")
+            raise ValueError(
+                f"global_pool is 'avg', or 'token' where there is a class token; got {pool!r}"
+            )
         self.num_prefix_tokens = config.class_token + config.registers
 
         # patches and prefix tokens to tokens with positions
         self.patch_embed = PatchEmbed(config.image_size, config.patch_size, config.channels, dim)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.class_token else None
-        self.reg_token = nn.Parameter(torch.empty(1, config.registers, dim)) if config.registers else None
+        self.reg_token = (
+            nn.Parameter(torch.empty(1, config.registers, dim)) if config.registers else None
+        )
         table_prefix = 0 if config.no_embed_class else self.num_prefix_tokens
-        self.pos_embed = position_table(config.pos_embed, self.patch_embed.grid_size, table_prefix, dim)
+        self.pos_embed = position_table(
+            config.pos_embed, self.patch_embed.grid_size, table_prefix, dim
+        )
 
         # blocks, whose drop path grows linearly from 0
         rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
@@ -202,13 +208,19 @@ class VisionTransformer(nn.Module):
         if images.shape[-2:] != self.patch_embed.image_size:
             (height, width), (h, w) = images.shape[-2:], self.patch_embed.image_size
             ways = "resize them, e.g. by model.origin.transform, or load the model with load_model(..., image_size=...)"
-            raise ValueError(f"the images have {height} x {width} pixels, the model takes {h} x {w}; {ways}")
+            raise ValueError(
+                f"the images have {height} x {width} pixels, the model takes {h} x {w}; {ways}"
+            )
         return patchify(images, self.patch_embed.patch_size)
 
     def embed(self, patches: Tensor, mask: Mask | None = None) -> Tensor:
         """Embed patches (B, L, C p q) as tokens with positions (B, N, D), N = prefix + L, or prefix + K under a mask."""
-        batch = patches.shape[0]  # len(patches) would be a plain number, which an exported program could not vary
-        prefix: list[Tensor] = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        batch = patches.shape[
+            0
+        ]  # len(patches) would be a plain number, which an exported program could not vary
+        prefix: list[Tensor] = [
+            token for token in (self.cls_token, self.reg_token) if token is not None
+        ]
         positions = self.pos_embed[:, self.pos_embed.shape[1] - patches.shape[1] :]  # (1, L, D)
 
         # the visible patches and their positions
@@ -225,15 +237,21 @@ class VisionTransformer(nn.Module):
             head = head + self.pos_embed[:, : self.num_prefix_tokens]
         return torch.cat([head.expand(batch, -1, -1), x], dim=1)  # (B, prefix + K, D)
 
-    def encode(self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
+    def encode(
+        self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None
+    ) -> Tensor:
         """Compute `forward` from the images' patches (B, L, C p q)."""
         x = self.embed(patches, mask)  # (B, N, D)
-        draws = [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]  # (B, 2) per block
+        draws = (
+            [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]
+        )  # (B, 2) per block
         for block, chance in zip(self.blocks, draws, strict=True):
             x = block(x, chance)
         return self.norm(x)
 
-    def forward(self, images: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
+    def forward(
+        self, images: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None
+    ) -> Tensor:
         """Encode images into tokens (B, N, D): the prefix first, then the patches (under a mask, the visible ones).
 
         Args:
@@ -246,7 +264,11 @@ class VisionTransformer(nn.Module):
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Pool tokens (B, N, D) into one vector per image (B, D): the class token, or the mean over the patches."""
-        return tokens[:, 0] if self.config.global_pool == "token" else tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        return (
+            tokens[:, 0]
+            if self.config.global_pool == "token"
+            else tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        )
 
     def forward_head(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, N, D) to logits (B, classes) or, without a head, to pooled features (B, D)."""
@@ -262,7 +284,9 @@ def init_weights(model: nn.Module) -> None:
     untrained model then predicts nearly 0, and its loss starts at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
-    if next(model.parameters()).is_meta:  # has shapes alone; to draw nothing, torch would load its compiler
+    if next(
+        model.parameters()
+    ).is_meta:  # has shapes alone; to draw nothing, torch would load its compiler
         return
     # linear maps, including the patch embedding
     for module in model.modules():

@@ -22,7 +22,9 @@ class UserError(Exception):
     exit_code = 2
 
     def __init__(self, message: str):
-        super().__init__(one_line(message))  # file names and other libraries' messages may have several
+        super().__init__(
+            one_line(message)
+        )  # file names and other libraries' messages may have several
 
 
 class CheckpointError(UserError):
@@ -30,7 +32,9 @@ class CheckpointError(UserError):
 
     def __init__(self, message: str):
         line = one_line(message)
-        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may be of any length
+        super().__init__(
+            line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}"
+        )  # names may be of any length
 
 
 class DataError(UserError):
@@ -39,6 +43,24 @@ class DataError(UserError):
 
 class UnreadableImage(DataError):  # noqa: N818 - its state, not a mistake
     """An image file that cannot be decoded, where it was not asked to leave such files out."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting that cannot be used; the message is one line: key, value, what is allowed."""
+
+
+class RunError(UserError):
+    """A run folder, or a file in it, that cannot be read; the message is one line."""
+
+
+class TrainingError(UserError):
+    """A run that cannot go on: its loss or gradient is not finite; the weights are still those before that step."""
+
+    exit_code = 1
+
+
+class AttentionError(UserError):
+    """Attention that cannot be captured, or a layer, head or patch that does not exist; the message is one line."""
 
 
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
@@ -52,7 +74,9 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of the output has gone, as head does: end quietly, as other programs do
+    except (
+        BrokenPipeError
+    ):  # the reader of the output has gone, as head does: end quietly, as other programs do
         return READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -61,14 +85,21 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError, also for the GPU
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
-        ways = "use fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model"
-        print(f"{program}: error: out of memory: {one_line(str(error))[:200]}; {ways}", file=sys.stderr)
+        ways = (
+            "use fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model"
+        )
+        print(
+            f"{program}: error: out of memory: {one_line(str(error))[:200]}; {ways}",
+            file=sys.stderr,
+        )
         return 1
 
 
 def one_line(text: str) -> str:
     """Return `text` on one line, without control characters, so that a hostile file name cannot control the terminal."""
-    return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
+    return " ".join(
+        "".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split()
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -55,7 +55,9 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     try:
         with Image.open(path, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and image.width * image.height > limit:  # Pillow refuses only twice as many
+            if (
+                limit is not None and image.width * image.height > limit
+            ):  # Pillow refuses only twice as many
                 return f"{image.width} x {image.height} pixels, more than {limit:,}"
             # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the size needed
             scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
@@ -64,24 +66,34 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
             return planes(image, image_size, prepared)
     except UnidentifiedImageError:
         return "its content is not an image"  # Pillow's own words repeat the path
-    except Exception as error:  # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
+    except (
+        Exception
+    ) as error:  # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
     """Return a picture's pixels after `fit_picture`: uint8 (3, H, W)."""
-    return b"".join(channel.tobytes() for channel in fit_picture(image, image_size, prepared).split())
+    return b"".join(
+        channel.tobytes() for channel in fit_picture(image, image_size, prepared).split()
+    )
 
 
-def fit_picture(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> Image.Image:
+def fit_picture(
+    image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
+) -> Image.Image:
     """Return a picture upright, in mode RGB, cropped and resized to `image_size` = (H, W) as `decode` describes.
 
     Raises:
         ValueError: its grey values have no known white.
     """
     upright = _rgb(ImageOps.exif_transpose(image))
-    border = (1 - prepared.crop_share) / 2  # cut from each side, before the crop to the aspect ratio
-    return ImageOps.fit(upright, image_size[::-1], Image.Resampling[prepared.interpolation.upper()], border)
+    border = (
+        1 - prepared.crop_share
+    ) / 2  # cut from each side, before the crop to the aspect ratio
+    return ImageOps.fit(
+        upright, image_size[::-1], Image.Resampling[prepared.interpolation.upper()], border
+    )
 
 
 def size_of(path: str) -> tuple[int, int] | None:
@@ -132,7 +144,9 @@ def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: 
     """Turn uint8 (B, C, h, w) of the shape of `image_size` into float32 (B, C, H, W) from 0 to 1, resized."""
     images = images.float() / 255
     if images.shape[-2:] != image_size:
-        images = F.interpolate(images, image_size, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)
+        images = F.interpolate(
+            images, image_size, mode=interpolation, antialias=True, align_corners=False
+        ).clamp(0, 1)
     return images
 
 
@@ -175,8 +189,12 @@ class Normalization:
     @classmethod
     def of(cls, images: Images, most: int = 10_000) -> Normalization:
         """Measure it on uint8 images (N, C, H, W), using at most `most` of them, spread evenly."""
-        counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
-        few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # images at a time: each pixel takes 8 bytes
+        counts = torch.zeros(
+            images.shape[1], 256, dtype=torch.float64
+        )  # how often each channel has each value
+        few = max(
+            2**22 // (images.shape[-2] * images.shape[-1]), 1
+        )  # images at a time: each pixel takes 8 bytes
         most = min(len(images), most)
         chosen = torch.arange(most) * len(images) // most
         for part in chosen.split(few):
@@ -198,11 +216,17 @@ class Normalization:
         if images.dtype == torch.uint8:
             images = images.float() / 255
         elif not images.is_floating_point():
-            raise ValueError(f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}")
+            raise ValueError(
+                f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}"
+            )
         elif images.device.type == "cpu" and images.numel():
             low, high = (value.item() for value in images.aminmax())
-            if low < -0.5 or high > 1.5:  # resizing overshoots less than that at edges; nan is left to the model
-                raise ValueError(f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?")
+            if (
+                low < -0.5 or high > 1.5
+            ):  # resizing overshoots less than that at edges; nan is left to the model
+                raise ValueError(
+                    f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?"
+                )
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 
@@ -213,8 +237,12 @@ class Normalization:
 
     def _statistics(self, like: Tensor) -> Tensor:
         key = (like.device, like.dtype)
-        if key not in self._columns:  # kept, because sending them at each step would make a GPU wait
-            self._columns[key] = torch.tensor([self.mean, self.std], dtype=like.dtype, device=like.device)
+        if (
+            key not in self._columns
+        ):  # kept, because sending them at each step would make a GPU wait
+            self._columns[key] = torch.tensor(
+                [self.mean, self.std], dtype=like.dtype, device=like.device
+            )
         return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
 
 
@@ -263,8 +291,12 @@ class ModelInputs:
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise UnreadableImage(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
-            pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
+                raise UnreadableImage(
+                    f"{path}: {content}; remove it, or save it again as JPEG or PNG"
+                )
+            pictures.append(
+                torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size)
+            )
         return self._in_channels(torch.stack(pictures))
 
     def fit(self, images: Tensor, whole: bool = False) -> Tensor:
@@ -280,12 +312,17 @@ class ModelInputs:
         Raises:
             DataError: the model takes neither colour nor grey images.
         """
-        images, size = cut_to_shape(self._in_channels(images), self.image_size), self._resized(whole)
+        images, size = (
+            cut_to_shape(self._in_channels(images), self.image_size),
+            self._resized(whole),
+        )
         if images.shape[-2:] != size:
             from torchvision.transforms import InterpolationMode  # takes seconds to import
             from torchvision.transforms.v2.functional import resize
 
-            images = resize(images, list(size), InterpolationMode(self.interpolation), antialias=True)
+            images = resize(
+                images, list(size), InterpolationMode(self.interpolation), antialias=True
+            )
         return self._crop(images)
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
@@ -301,11 +338,15 @@ class ModelInputs:
             DataError: as for `fit`.
         """
         images = cut_to_shape(self._in_channels(images), self.image_size)
-        return self.normalize(self._crop(resize_to_float(images, self._resized(whole), self.interpolation)))
+        return self.normalize(
+            self._crop(resize_to_float(images, self._resized(whole), self.interpolation))
+        )
 
     def _resized(self, whole: bool) -> tuple[int, int]:
         """Return the size before cropping."""
-        height, width = (round(size / (1 if whole else self.prepared.crop_share)) for size in self.image_size)
+        height, width = (
+            round(size / (1 if whole else self.prepared.crop_share)) for size in self.image_size
+        )
         return height, width
 
     def _crop(self, images: Tensor) -> Tensor:
@@ -316,10 +357,14 @@ class ModelInputs:
 
     def _in_channels(self, images: Tensor) -> Tensor:
         if self.channels not in (1, 3):
-            raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
+            raise DataError(
+                f"this model takes {self.channels} channels; image files have three, or one"
+            )
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
             shape = " x ".join(map(str, images.shape))
-            raise DataError(f"images are uint8, B x 3 x height x width or B x 1 x ..., got {images.dtype}, {shape}")
+            raise DataError(
+                f"images are uint8, B x 3 x height x width or B x 1 x ..., got {images.dtype}, {shape}"
+            )
         if self.channels == 3:
             return images.expand(-1, 3, -1, -1)
         from torchvision.transforms.v2.functional import rgb_to_grayscale  # takes seconds to import

@@ -11,7 +11,12 @@ from typing import Literal
 from vit.config import MOST_PIXELS
 from vit.errors import CheckpointError
 
-_NUMBERS = {"channels": (1, 4096), "num_classes": (0, 10_000_000), "num_heads": (1, 4096), "decoder_heads": (1, 4096)}
+_NUMBERS = {
+    "channels": (1, 4096),
+    "num_classes": (0, 10_000_000),
+    "num_heads": (1, 4096),
+    "decoder_heads": (1, 4096),
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,11 @@ class LoadOptions:
             size = getattr(self, key)
             if size is not None:
                 pair = (size, size) if isinstance(size, int) else size
-                whole = isinstance(pair, Sequence) and len(pair) == 2 and all(type(n) is int and n > 0 for n in pair)
+                whole = (
+                    isinstance(pair, Sequence)
+                    and len(pair) == 2
+                    and all(type(n) is int and n > 0 for n in pair)
+                )
                 self._require(whole, key, "one positive number, or two")
                 self._require(max(pair) <= MOST_PIXELS, key, f"at most {MOST_PIXELS:,}")
         for key, (least, most) in _NUMBERS.items():
@@ -80,19 +89,35 @@ class LoadOptions:
         for key in ("class_token", "fc_norm", "norm_pix_loss"):
             self._require(isinstance(getattr(self, key), bool | None), key, "True or False")
         eps = self.norm_eps
-        self._require(eps is None or (isinstance(eps, float) and 0 < eps < 1), "norm_eps", "between 0 and 1, as 1e-6")
+        self._require(
+            eps is None or (isinstance(eps, float) and 0 < eps < 1),
+            "norm_eps",
+            "between 0 and 1, as 1e-6",
+        )
         for key, other in (("mean", self.std), ("std", self.mean)):
             values = getattr(self, key)
-            given = isinstance(values, Sequence) and isinstance(other, Sequence) and 0 < len(values) == len(other)
+            given = (
+                isinstance(values, Sequence)
+                and isinstance(other, Sequence)
+                and 0 < len(values) == len(other)
+            )
             lowest = 0.0 if key == "mean" else 1e-9
             ok = given and all(_is_number(value) and lowest <= value <= 1 for value in values)
-            usual = "mean and std: a number per channel each, as 0.5 0.5 0.5, for pixels from 0 to 1"
+            usual = (
+                "mean and std: a number per channel each, as 0.5 0.5 0.5, for pixels from 0 to 1"
+            )
             self._require(ok or values is other is None, key, usual)
         share = self.crop_share
-        self._require(share is None or (_is_number(share) and 0 < share <= 1), "crop_share", "above 0 and at most 1")
+        self._require(
+            share is None or (_is_number(share) and 0 < share <= 1),
+            "crop_share",
+            "above 0 and at most 1",
+        )
         named = self.branch is None or (isinstance(self.branch, str) and self.branch != "")
         self._require(named, "branch", "the key of a copy, as 'student'")
-        names = isinstance(self.allow, Sequence) and all(isinstance(name, str) for name in self.allow)
+        names = isinstance(self.allow, Sequence) and all(
+            isinstance(name, str) for name in self.allow
+        )
         self._require(names, "allow", "names or patterns, as ['decoder.*']")
 
     def _require(self, ok: bool, key: str, allowed: str) -> None:

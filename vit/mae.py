@@ -37,7 +37,9 @@ class MaskedDecoder(nn.Module):
         self.num_prefix_tokens = encoder.class_token + encoder.registers
         self.embed = nn.Linear(encoder.embed_dim, config.dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.pos_embed = position_table("sincos", (height // p, width // q), self.num_prefix_tokens, config.dim)
+        self.pos_embed = position_table(
+            "sincos", (height // p, width // q), self.num_prefix_tokens, config.dim
+        )
         blocks = config.blocks(encoder)
         self.blocks = nn.Sequential(*(Block(blocks) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.dim, eps=blocks.norm_eps)
@@ -55,7 +57,9 @@ class MaskedDecoder(nn.Module):
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
         mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
         patches = torch.cat([visible, mask_tokens], dim=1)  # (B, L, E), shuffled
-        x = torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed  # (B, prefix + L, E)
+        x = (
+            torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed
+        )  # (B, prefix + L, E)
         return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
 
     def hidden(self, tokens: Tensor, mask: Mask) -> Tensor:
@@ -92,7 +96,9 @@ class MaskedAutoencoder(nn.Module):
 
     origin: Any = None
 
-    def __init__(self, encoder: VisionTransformer, decoder: MaskedDecoder, norm_pix_loss: bool = True):
+    def __init__(
+        self, encoder: VisionTransformer, decoder: MaskedDecoder, norm_pix_loss: bool = True
+    ):
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
@@ -109,13 +115,17 @@ class MaskedAutoencoder(nn.Module):
             Without a mask, the encoder's tokens (B, N, D); with one, the predicted patches (B, L, P) in grid order, in the
             space of `targets`.
         """
-        return self.encoder(images) if mask is None else self.decoder(self.encoder(images, mask), mask)
+        return (
+            self.encoder(images) if mask is None else self.decoder(self.encoder(images, mask), mask)
+        )
 
     def targets(self, images: Tensor) -> Tensor:
         """Turn images (B, C, H, W) into the patches to predict (B, L, P)."""
         return patch_targets(self.encoder.patchify(images), self.norm_pix_loss)
 
-    def loss(self, images: Tensor, mask: Mask, drop_path: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def loss(
+        self, images: Tensor, mask: Mask, drop_path: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compute the training loss: fill in the hidden patches, and compare with the targets.
 
         Args:
@@ -136,9 +146,13 @@ class MaskedAutoencoder(nn.Module):
 Model = VisionTransformer | MaskedAutoencoder
 
 
-def build_autoencoder(encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss: bool = True) -> MaskedAutoencoder:
+def build_autoencoder(
+    encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss: bool = True
+) -> MaskedAutoencoder:
     """Build a masked autoencoder with random weights from the fields of config.json."""
-    return MaskedAutoencoder(VisionTransformer(encoder), MaskedDecoder(decoder, encoder), norm_pix_loss)
+    return MaskedAutoencoder(
+        VisionTransformer(encoder), MaskedDecoder(decoder, encoder), norm_pix_loss
+    )
 
 
 def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
@@ -148,7 +162,9 @@ def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
     """
     if not norm_pix:
         return patches
-    return (patches - patches.mean(-1, keepdim=True)) / (patches.var(-1, keepdim=True) + 1e-6).sqrt()
+    return (patches - patches.mean(-1, keepdim=True)) / (
+        patches.var(-1, keepdim=True) + 1e-6
+    ).sqrt()
 
 
 def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:

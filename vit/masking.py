@@ -78,7 +78,9 @@ def block_noise(batch: int, grid_size: tuple[int, int], generator: Generator) ->
     draws = torch.rand(batch, 3, generator=generator)
     aspect = 2 ** (2 * draws[:, 2] - 1)  # (B,), height / width, 1/2 to 2
     y = (torch.arange(rows) - (draws[:, :1] * rows - 0.5)) / aspect[:, None].sqrt()  # (B, rows)
-    x = (torch.arange(columns) - (draws[:, 1:2] * columns - 0.5)) * aspect[:, None].sqrt()  # (B, columns)
+    x = (torch.arange(columns) - (draws[:, 1:2] * columns - 0.5)) * aspect[
+        :, None
+    ].sqrt()  # (B, columns)
     return -torch.maximum(y.abs()[:, :, None], x.abs()[:, None, :]).flatten(1)  # (B, L)
 
 
@@ -91,7 +93,9 @@ def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> 
     size = 1
     order = torch.zeros(1, 1)
     while size < max(grid_size):
-        order = torch.cat([torch.cat([4 * order, 4 * order + 2], 1), torch.cat([4 * order + 3, 4 * order + 1], 1)])
+        order = torch.cat(
+            [torch.cat([4 * order, 4 * order + 2], 1), torch.cat([4 * order + 3, 4 * order + 1], 1)]
+        )
         size *= 2
     offsets = torch.randint(size, (batch, 2), generator=generator)
     rows = (torch.arange(grid_size[0]) + offsets[:, :1]) % size  # (B, rows)
@@ -102,7 +106,9 @@ def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> 
 NOISE = {"random": random_noise, "block": block_noise, "grid": grid_noise}
 
 
-def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: float, generator: Generator) -> Mask:
+def make_mask(
+    kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: float, generator: Generator
+) -> Mask:
     """Draw a mask for a batch of images, on the CPU so that every device gets the same.
 
     Args:
@@ -112,7 +118,9 @@ def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: flo
         mask_ratio: the share of patches to hide, between 0 and 1.
         generator: the only source of randomness.
     """
-    return mask_from_noise(NOISE[kind](batch, grid_size, generator), num_keep(grid_size[0] * grid_size[1], mask_ratio))
+    return mask_from_noise(
+        NOISE[kind](batch, grid_size, generator), num_keep(grid_size[0] * grid_size[1], mask_ratio)
+    )
 
 
 def take(x: Tensor, ids: Tensor) -> Tensor:

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FORMS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f"), "time": (",.0f", ",.0f")}
+FORMS = {
+    "accuracy": (".2%", ".1%"),
+    "error": (".2%", ".1%"),
+    "loss": (".4f", ".3f"),
+    "time": (",.0f", ",.0f"),
+}
 """How to write each kind of metric: in full, and with fewer digits. Higher accuracy is better; of all else, less is."""
 
 

@@ -27,4 +27,7 @@ def usable_cores() -> int:
 
 def setting() -> str:
     """Return the environment's setting as NAME=VALUE."""
-    return " ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ) or "OpenMP's own rules"
+    return (
+        " ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
+        or "OpenMP's own rules"
+    )

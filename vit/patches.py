@@ -44,7 +44,14 @@ def unpatchify(patches: Tensor, patch_size: tuple[int, int], grid_size: tuple[in
         (B, C, H, W).
     """
     p, q = patch_size
-    return rearrange(patches, f"{PATCH_PATTERN} -> {IMAGE_PATTERN}", p=p, q=q, row=grid_size[0], column=grid_size[1])
+    return rearrange(
+        patches,
+        f"{PATCH_PATTERN} -> {IMAGE_PATTERN}",
+        p=p,
+        q=q,
+        row=grid_size[0],
+        column=grid_size[1],
+    )
 
 
 class PatchEmbed(nn.Module):
@@ -60,7 +67,13 @@ class PatchEmbed(nn.Module):
         embed_dim: D.
     """
 
-    def __init__(self, image_size: tuple[int, int], patch_size: tuple[int, int], channels: int, embed_dim: int):
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        channels: int,
+        embed_dim: int,
+    ):
         super().__init__()
         if any(size % patch for size, patch in zip(image_size, patch_size, strict=True)):
             raise ValueError(f"patch size {patch_size} does not divide image size {image_size}")
@@ -93,17 +106,24 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
         (L, D) float32.
     """
     if embed_dim % 4:
-        raise ValueError(f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}")
+        raise ValueError(
+            f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}"
+        )
     quarter = embed_dim // 4
     frequencies = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
     rows, columns = (torch.arange(n, dtype=torch.float64) for n in grid_size)
     x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
     y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies
-    parts = {"mae": (x.sin(), x.cos(), y.sin(), y.cos()), "timm": (y.sin(), x.sin(), y.cos(), x.cos())}
+    parts = {
+        "mae": (x.sin(), x.cos(), y.sin(), y.cos()),
+        "timm": (y.sin(), x.sin(), y.cos(), x.cos()),
+    }
     return torch.cat(parts[order], dim=1).float()
 
 
-def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int) -> nn.Parameter:
+def position_table(
+    kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int
+) -> nn.Parameter:
     """Make the position table (1, prefix + L, D), a parameter: learned from a small random start, or fixed sin-cos.
 
     A prefix token has no place in the image: its row of the sin-cos table is 0, as in MAE.
@@ -116,7 +136,9 @@ def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int
         # on "meta", where checkpoints are compared, torch would load its compiler first, for seconds
         device = torch.get_default_device()
         with torch.device("cpu"):
-            table = torch.cat([torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)])
+            table = torch.cat(
+                [torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)]
+            )
         return nn.Parameter(table[None].to(device), requires_grad=False)
     if kind == "learned":
         return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, embed_dim), std=0.02))

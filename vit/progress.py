@@ -39,7 +39,9 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
     if stream.isatty():
         return tqdm(file=stream, dynamic_ncols=True, **options)
     pause = SECONDS_BETWEEN_LINES
-    rare = dict(delay=pause, mininterval=pause, miniters=0, smoothing=0, leave=False, bar_format=line)
+    rare = dict(
+        delay=pause, mininterval=pause, miniters=0, smoothing=0, leave=False, bar_format=line
+    )
     return tqdm(file=Lines(stream), **options | rare)  # type: ignore[call-overload]
 
 
@@ -50,7 +52,9 @@ def work_bar(what: str, total: int | None, unit: str = " steps") -> tqdm[Any]:
     return progress_bar(sys.stderr, line, desc=what, total=total, unit=unit, leave=False)
 
 
-def track(items: Iterable[T], what: str, total: int | None = None, unit: str = " steps") -> Iterator[T]:
+def track(
+    items: Iterable[T], what: str, total: int | None = None, unit: str = " steps"
+) -> Iterator[T]:
     """Yield `items`, with a bar on stderr that disappears at the end; in a file or pipe, with a line now and then.
 
     Both show the time elapsed and, if the number of items is known, the time left. An item is done when the next is requested.
@@ -61,7 +65,9 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
         total: number of items, if `items` has no length.
         unit: the items' unit, e.g. " images".
     """
-    with work_bar(what, len(items) if total is None and isinstance(items, Sized) else total, unit) as bar:
+    with work_bar(
+        what, len(items) if total is None and isinstance(items, Sized) else total, unit
+    ) as bar:
         for item in items:
             yield item
             bar.update()

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from vit.atomic import replacing
-from vit.errors import UserError
+from vit.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class RunError(UserError):
-    """A run folder, or a file in it, that cannot be read; the message is one line."""
 
 
 class RunFiles:
@@ -46,7 +42,9 @@ class RunFiles:
     @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
-        return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path]
+        return [
+            path for path in vars(self).values() if isinstance(path, Path) and path != self.path
+        ]
 
     def saved_snapshots(self) -> dict[str, Path]:
         """Return the folders of the run's weight snapshots by name, e.g. "step 1,250", from first to last."""
@@ -135,9 +133,13 @@ class SampleImages:
         """Write showcase.safetensors, whole or not at all."""
         from safetensors.torch import save
 
-        about = json.dumps({"labels": self.labels, "class_names": self.class_names, "data": self.data})
+        about = json.dumps(
+            {"labels": self.labels, "class_names": self.class_names, "data": self.data}
+        )
         with replacing(path) as temporary:
-            temporary.write_bytes(save({"images": self.images.contiguous()}, metadata={"showcase": about}))
+            temporary.write_bytes(
+                save({"images": self.images.contiguous()}, metadata={"showcase": about})
+            )
 
 
 def read_sample_images(path: Path) -> SampleImages:
@@ -151,7 +153,10 @@ def read_sample_images(path: Path) -> SampleImages:
 
     try:
         with safe_open(path, framework="pt") as file:
-            about, images = read_json((file.metadata() or {})["showcase"]), file.get_tensor("images")
+            about, images = (
+                read_json((file.metadata() or {})["showcase"]),
+                file.get_tensor("images"),
+            )
         samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
         if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
             raise ValueError("images with a label each are expected")

@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import OBJECTIVES, Config, ConfigError, flat_settings, named_data
-from vit.errors import did_you_mean, one_line
+from vit.config import OBJECTIVES, Config, flat_settings, named_data
+from vit.errors import ConfigError, did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
 PACKAGE = Path(__file__).resolve().parent
@@ -54,7 +54,9 @@ class _Loader(yaml.SafeLoader):
         keys = set()
         for key, _ in node.value:
             if str(key.value) in keys:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} is set twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value} is set twice", problem_mark=key.start_mark
+                )
             keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -94,11 +96,15 @@ def read_file(path: Path, sections: Mapping[str, type] | None = None) -> dict[st
 
     # sections of settings, and nothing else
     if not isinstance(content, dict):
-        raise ConfigError(f"config: {path} must hold settings in sections, as `train: {{epochs: 3}}`")
+        raise ConfigError(
+            f"config: {path} must hold settings in sections, as `train: {{epochs: 3}}`"
+        )
     settings = {}
     for section, values in content.items():
         if section in keys_of(sections):
-            raise ConfigError(f"{section}: must stand in its section, as `train: {{epochs: 3}}`; found in {path}")
+            raise ConfigError(
+                f"{section}: must stand in its section, as `train: {{epochs: 3}}`; found in {path}"
+            )
         if section not in sections:
             raise _unknown(str(section), sections, f"found in {path}")
         if not isinstance(values, dict):
@@ -135,8 +141,12 @@ def to_yaml(config: Config) -> str:
     """
     for key, value in flat_settings(config.to_dict()).items():
         if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
-            raise ConfigError(f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it")
-    return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
+            raise ConfigError(
+                f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it"
+            )
+    return yaml.dump(
+        config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120
+    )
 
 
 # --- from the mapping to the sections --------------------------------------------------------------------------------
@@ -163,12 +173,16 @@ def build_config(
         section = key.partition(".")[0]
         for name, objective in OBJECTIVES.items():
             if section in objective.sections and section not in used:
-                raise ConfigError(f"{key}: cannot be used; it only applies to train.objective {name}")
+                raise ConfigError(
+                    f"{key}: cannot be used; it only applies to train.objective {name}"
+                )
     return config, given
 
 
 def build_sections(
-    files: Sequence[str | Path], overrides: Mapping[str, Any], sections: Mapping[str, type] | None = None
+    files: Sequence[str | Path],
+    overrides: Mapping[str, Any],
+    sections: Mapping[str, type] | None = None,
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return sections of settings, each checked by itself, and the keys that were given.
 
@@ -219,7 +233,9 @@ def _without_numpy(value: Any) -> Any:
     return value
 
 
-def _unknown(key: str, sections: Mapping[str, type], where: str = "--help lists all keys") -> ConfigError:
+def _unknown(
+    key: str, sections: Mapping[str, type], where: str = "--help lists all keys"
+) -> ConfigError:
     """Return the error of a key that is no setting, with the setting that may be meant."""
     synonym = SYNONYMS.get(key.rpartition(".")[2])
     others = [name for name in (*sections, *keys_of(sections)) if name != key]
@@ -230,9 +246,13 @@ def _unknown(key: str, sections: Mapping[str, type], where: str = "--help lists 
 def _refusal(error: ArgumentError, sections: Mapping[str, type]) -> ConfigError:
     """Return the error of a value that the parser refuses: key, value, and what is allowed."""
     message = str(error.message)
-    wrong = re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL)
+    wrong = re.search(
+        r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL
+    )
     if wrong is None:
-        return ConfigError(f"{one_line(str(error)).removeprefix('argument ')}; --help lists all keys")
+        return ConfigError(
+            f"{one_line(str(error)).removeprefix('argument ')}; --help lists all keys"
+        )
     section, name, value = wrong.groups()
     hint = get_type_hints(sections[section])[name]
     allowed = formatannotation(hint).replace("typing.", "")
@@ -269,7 +289,9 @@ def add_settings(parser: ArgumentParser, sections: Mapping[str, type]) -> None:
     _add_sections(parser, sections, with_help=True)
 
 
-def read_words(argv: Sequence[str], sections: Mapping[str, type] | None = None) -> tuple[list[str], dict[str, Any]]:
+def read_words(
+    argv: Sequence[str], sections: Mapping[str, type] | None = None
+) -> tuple[list[str], dict[str, Any]]:
     """Return the files that `--config` names on a command line, and its settings by "section.key".
 
     `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
@@ -338,9 +360,15 @@ class TrainCommand:
 
 
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "--out": {"metavar": "FOLDER", "help": "run folder; by default runs/ and the configuration's name"},
+    "--out": {
+        "metavar": "FOLDER",
+        "help": "run folder; by default runs/ and the configuration's name",
+    },
     "--resume": {"action": "store_true", "help": "continue the run from its last saved state"},
-    "--print_config": {"action": "store_true", "help": "print all settings as a configuration file, and end"},
+    "--print_config": {
+        "action": "store_true",
+        "help": "print all settings as a configuration file, and end",
+    },
 }
 """The options of `vit train` beside the settings."""
 
@@ -461,11 +489,15 @@ def config_of_run(out: Path) -> Path:
     """
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
-        raise ConfigError(f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out")
+        raise ConfigError(
+            f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out"
+        )
     return saved
 
 
-def fit_epochs(files: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def fit_epochs(
+    files: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Shorten a file's warm-up and whole epochs if `settings` has fewer epochs than they need.
 
     Returns:
@@ -490,5 +522,7 @@ def fit_epochs(files: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[
     for key, value in too_long.items():
         if key not in settings:
             shortened[key] = epochs / 4
-            notes.append(f"{key}: {value:g} does not fit into train.epochs {epochs}; using {epochs / 4:g}")
+            notes.append(
+                f"{key}: {value:g} does not fit into train.epochs {epochs}; using {epochs / 4:g}"
+            )
     return {**settings, **shortened}, tuple(notes)

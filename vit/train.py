@@ -16,11 +16,11 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, ConfigError, flat_settings
+from vit.config import Config, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
-from vit.errors import DataError, one_line
+from vit.errors import ConfigError, DataError, one_line
 from vit.mae import Model
 from vit.runs import read_metrics
 from vit.settings import (
@@ -99,7 +99,9 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
     settings = command.config.model
     source = init.origin.source
     if settings.init and Path(settings.init) != Path(source):
-        raise ConfigError(f"model.init: {settings.init} is not the loaded model's, {source}; leave one of them out")
+        raise ConfigError(
+            f"model.init: {settings.init} is not the loaded model's, {source}; leave one of them out"
+        )
     if settings.init:
         return command
     return replace(command, config=replace(command.config, model=replace(settings, init=source)))
@@ -158,18 +160,26 @@ def read_command(
         return train_command([str(config)], settings, out, resume)
     if out is None or settings:
         argument = "settings" if settings else "out"
-        raise ConfigError(f"{argument}: a Config holds all settings and needs a folder: fit(config, out)")
+        raise ConfigError(
+            f"{argument}: a Config holds all settings and needs a folder: fit(config, out)"
+        )
     out = Path(os.path.expanduser(out))
 
     # the settings that differ from their defaults count as given; their types are checked as a file's are
     defaults = flat_settings(Config().to_dict())
-    given = {key: value for key, value in flat_settings(config.to_dict()).items() if value != defaults[key]}
+    given = {
+        key: value
+        for key, value in flat_settings(config.to_dict()).items()
+        if value != defaults[key]
+    }
     build_sections([], given)
 
     # what followed from model.init when the run began
     if resume:
         saved = read_config(config_of_run(out))
-        follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
+        follows = {
+            key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given
+        }
         config = replace(config, model=replace(config.model, **follows))
         refuse_conflicts(config, saved, out, config.train.epochs)
     return TrainCommand(config, out, resume, given=frozenset(given))
@@ -209,7 +219,9 @@ def set_up(
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
     first = dist.broadcast_from_main(lambda: data.content_hash)
     if first != data.content_hash:
-        other = f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
+        other = (
+            f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
+        )
         raise DataError(f"{one_line(data.name)}: {other}; give every machine the same")
     if data.source != config.data.source:
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
@@ -229,7 +241,9 @@ def set_up(
     # callbacks that continue from the state; one that cannot is refused before the folder is written
     called: list[Callback] = []
     if config.run.dynamics_every:
-        called.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+        called.append(
+            DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics)
+        )
     called += [*trackers, *callbacks]
     restore(called, run.callback_states)
 
@@ -243,7 +257,12 @@ def set_up(
     announce(run, folder)
     validation = Validation(stop)
     restore([validation], run.callback_states)
-    called += [Progress(run), MetricsFile(folder.metrics, run), validation, Snapshots(folder.snapshots, run)]
+    called += [
+        Progress(run),
+        MetricsFile(folder.metrics, run),
+        validation,
+        Snapshots(folder.snapshots, run),
+    ]
     return run, called
 
 
@@ -259,7 +278,9 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
         if type(callback).state_dict is not Callback.state_dict and not callback.name:
             raise ConfigError(f"callbacks: {kind} has a state_dict but no name; give it one")
         if callback.name in taken:
-            raise ConfigError(f"callbacks: {kind}'s name, {callback.name!r}, is another's; give it one of its own")
+            raise ConfigError(
+                f"callbacks: {kind}'s name, {callback.name!r}, is another's; give it one of its own"
+            )
         if callback.name:
             taken.add(callback.name)
 
@@ -267,14 +288,24 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
 def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
     warn(run.data)
-    parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
+    parameters, (rows, columns) = (
+        sum(p.numel() for p in run.model.parameters()),
+        run.config.model.grid_size,
+    )
     patches = f"{rows * columns} patches ({rows} x {columns}) of {' x '.join(map(str, run.config.model.patch_size_2d))} pixels"
     print(f"data     {one_line(run.data.description)}")
-    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {run.config.train.objective}")
+    print(
+        f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {run.config.train.objective}"
+    )
     print(f"compute  {describe_compute(run)}")
     if run.compute.device.type == "cpu":
-        print(f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")
-    print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
+        print(
+            f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)"
+        )
+    print(
+        f"run      {folder.path}, {run.total_steps:,} steps"
+        + (f", from step {run.step:,}" if run.step else "")
+    )
     for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")
 
@@ -283,4 +314,8 @@ def warn(data: Dataset) -> None:
     """Warn on stderr if the data is not what was asked for."""
     if data.warning:
         bar = "!" * 100
-        print(f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n", file=sys.stderr, flush=True)
+        print(
+            f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -81,7 +81,9 @@ def save_model(
     if problem_type:
         config["problem_type"] = problem_type
     if same_in_timm(model.encoder.config):
-        config |= timm_config(model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names)
+        config |= timm_config(
+            model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names
+        )
         if model.decoder is not None:
             config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
     write_weights(Path(folder), tensors, config)
@@ -98,7 +100,9 @@ def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, An
 
 def config_hash(config: dict[str, Any]) -> str:
     """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH` itself."""
-    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH}))
+    plain = json.loads(
+        json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH})
+    )
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -171,7 +175,10 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
     Raises:
         LookupError, TypeError, ValueError, AttributeError: a key is missing, unknown, or holds something else.
     """
-    encoder = {key: tuple(value) if isinstance(value, list) else value for key, value in config["encoder"].items()}
+    encoder = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in config["encoder"].items()
+    }
     decoder = config["decoder"] or {}
     for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
         unknown = settings.keys() - {item.name for item in fields(kind)}
@@ -191,10 +198,13 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
 
 # ---- For timm --------------------------------------------------------------------------------------------------------
 
-SAME_NAME = (
-    "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
-)
-OTHER_NAME = {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+SAME_NAME = "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
+OTHER_NAME = {
+    "img_size": "image_size",
+    "in_chans": "channels",
+    "reg_tokens": "registers",
+    "init_values": "layer_scale",
+}
 MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
 """timm's model arguments -> our settings."""
 TIMM_EPS = 1e-6
@@ -221,7 +231,9 @@ def timm_config(
     gated, width = settings.mlp == "swiglu", settings.embed_dim
     hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
     ratio = hidden / width
-    model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+    model_args["mlp_ratio"] = (
+        ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+    )
     # None would keep the architecture's own; 0 means none, but ours may begin at 0
     model_args["init_values"] = 0 if settings.layer_scale is None else settings.layer_scale or 1e-5
     return {
@@ -243,6 +255,10 @@ def timm_config(
             "first_conv": "patch_embed.proj",
             "classifier": "head",
         },
-        **({"label_names": list(class_names)} if 0 < settings.num_classes == len(class_names) else {}),
+        **(
+            {"label_names": list(class_names)}
+            if 0 < settings.num_classes == len(class_names)
+            else {}
+        ),
         "torch_dtype": "float32",  # for transformers, even if the weights are in half precision
     }

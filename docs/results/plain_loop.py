@@ -28,10 +28,23 @@ every = ImageFolder(folder, prepare)
 dataset = Subset(every, list(range(0, len(every), len(every) // images))[:images])
 loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers=2)
 encoder = vit_pytorch.ViT(
-    image_size=32, patch_size=4, num_classes=10, dim=192, depth=12, heads=3, mlp_dim=768, dim_head=64, pool="mean"
+    image_size=32,
+    patch_size=4,
+    num_classes=10,
+    dim=192,
+    depth=12,
+    heads=3,
+    mlp_dim=768,
+    dim_head=64,
+    pool="mean",
 )
 model = vit_pytorch.MAE(
-    encoder=encoder, masking_ratio=0.75, decoder_dim=192, decoder_depth=4, decoder_heads=3, decoder_dim_head=64
+    encoder=encoder,
+    masking_ratio=0.75,
+    decoder_dim=192,
+    decoder_depth=4,
+    decoder_heads=3,
+    decoder_dim_head=64,
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-4, betas=(0.9, 0.95), weight_decay=0.05)
 begin = time.perf_counter()
@@ -42,4 +55,6 @@ for batch, _ in loader:
     optimizer.step()
     optimizer.zero_grad()
 torch.save(model.state_dict(), out)
-print(f"{images} images in {time.perf_counter() - begin:.1f} s, loss of the last batch {loss.item():.3f}")
+print(
+    f"{images} images in {time.perf_counter() - begin:.1f} s, loss of the last batch {loss.item():.3f}"
+)

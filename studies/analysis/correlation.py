@@ -21,7 +21,9 @@ def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
     left = []
     for values in (_unit(a), _unit(b)):
         rest = values - (values * given).sum(-1, keepdim=True) * given
-        left.append(torch.where(rest.norm(dim=-1, keepdim=True) > 1e-5, rest, 0.0))  # else it is only rounding
+        left.append(
+            torch.where(rest.norm(dim=-1, keepdim=True) > 1e-5, rest, 0.0)
+        )  # else it is only rounding
     return correlation(*left)
 
 
@@ -52,7 +54,9 @@ class Association(NamedTuple):
     gain: float  # rise of the one per standard deviation of the other
 
 
-def association(one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999) -> Association:
+def association(
+    one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999
+) -> Association:
     """Return how two symmetric relations (K, K) are related off the diagonal, with others held constant by linear fits.
 
     The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is in K - 1 of them; so p
@@ -61,7 +65,9 @@ def association(one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permut
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)
-    pairs = torch.stack([values[upper[0], upper[1]].double() for values in (one, other, *given)])  # (2 + given, pairs)
+    pairs = torch.stack(
+        [values[upper[0], upper[1]].double() for values in (one, other, *given)]
+    )  # (2 + given, pairs)
 
     # The slope
     rise, per = _residuals(pairs[:2], _directions(pairs[2:]))
@@ -76,9 +82,14 @@ def association(one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permut
     square = left.new_zeros(count, count)
     square[upper[0], upper[1]] = square[upper[1], upper[0]] = left
     generator = torch.Generator().manual_seed(0)
-    orders = [torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(permutations))]
+    orders = [
+        torch.arange(count),
+        *(torch.randperm(count, generator=generator) for _ in range(permutations)),
+    ]
     order = torch.stack(orders)  # (1 + permutations, K)
-    found = _residuals(square[order[:, upper[0]], order[:, upper[1]]], explained)  # (1 + permutations, pairs)
+    found = _residuals(
+        square[order[:, upper[0]], order[:, upper[1]]], explained
+    )  # (1 + permutations, pairs)
     correlations = (found @ right) / (found.norm(dim=1) * right.norm()).clamp(min=1e-12)
     as_far = correlations.abs() >= correlations[0].abs() - 1e-12
     return Association(float(correlations[0]), float(as_far.double().mean()), float(gain))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from studies.analysis.correlation import correlation, partial_correlation
 from vit.encoder import Block, VisionTransformer
-from vit.interpret.layers import AttentionError
+from vit.errors import AttentionError
 from vit.patches import patchify, unpatchify
 
 # --- forms: the logits of the first layer, without any image ----------------------------------------------------------------
@@ -27,9 +27,13 @@ def first_block(encoder: VisionTransformer) -> Block:
     """Return the first block; raise AttentionError if its logits are no product of normed tokens, W_Q and W_K."""
     block = cast(Block, encoder.blocks[0])
     if block.attn.qkv is None:
-        raise AttentionError("attention with Q = K = V = X (qkv: identity) has no W_Q and W_K to look at")
+        raise AttentionError(
+            "attention with Q = K = V = X (qkv: identity) has no W_Q and W_K to look at"
+        )
     if not isinstance(block.attn.q_norm, nn.Identity):
-        raise AttentionError("attention that normalises queries and keys (qk_norm) has no logits that split into parts")
+        raise AttentionError(
+            "attention that normalises queries and keys (qk_norm) has no logits that split into parts"
+        )
     return block
 
 
@@ -164,7 +168,9 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
     # Mean keys of places, and keys of patches in other images
     generator = torch.Generator().manual_seed(seed)
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
-    average = [layer.keys[:, :, prefix:].mean(0) for layer in asking(encoder, others)]  # (h, L, d) each
+    average = [
+        layer.keys[:, :, prefix:].mean(0) for layer in asking(encoder, others)
+    ]  # (h, L, d) each
     own = asking(encoder, images)
     alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
     patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
@@ -179,7 +185,9 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
     found = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
-        parts = torch.stack([position.expand_as(keys), patch - position, keys - patch])  # (3, B, h, L, d)
+        parts = torch.stack(
+            [position.expand_as(keys), patch - position, keys - patch]
+        )  # (3, B, h, L, d)
         found.append(variance_parts(queries @ parts.mT * queries.shape[-1] ** -0.5))
     return torch.stack(found)
 
@@ -196,14 +204,20 @@ def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | Non
     """
     unit = F.normalize(vectors, dim=-1)
     asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
-    found = correlation(asked, cosines) if given is None else partial_correlation(asked, cosines, _others(given))
+    found = (
+        correlation(asked, cosines)
+        if given is None
+        else partial_correlation(asked, cosines, _others(given))
+    )
     return found.mean(-1)
 
 
 def _others(square: Tensor) -> Tensor:
     """Return the rows without the diagonal: (..., N, N) -> (..., N, N - 1)."""
     size = square.shape[-1]
-    after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each row begins after a diagonal entry
+    after = square.flatten(-2)[..., 1:].unflatten(
+        -1, (size - 1, size + 1)
+    )  # each row begins after a diagonal entry
     return after[..., :-1].reshape(*square.shape[:-1], size - 1)
 
 
@@ -213,6 +227,13 @@ def symmetry(logits: Tensor) -> Tensor:
     The means of each query and of each key are subtracted first. 1: a logit is the same both ways; 0: one way says nothing
     about the other; -1: it is the opposite.
     """
-    pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
+    pairs = (
+        logits
+        - logits.mean(-1, keepdim=True)
+        - logits.mean(-2, keepdim=True)
+        + logits.mean((-2, -1), keepdim=True)
+    )
     # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.
-    return (pairs * pairs.transpose(-2, -1)).sum((-2, -1)) / pairs.square().sum((-2, -1)).clamp(min=1e-20)
+    return (pairs * pairs.transpose(-2, -1)).sum((-2, -1)) / pairs.square().sum((-2, -1)).clamp(
+        min=1e-20
+    )

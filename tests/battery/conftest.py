@@ -40,7 +40,9 @@ class Battery:
 
 
 @pytest.fixture
-def battery(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Battery]:
+def battery(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Iterator[Battery]:
     """Made of the test's mark `tries`; the test fails if a try did."""
     option = request.config.getoption
     mark = request.node.get_closest_marker("tries")  # without it, the test knows how many there are
@@ -53,9 +55,16 @@ def battery(request: pytest.FixtureRequest, record_property: Callable[[str, obje
         pytest.fail("\n".join(battery.failures), pytrace=False)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    rows = {row for report in reports for name, row in getattr(report, "user_properties", ()) if name == "battery"}
+    rows = {
+        row
+        for report in reports
+        for name, row in getattr(report, "user_properties", ())
+        if name == "battery"
+    }
     if rows:
         terminalreporter.section(f"battery, seed {config.getoption('--battery-seed')}")
         terminalreporter.write_line(

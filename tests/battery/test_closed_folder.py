@@ -45,7 +45,9 @@ def test_closed_folders_are_one_line_and_cost_nothing(battery, tmp_path, monkeyp
 
     def settings(name: str, root: str, cache: str) -> list[str]:
         config = changed(
-            RECONSTRUCT, data={"source": "folder", "root": root, "cache": cache}, run={"snapshots": 2, "threads": 1}
+            RECONSTRUCT,
+            data={"source": "folder", "root": root, "cache": cache},
+            run={"snapshots": 2, "threads": 1},
         )
         Path(name).write_text(yaml.safe_dump(config.to_dict()))
         return ["train", "--config", name]
@@ -57,7 +59,11 @@ def test_closed_folders_are_one_line_and_cost_nothing(battery, tmp_path, monkeyp
     shutil.copytree("run", "unfinished")
     Path("unfinished/summary.json").unlink()
     Path("closed").mkdir()
-    shut = [Path("closed"), *(path for path in Path("unfinished").rglob("*") if path.is_dir()), Path("unfinished")]
+    shut = [
+        Path("closed"),
+        *(path for path in Path("unfinished").rglob("*") if path.is_dir()),
+        Path("unfinished"),
+    ]
     for path in shut:
         path.chmod(0o555)
     Path("unreadable/train").chmod(0)

@@ -21,13 +21,19 @@ from tiny import RECONSTRUCT, Payload, changed, noise, save_images
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
-from vit.config import Config, ConfigError
-from vit.errors import CheckpointError
+from vit.config import Config
+from vit.errors import CheckpointError, ConfigError
 from vit.settings import parse_train_command
 
 pytestmark = pytest.mark.slow
 SECONDS = 5  # until a refusal is there
-WORDS = ["", "é\u202e", "9" * 30, "x" * 3000, *"0 -1 7 1e-3 1e400 nan null true [] [1,2,3] {a:1} '".split()]  # noqa: SIM905
+WORDS = [
+    "",
+    "é\u202e",
+    "9" * 30,
+    "x" * 3000,
+    *("0", "-1", "7", "1e-3", "1e400", "nan", "null", "true", "[]", "[1,2,3]", "{a:1}", "'"),
+]
 TIMM_ARGS = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
 
@@ -63,7 +69,13 @@ def command(*argv: object, most: float = SECONDS) -> tuple[int, str]:
 def meaning(model: torch.nn.Module) -> list[object]:
     """All that somebody can see of a loaded model, but for words that nobody reads."""
     origin, weights = model.origin, [value.tolist() for value in model.state_dict().values()]
-    return [vars(model.encoder.config), vars(origin.normalize), origin.class_names, origin.interpolation, weights]
+    return [
+        vars(model.encoder.config),
+        vars(origin.normalize),
+        origin.class_names,
+        origin.interpolation,
+        weights,
+    ]
 
 
 # ---- A run -----------------------------------------------------------------------------------------------------------
@@ -75,19 +87,27 @@ def finished(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("place")
     for split, count, number in (("test", 2, 0), ("test", 2, 1), ("train", 4, 0), ("train", 4, 1)):
         save_images(
-            place / "images" / split / f"class {number}", noise(count, count + number).permute(0, 2, 3, 1).numpy()
+            place / "images" / split / f"class {number}",
+            noise(count, count + number).permute(0, 2, 3, 1).numpy(),
         )
     data = {"source": "folder", "root": str(place / "images"), "cache": str(place / "cache")}
     config = changed(RECONSTRUCT, data=data, run={"snapshots": 2, "threads": 1})
     (place / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     with contextlib.redirect_stdout(io.StringIO()):
-        assert main(["train", "--config", str(place / "config.yaml"), "--out", str(place / "run")]) == 0
+        assert (
+            main(["train", "--config", str(place / "config.yaml"), "--out", str(place / "run")])
+            == 0
+        )
     return place / "run"
 
 
 @pytest.mark.tries(12)
 def test_damage_of_any_file_of_a_run_is_one_line_and_of_its_weights_found(battery, finished):
-    names = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file() and path.stat().st_size)
+    names = sorted(
+        path.relative_to(finished)
+        for path in finished.rglob("*")
+        if path.is_file() and path.stat().st_size
+    )
 
     def attempt(draw: random.Random) -> str:
         with tempfile.TemporaryDirectory() as place:
@@ -128,8 +148,14 @@ def checkpoints(tmp_path_factory) -> list[Path]:
     save_file(state, place / "bare.safetensors")
     (place / "folder").mkdir()
     save_file(state, place / "folder" / "model.safetensors")
-    write_json(place / "folder" / "config.json", {"architecture": "vit_tiny_patch16_224", "model_args": TIMM_ARGS})
-    return [place / name for name in ("bare.pth", "wrapped.pth", "old.pth", "bare.safetensors", "folder")]
+    write_json(
+        place / "folder" / "config.json",
+        {"architecture": "vit_tiny_patch16_224", "model_args": TIMM_ARGS},
+    )
+    return [
+        place / name
+        for name in ("bare.pth", "wrapped.pth", "old.pth", "bare.safetensors", "folder")
+    ]
 
 
 def mutated(state: dict[str, torch.Tensor], draw: random.Random) -> dict[str, object]:
@@ -140,7 +166,11 @@ def mutated(state: dict[str, torch.Tensor], draw: random.Random) -> dict[str, ob
         "drop": {},
         "name": {name + ".x": value},
         "shape": {name: value[..., : draw.randint(0, value.shape[-1])]},
-        "kind": {name: draw.choice([None, 3, "text", [1], {"a": 1}, value.bool(), value.to(torch.complex64)])},
+        "kind": {
+            name: draw.choice(
+                [None, 3, "text", [1], {"a": 1}, value.bool(), value.to(torch.complex64)]
+            )
+        },
         "nan": {name: value * float("nan")},
     }
     return state | others[draw.choice(list(others))]
@@ -154,15 +184,23 @@ def test_mutated_checkpoints_load_or_are_one_line_and_nothing_in_them_runs(batte
             original, marker = draw.choice(checkpoints), Path(place) / "marker"
             path = Path(place) / original.name
             (shutil.copytree if original.is_dir() else shutil.copy)(original, path)
-            kind = draw.choice(["bytes", "tensors", "payload"]) if path.suffix == ".pth" else "bytes"
+            kind = (
+                draw.choice(["bytes", "tensors", "payload"]) if path.suffix == ".pth" else "bytes"
+            )
             if kind == "bytes":
-                file = path / draw.choice(["config.json", "model.safetensors"]) if path.is_dir() else path
+                file = (
+                    path / draw.choice(["config.json", "model.safetensors"])
+                    if path.is_dir()
+                    else path
+                )
                 content = file.read_bytes()
                 for _ in range(draw.choice([1, 1, 10])):
                     content = damaged(content, draw)
                 file.write_bytes(content)
             elif kind == "payload":
-                path.write_bytes(pickle.dumps({"model": Payload(marker), "state_dict": {"a": Payload(marker)}}))
+                path.write_bytes(
+                    pickle.dumps({"model": Payload(marker), "state_dict": {"a": Payload(marker)}})
+                )
             else:
                 state = torch.load(path, weights_only=True)
                 torch.save(mutated(state.get("model", state), draw), path)
@@ -193,7 +231,9 @@ def test_made_up_settings_are_taken_or_refused_in_one_line(battery, tmp_path):
         section, _, name = key.partition(".")
         twice = f"{section}:\n  {name}: {word}\n  {name}: {word}\n"
         content = draw.choice([f"{section}: {{{name}: {word}}}\n", twice, word]).encode()
-        (tmp_path / "made-up.yaml").write_bytes(damaged(content, draw) if draw.random() < 0.3 else content)
+        (tmp_path / "made-up.yaml").write_bytes(
+            damaged(content, draw) if draw.random() < 0.3 else content
+        )
         if draw.random() < 0.5:
             argv = [f"--{key}={word}"]
         began = time.perf_counter()

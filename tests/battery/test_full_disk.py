@@ -10,7 +10,9 @@ from test_train import assert_same_run, place, run, whole  # noqa: F401  # three
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_FSIZE stands for a full disk on Linux"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="RLIMIT_FSIZE stands for a full disk on Linux"
+    ),
 ]
 
 

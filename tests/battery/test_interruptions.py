@@ -26,7 +26,10 @@ from vit.cli import COMMANDS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how far a process has come, and who is its child"),
+    pytest.mark.skipif(
+        sys.platform != "linux",
+        reason="/proc tells how far a process has come, and who is its child",
+    ),
 ]
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
@@ -50,22 +53,34 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def start(argv: list[str], folder: Path) -> subprocess.Popen:
     folder.mkdir()
-    streams = dict(stdout=subprocess.DEVNULL, stderr=(folder.parent / f"{folder.name}.err").open("w"))
+    streams = dict(
+        stdout=subprocess.DEVNULL, stderr=(folder.parent / f"{folder.name}.err").open("w")
+    )
     where = environment() | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, "-m", "vit", *argv], cwd=folder, env=where, start_new_session=True, **streams
+        [sys.executable, "-m", "vit", *argv],
+        cwd=folder,
+        env=where,
+        start_new_session=True,
+        **streams,
     )
 
 
 def worked(session: int) -> tuple[list[int], float]:
     """Return the living processes of a session, and the seconds of work that they have done, those of ended ones included."""
     found, ticks = [], 0
-    for process in [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) >= session]:
+    for process in [
+        int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) >= session
+    ]:
         with contextlib.suppress(OSError):  # it has ended
-            state, _, _, of_session, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            state, _, _, of_session, *rest = (
+                Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            )
             if int(of_session) == session and state != "Z":
                 found.append(process)
-                ticks += sum(map(int, rest[7:11]))  # its own time and its children's, in the program and in the system
+                ticks += sum(
+                    map(int, rest[7:11])
+                )  # its own time and its children's, in the program and in the system
     return found, ticks / TICKS
 
 
@@ -103,7 +118,9 @@ def half_there(path: Path) -> str:
 
 @pytest.mark.parametrize("command", LINES)
 @pytest.mark.tries(1)
-def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(battery, finished, tmp_path, command):  # noqa: F811
+def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(
+    battery, finished, tmp_path, command
+):
     argv = [command, *LINES[command].format(place=finished.parent).split()]
     assert LINES.keys() == COMMANDS.keys()
 
@@ -113,12 +130,20 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(batter
         most = max(most, worked(process.pid)[1])
         time.sleep(0.1)
     assert process.returncode == 0, (tmp_path / "whole.err").read_text()
-    written = {path.relative_to(tmp_path / "whole"): path for path in (tmp_path / "whole").rglob("*") if path.is_file()}
+    written = {
+        path.relative_to(tmp_path / "whole"): path
+        for path in (tmp_path / "whole").rglob("*")
+        if path.is_file()
+    }
     assert {path.name: half_there(path) for path in written.values() if half_there(path)} == {}
 
     def attempt(draw: random.Random) -> str:
-        draw = random.Random(f"{draw.random()} {command}")  # commands are not all interrupted at the same share
-        number, again = draw.choice([(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)])
+        draw = random.Random(
+            f"{draw.random()} {command}"
+        )  # commands are not all interrupted at the same share
+        number, again = draw.choice(
+            [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)]
+        )
         folder = tmp_path / f"{number.name}-{draw.getrandbits(32)}"
         process, moment = start(argv, folder), draw.uniform(STARTED, most)
         while process.poll() is None and worked(process.pid)[1] < moment:
@@ -152,7 +177,9 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(batter
             if path.name.startswith(".partial-"):
                 if not again:  # the second one waits for nothing
                     return f"{what}: {name} is left"
-            elif path.is_file() and (name not in written or path.read_bytes() != written[name].read_bytes()):
+            elif path.is_file() and (
+                name not in written or path.read_bytes() != written[name].read_bytes()
+            ):
                 if problem := half_there(path):
                     return f"{what}: {name}: {problem}"
                 if path.suffix == ".npy":

@@ -45,12 +45,18 @@ def outcome(checkpoint: object, expected: Callable[[bool], Tensor], images: Tens
         try:
             ours = load_model(checkpoint)  # type: ignore[arg-type]
         except CheckpointError as error:
-            return "refused" if len(str(error)) <= 1010 and "\n" not in str(error) else f"said at length: {error}"
+            return (
+                "refused"
+                if len(str(error)) <= 1010 and "\n" not in str(error)
+                else f"said at length: {error}"
+            )
     encoder = ours.encoder
     tokens = encoder(images)
     headed = encoder.config.num_classes > 0
     values, wanted = encoder.forward_head(tokens) if headed else tokens, expected(headed)
-    if values.shape == wanted.shape and (values - wanted).abs().max() < CLOSE * max(1, wanted.abs().max()):
+    if values.shape == wanted.shape and (values - wanted).abs().max() < CLOSE * max(
+        1, wanted.abs().max()
+    ):
         return "right"
     return "warned" if any("guess" in str(one.message) for one in said) else "other, without a word"
 
@@ -62,9 +68,19 @@ def structure(model: nn.Module) -> tuple:
     """What models that differ but in their sizes have in common."""
     tensors = (re.sub(r"\d+", "", name) for name in model.state_dict())
     modules = list(model.modules())
-    values = {(key, getattr(module, key)) for key in ("head_dim", "eps") for module in modules if hasattr(module, key)}
+    values = {
+        (key, getattr(module, key))
+        for key in ("head_dim", "eps")
+        for module in modules
+        if hasattr(module, key)
+    }
     flags = {key: value for key, value in vars(model).items() if isinstance(value, bool | str)}
-    return re.sub(r"\d+", "", repr(model)), frozenset(tensors), frozenset(values), tuple(flags.items())
+    return (
+        re.sub(r"\d+", "", repr(model)),
+        frozenset(tensors),
+        frozenset(values),
+        tuple(flags.items()),
+    )
 
 
 def sweep(battery, models: Iterable[tuple[str, Make]], use: Callable[[nn.Module], tuple]) -> None:
@@ -93,7 +109,10 @@ def sweep(battery, models: Iterable[tuple[str, Make]], use: Callable[[nn.Module]
         if not all(refused):
             model = randomize(make())
             expected, images = use(model)
-            bare, whole = outcome(dict(model.state_dict()), expected, images), outcome(model, expected, images)
+            bare, whole = (
+                outcome(dict(model.state_dict()), expected, images),
+                outcome(model, expected, images),
+            )
         counts[f"bare {bare}"] += 1
         counts[f"whole {whole}"] += 1
         if bare not in ("right", "warned", "refused") or whole not in ("right", "refused"):
@@ -103,13 +122,22 @@ def sweep(battery, models: Iterable[tuple[str, Make]], use: Callable[[nn.Module]
 
 def small_timm(name: str) -> nn.Module:
     """A model of timm's, of two blocks and few patches where its code takes that."""
-    patch = next((int(word[5:]) for word in name.split("_") if word.startswith("patch") and word[5:].isdigit()), 16)
+    patch = next(
+        (
+            int(word[5:])
+            for word in name.split("_")
+            if word.startswith("patch") and word[5:].isdigit()
+        ),
+        16,
+    )
     for settings in (
         {"depth": 2, "img_size": 4 * patch, "weight_init": "skip"},
         {"depth": 2, "img_size": 4 * patch},
         {},
     ):
-        with contextlib.suppress(Exception):  # its code does not take them, in whatever way it says so
+        with contextlib.suppress(
+            Exception
+        ):  # its code does not take them, in whatever way it says so
             return timm.create_model(name, pretrained=False, **settings)
     return timm.create_model(name, pretrained=False)
 
@@ -121,7 +149,10 @@ def use_timm(model: nn.Module) -> tuple:
 
 def test_all_vision_transformers_of_timm_are_right_or_warned_of_or_refused(battery):
     names = [name for module in WHOLE for name in timm.list_models(module=module)]
-    homes = {timm.models.model_entrypoint(name).__module__.rpartition(".")[2]: name for name in timm.list_models()}
+    homes = {
+        timm.models.model_entrypoint(name).__module__.rpartition(".")[2]: name
+        for name in timm.list_models()
+    }
     names += [name for home, name in sorted(homes.items()) if home not in WHOLE]
     assert len(names) > 300
     sweep(battery, [(name, partial(small_timm, name)) for name in names], use_timm)
@@ -141,10 +172,16 @@ def use_transformers(model: nn.Module) -> tuple:
     images = torch.randn(1, 3, *((size, size) if isinstance(size, int) else size))
 
     # ViTMAE puts patches in an order of its own, which it draws unless it is given.
-    order = {"noise": torch.arange(10_000.0)[None, : size**2 // 16**2]} if model.config.model_type == "vit_mae" else {}
+    order = (
+        {"noise": torch.arange(10_000.0)[None, : size**2 // 16**2]}
+        if model.config.model_type == "vit_mae"
+        else {}
+    )
 
     def expected(headed: bool) -> Tensor:
-        return model(images).logits if headed else model.base_model(images, **order).last_hidden_state  # type: ignore[operator]
+        return (
+            model(images).logits if headed else model.base_model(images, **order).last_hidden_state
+        )  # type: ignore[operator]
 
     return expected, images
 
@@ -153,13 +190,18 @@ def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused(batt
     def models():
         for auto, mapping in (
             (AutoModel, modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES),
-            (AutoModelForImageClassification, modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+            (
+                AutoModelForImageClassification,
+                modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+            ),
         ):
             for kind in mapping:
                 try:
                     with torch.device("meta"):
                         small_transformers(kind, auto)
-                except Exception:  # needs settings of its own, or another library, or cannot be made on meta
+                except (
+                    Exception
+                ):  # needs settings of its own, or another library, or cannot be made on meta
                     left_out.append(kind)
                 else:
                     yield kind, partial(small_transformers, kind, auto)

@@ -16,9 +16,9 @@ from transformers import AutoModel, AutoModelForImageClassification
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
-from vit.config import Config, ConfigError
+from vit.config import Config
 from vit.encoder import VisionTransformer
-from vit.errors import CheckpointError
+from vit.errors import CheckpointError, ConfigError
 from vit.training.loop import train_steps
 from vit.training.run import find_state, setup
 
@@ -52,9 +52,15 @@ def random_config(draw: random.Random) -> Config:
             "decoder_heads": decoder_heads,
             "freeze": draw.choice([[], ["mlp"], ["patch_embed"]]),
         }
-        optim = {"name": draw.choice(["adamw", "muon"]), "ema": draw.choice([0.0, 0.9]), "blr": 0.01}
+        optim = {
+            "name": draw.choice(["adamw", "muon"]),
+            "ema": draw.choice([0.0, 0.9]),
+            "blr": 0.01,
+        }
         try:
-            return changed(draw.choice([RECONSTRUCT, CLASSIFY]), model=model, optim=optim, run={"threads": 1})
+            return changed(
+                draw.choice([RECONSTRUCT, CLASSIFY]), model=model, optim=optim, run={"threads": 1}
+            )
         except ConfigError:
             continue  # two of them do not go together, and are refused in one line
 
@@ -126,7 +132,9 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
                 heads = back.encoder.config.num_classes, loaded.encoder.config.num_classes
                 wanted = expected if heads[0] == heads[1] else loaded.encoder(images).detach()
                 found = {"read back": outputs(back, images)}
-                masks = to == "huggingface" and loaded.decoder is not None  # ViTMAE hides patches at random by itself
+                masks = (
+                    to == "huggingface" and loaded.decoder is not None
+                )  # ViTMAE hides patches at random by itself
                 if not masks:
                     found[f"by {to}"] = computed_there(to, folder / out, images, bool(heads[0]))
                 for how, values in found.items():

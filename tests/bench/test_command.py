@@ -18,14 +18,28 @@ SMALL = """--preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --devi
 
 @pytest.mark.slow
 def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
-    few = ("products in bf16", "products in fp32", "freed memory given back to the system", "torch.compile")
-    monkeypatch.setattr(bench.report, "missing_for_compile", lambda device: "a compiler")  # so it is left out
-    monkeypatch.setattr(bench.report, "ABLATIONS", {name: bench.report.ABLATIONS[name] for name in few})
+    few = (
+        "products in bf16",
+        "products in fp32",
+        "freed memory given back to the system",
+        "torch.compile",
+    )
+    monkeypatch.setattr(
+        bench.report, "missing_for_compile", lambda device: "a compiler"
+    )  # so it is left out
+    monkeypatch.setattr(
+        bench.report, "ABLATIONS", {name: bench.report.ABLATIONS[name] for name in few}
+    )
     axes = {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))}
     monkeypatch.setattr(bench.report, "AXES", axes)
     monkeypatch.setattr(bench.scaling, "AXES", axes)
     plot, written = tmp_path / "scaling.svg", tmp_path / "report.json"
-    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(written)]) == 0
+    assert (
+        main(
+            [*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(written)]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
 
     # The step
@@ -39,7 +53,10 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert 0 < min(step["share_of_ceiling"]["quartiles"]) < 1.5
     assert step["job"]["precision"] == "fp32"
     assert sum(ours["profile"].values()) == pytest.approx(1)
-    assert [each["about"]["precision"] for each in ablated] == ["bf16", "fp32"]  # in fp32 would be no change
+    assert [each["about"]["precision"] for each in ablated] == [
+        "bf16",
+        "fp32",
+    ]  # in fp32 would be no change
     assert [each["job"]["allocator"] for each in ablated] == [True, False]
     assert {"device", "threads", "versions", "date"} == set(report["machine"])
     assert re.search(r"ceiling +[\d,]+ GFLOP/s", printed)
@@ -50,7 +67,8 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     faster = [
         name.removeprefix("- ")
         for name, found in rates
-        if name.startswith("-") and all(np.greater(found["images_per_second"], ours["images_per_second"]))
+        if name.startswith("-")
+        and all(np.greater(found["images_per_second"], ours["images_per_second"]))
     ]
     assert f"faster than ours in every round: {', '.join(faster) or 'none of these'}\n" in printed
     assert max(map(len, printed.splitlines())) <= 128

@@ -18,12 +18,26 @@ from bench.contestants import build
 from bench.job import Job
 
 DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
-MICRO = Job(preset="micro", depth=1, patch=8, batch=8, precision="fp32", images=64, threads=1, device="cpu", **DECODER)
+MICRO = Job(
+    preset="micro",
+    depth=1,
+    patch=8,
+    batch=8,
+    precision="fp32",
+    images=64,
+    threads=1,
+    device="cpu",
+    **DECODER,
+)
 
 
 @pytest.mark.parametrize(
     ("values", "quartiles", "quotable"),
-    [([1, 2, 3, 4, 5], (2, 3, 4), False), ([1.0, 1.05, 1.1], (1.025, 1.05, 1.075), True), ([7.0], (7, 7, 7), True)],
+    [
+        ([1, 2, 3, 4, 5], (2, 3, 4), False),
+        ([1.0, 1.05, 1.1], (1.025, 1.05, 1.075), True),
+        ([7.0], (7, 7, 7), True),
+    ],
 )
 def test_ratio_of_pairs_that_differ_too_much_is_not_quoted(values, quartiles, quotable):
     spread = Spread.of(values)
@@ -40,14 +54,23 @@ def test_ratio_is_taken_round_by_round():
 
 
 def test_faster_is_what_is_faster_in_every_round():
-    ours, theirs = Result(MICRO, {}, [300.0, 100.0, 200.0]), Result(MICRO, {}, [150.0, 101.0, 100.0])
+    ours, theirs = (
+        Result(MICRO, {}, [300.0, 100.0, 200.0]),
+        Result(MICRO, {}, [150.0, 101.0, 100.0]),
+    )
     assert not ours.beats(theirs)
     assert not theirs.beats(ours)
     assert Result(MICRO, {}, [300.1, 100.1, 200.1]).beats(ours)
 
 
 def test_shares_are_of_all_the_time_and_each_operator_counts_once():
-    events = {"aten::addmm": 4.0, "aten::bmm": 2.0, "aten::_softmax": 1.0, "aten::copy_": 1.0, "aten::magic": 2.0}
+    events = {
+        "aten::addmm": 4.0,
+        "aten::bmm": 2.0,
+        "aten::_softmax": 1.0,
+        "aten::copy_": 1.0,
+        "aten::magic": 2.0,
+    }
     found = shares(events)
     assert found == pytest.approx(
         {**dict.fromkeys(GROUPS, 0), "products": 0.4, "attention": 0.3, "copies": 0.1, "other": 0.2}
@@ -68,20 +91,34 @@ def test_contestants_take_turns_switches_reach_them_and_peers_do_the_same_job():
         "transformers eager": 0.02,
         "vit-pytorch": 0.1,
     }  # tables of positions count differently
-    peers = [peer for peer in near if find_spec(peer.split()[0].replace("-", "_"))]  # pip install -e '.[bench]'
-    results = compare([*jobs, *(replace(MICRO, contestant=peer) for peer in peers)], rounds=3, profiled=True)
+    peers = [
+        peer for peer in near if find_spec(peer.split()[0].replace("-", "_"))
+    ]  # pip install -e '.[bench]'
+    results = compare(
+        [*jobs, *(replace(MICRO, contestant=peer) for peer in peers)], rounds=3, profiled=True
+    )
     results, others = results[:3], results[3:]
     assert [len(result.images_per_second) for result in results] == [3, 3, 3]
     assert all(rate > 0 for result in results for rate in result.images_per_second)
     assert all(50 < result.peak_mb < 20_000 for result in results)
-    assert [result.about["about"].partition(" parts")[0][-1] for result in results] == ["1", "1", "4"]
-    assert ["attention flash" in result.about["about"] for result in results] == [False, False, True]
+    assert [result.about["about"].partition(" parts")[0][-1] for result in results] == [
+        "1",
+        "1",
+        "4",
+    ]
+    assert ["attention flash" in result.about["about"] for result in results] == [
+        False,
+        False,
+        True,
+    ]
     assert {result.about["threads"] for result in results} == {1}
     assert sum(results[0].profile.values()) == pytest.approx(1)
     assert results[0].profile["products"] > 0.05
     assert not results[1].profile
     for peer, theirs in zip(peers, others, strict=True):
-        assert theirs.about["parameters"] == pytest.approx(results[0].about["parameters"], rel=near[peer])
+        assert theirs.about["parameters"] == pytest.approx(
+            results[0].about["parameters"], rel=near[peer]
+        )
         assert theirs.images_per_second[0] > 0
 
 
@@ -90,7 +127,9 @@ def test_contestant_that_cannot_be_built_or_dies_is_one_line():
     with Worker(MICRO) as worker:
         with pytest.raises(BenchError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"):
             worker.ask(build, Job(patch=5))
-        assert signal.SIGINT in worker.ask(signal.pthread_sigmask, signal.SIG_BLOCK, [])  # Ctrl-C passes it by
+        assert signal.SIGINT in worker.ask(
+            signal.pthread_sigmask, signal.SIG_BLOCK, []
+        )  # Ctrl-C passes it by
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         with pytest.raises(BenchError, match=r"^ours: its process was killed[^\n]*$"):
             worker.ask(os._exit, 9)

@@ -12,7 +12,14 @@ from bench.job import Job
 from vit.masking import num_keep
 
 MICRO = Job(
-    preset="micro", patch=8, decoder_dim=24, decoder_depth=2, decoder_heads=2, batch=4, images=8, precision="fp32"
+    preset="micro",
+    patch=8,
+    decoder_dim=24,
+    decoder_depth=2,
+    decoder_heads=2,
+    batch=4,
+    images=8,
+    precision="fp32",
 )
 
 
@@ -27,7 +34,14 @@ def products_by_hand(job: Job) -> int:
         flops += 3 * 2 * size["embed_dim"] * 10
     else:
         stacks.append((patches + prefix, job.decoder_depth, job.decoder_dim))
-        flops += 3 * 2 * ((visible + prefix) * size["embed_dim"] * job.decoder_dim + patches * job.decoder_dim * values)
+        flops += (
+            3
+            * 2
+            * (
+                (visible + prefix) * size["embed_dim"] * job.decoder_dim
+                + patches * job.decoder_dim * values
+            )
+        )
         unread = 9 * (visible + prefix) * job.decoder_dim**2 + visible * job.decoder_dim * values
         flops -= 3 * 2 * unread
     return flops + sum(3 * 2 * depth * tokens * 12 * width**2 for tokens, depth, width in stacks)
@@ -40,21 +54,31 @@ def test_the_job_costs_what_it_is_known_to_cost(patch, gflop, spared):
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"mask_ratio": 0.4}, {"patch": 4}, {"objective": "classify"}, {"class_token": False}], ids=str
+    "change",
+    [{}, {"mask_ratio": 0.4}, {"patch": 4}, {"objective": "classify"}, {"class_token": False}],
+    ids=str,
 )
 def test_arithmetic_is_that_of_the_layers(change):
     job = replace(MICRO, **change)
-    size, patches, prefix = job.config().model.dimensions, (job.image_size // job.patch) ** 2, int(job.class_token)
+    size, patches, prefix = (
+        job.config().model.dimensions,
+        (job.image_size // job.patch) ** 2,
+        int(job.class_token),
+    )
     tokens = prefix + (patches if job.labels else num_keep(patches, job.mask_ratio))
     attention = 3 * 4 * size["depth"] * tokens**2 * size["embed_dim"]
     if not job.labels:
-        queries = job.decoder_depth * (patches + prefix) - tokens  # the visible ones ask nothing in the last block
+        queries = (
+            job.decoder_depth * (patches + prefix) - tokens
+        )  # the visible ones ask nothing in the last block
         attention += 3 * 4 * queries * (patches + prefix) * job.decoder_dim
     assert flops_per_image(job) == products_by_hand(job) + attention
 
 
 @pytest.mark.parametrize(
-    "change", [{"precision": "bf16"}, {"run": {"grad_accum_steps": 2}}, {"objective": "classify"}], ids=str
+    "change",
+    [{"precision": "bf16"}, {"run": {"grad_accum_steps": 2}}, {"objective": "classify"}],
+    ids=str,
 )
 def test_the_ceiling_is_the_products_of_a_step(change):
     job = replace(MICRO, contestant="ceiling", **change)

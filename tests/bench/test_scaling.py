@@ -33,12 +33,18 @@ def test_arithmetic_grows_as_it_must(axis, low, high):
     points = variants(Job(preset="micro", decoder_dim=96, decoder_depth=1, depth=depth), axis)
     assert len({repr(job) for _, job in points}) == len(AXES[axis][1])
     ends = points[:: len(points) - 1]
-    expected = slope([x for x, _ in ends], [flops_per_image(job) * images_timed(job) for _, job in ends])
+    expected = slope(
+        [x for x, _ in ends], [flops_per_image(job) * images_timed(job) for _, job in ends]
+    )
     assert low - 1e-9 <= expected <= high + 1e-9
 
 
-@pytest.mark.parametrize(("size", "patches"), [(16, [8, 4, 2, 1]), (32, [8, 4, 2, 1]), (224, [56, 28, 14, 7])])
-def test_patches_grow_with_the_image_because_attention_over_all_its_pixels_takes_gigabytes(size, patches):
+@pytest.mark.parametrize(
+    ("size", "patches"), [(16, [8, 4, 2, 1]), (32, [8, 4, 2, 1]), (224, [56, 28, 14, 7])]
+)
+def test_patches_grow_with_the_image_because_attention_over_all_its_pixels_takes_gigabytes(
+    size, patches
+):
     points = variants(Job(image_size=size), "tokens")
     assert [job.config().model.patch_size for _, job in points] == patches
     assert max(x for x, _ in points) <= 1024

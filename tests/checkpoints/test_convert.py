@@ -13,13 +13,14 @@ from small import SIZES, autoencoder, change, close, random_model, refused, same
 from tiny import NORMALIZE
 from torch import nn
 
-from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.formats.native import own_hints
 from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
+from vit.errors import CheckpointError
 from vit.inputs import Normalization
 from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
@@ -35,7 +36,13 @@ def saved_encoder(folder, class_names=(), **settings):
 
 
 def saved_autoencoder(folder, norm_pix_loss=True, **settings):
-    save_model(folder, random_model(autoencoder(norm_pix_loss, depth=2, **settings)), NORMALIZE, (), "some images")
+    save_model(
+        folder,
+        random_model(autoencoder(norm_pix_loss, depth=2, **settings)),
+        NORMALIZE,
+        (),
+        "some images",
+    )
     return load_model(folder)
 
 
@@ -45,7 +52,14 @@ OWN_CASES = {
     "plain": (True, dict(pos_embed="sincos")),
     "identity, no qkv bias": (
         False,
-        dict(registers=3, qkv="identity", qkv_bias=False, mlp_ratio=2.5, layer_scale=0.1, pos_embed="sincos"),
+        dict(
+            registers=3,
+            qkv="identity",
+            qkv_bias=False,
+            mlp_ratio=2.5,
+            layer_scale=0.1,
+            pos_embed="sincos",
+        ),
     ),
     "no class token, non-square": (
         False,
@@ -59,14 +73,18 @@ OWN_CASES = {
 @pytest.mark.parametrize(("norm_pix_loss", "settings"), OWN_CASES.values(), ids=OWN_CASES)
 def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, settings):
     saved = autoencoder(norm_pix_loss, **settings).eval()
-    for parameter in saved.parameters():  # none is what a fresh model has, not even a fixed position table
+    for (
+        parameter
+    ) in saved.parameters():  # none is what a fresh model has, not even a fixed position table
         nn.init.normal_(parameter, 0.5)
     normalize = Normalization([0.1, 1 / 3, 0.7], [0.3, 0.2, 1 / 7])
     save_model(tmp_path / "new" / "folder", saved, normalize, ("plane", "naïve ship"), "CIFAR-10")
     loaded = load_model(str(tmp_path / "new" / "folder"))
     assert isinstance(loaded, MaskedAutoencoder)
     same(saved, loaded)
-    assert [p.requires_grad for p in saved.parameters()] == [p.requires_grad for p in loaded.parameters()]
+    assert [p.requires_grad for p in saved.parameters()] == [
+        p.requires_grad for p in loaded.parameters()
+    ]
 
     assert loaded.encoder.config == saved.encoder.config
     assert loaded.decoder.config == saved.decoder.config
@@ -109,7 +127,10 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
         save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
-    marks = {weights_hash(model), *(weights_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
+    marks = {
+        weights_hash(model),
+        *(weights_hash(load_model(tmp_path / name)) for name in ("whole", "half")),
+    }
     assert len(marks) == 1
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
@@ -124,9 +145,13 @@ TIMM_CASES = {
     "avg, grey": dict(global_pool="avg", num_classes=3, channels=1),
     "no class token": dict(class_token=False, fc_norm=True),
     "registers": dict(registers=3, global_pool="token", layer_scale=0.1, qk_norm=True),
-    "registers without positions": dict(registers=3, no_embed_class=True, global_pool="token", qkv_bias=False),
+    "registers without positions": dict(
+        registers=3, no_embed_class=True, global_pool="token", qkv_bias=False
+    ),
     "non-square": dict(image_size=(8, 24), patch_size=(4, 2), global_pool="token", mlp_ratio=2.5),
-    "swiglu, sincos": dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token", layer_scale=1.0, pos_embed="sincos"),
+    "swiglu, sincos": dict(
+        mlp="swiglu", mlp_ratio=2.5, global_pool="token", layer_scale=1.0, pos_embed="sincos"
+    ),
 }
 
 
@@ -135,7 +160,10 @@ TIMM_CASES = {
 def test_timm_loads_the_folder(case, tmp_path):
     ours = saved_encoder(tmp_path / "ours", **TIMM_CASES[case])
     assert convert_model(ours, "timm", tmp_path / "timm") == []
-    assert {path.name for path in (tmp_path / "timm").iterdir()} == {"model.safetensors", "config.json"}  # no pickle
+    assert {path.name for path in (tmp_path / "timm").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+    }  # no pickle
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     images = torch.randn(2, ours.config.channels, *ours.config.image_size)
     tokens = ours(images)
@@ -148,7 +176,9 @@ def test_timm_loads_the_folder(case, tmp_path):
     same(again, ours)
     differing = {k for k, v in asdict(again.config).items() if v != getattr(ours.config, k)}
     assert differing <= {"layer_scale"}  # its initial value, of use to nobody any more
-    assert not [note for note in again.origin.report.notes if "guess" in note or "nothing says" in note]
+    assert not [
+        note for note in again.origin.report.notes if "guess" in note or "nothing says" in note
+    ]
 
 
 def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
@@ -167,7 +197,11 @@ AS_IT_IS = {
         saved_encoder,
         dict(global_pool="avg", fc_norm=True, num_classes=3, mlp="swiglu", mlp_ratio=2.5),
     ),
-    "non-square, half": (True, saved_encoder, dict(image_size=(8, 24), patch_size=(4, 2), class_token=False)),
+    "non-square, half": (
+        True,
+        saved_encoder,
+        dict(image_size=(8, 24), patch_size=(4, 2), class_token=False),
+    ),
 }
 
 
@@ -209,12 +243,21 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
 
 
 @pytest.mark.parametrize(
-    "case", ["autoencoder", "wrapped autoencoder", "wrapped classifier", "wrapped classifier without its head"]
+    "case",
+    [
+        "autoencoder",
+        "wrapped autoencoder",
+        "wrapped classifier",
+        "wrapped classifier without its head",
+    ],
 )
 def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     """It carries the whole config.json along."""
     if case == "wrapped classifier":
-        ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModelForImageClassification
+        ours, kind = (
+            saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2),
+            hf.AutoModelForImageClassification,
+        )
     elif case == "wrapped classifier without its head":
         ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModel
     else:
@@ -231,12 +274,18 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
     assert weights_hash(again) != weights_hash(ours)
-    for origin in (again.origin, load_model(theirs).origin):  # nor with what was said of the earlier model
+    for origin in (
+        again.origin,
+        load_model(theirs).origin,
+    ):  # nor with what was said of the earlier model
         assert (origin.data, origin.data_content_hash) == ("", "")
         assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
     if "without" in case:
         assert again.config.num_classes == load_model(theirs).config.num_classes == 0
-        assert any("TimmWrapperModel does not have: num_classes is 0" in note for note in again.origin.report.notes)
+        assert any(
+            "TimmWrapperModel does not have: num_classes is 0" in note
+            for note in again.origin.report.notes
+        )
 
 
 @pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
@@ -252,7 +301,10 @@ def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_
 
 
 HUGGINGFACE_CASES = {
-    "ViT": (hf.ViTModel, dict(image_size=(8, 24), patch_size=(4, 2), qkv_bias=False, mlp_ratio=2.0)),
+    "ViT": (
+        hf.ViTModel,
+        dict(image_size=(8, 24), patch_size=(4, 2), qkv_bias=False, mlp_ratio=2.0),
+    ),
     "classifier": (hf.ViTForImageClassification, dict(num_classes=3)),
     "Dinov2": (hf.Dinov2Model, dict(layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
     "registers": (hf.Dinov2WithRegistersModel, dict(layer_scale=0.5, registers=4)),
@@ -266,7 +318,9 @@ def test_transformers_loads_the_folder(case, tmp_path):
     names = ("cat", "dog", "naïve ship") if settings.get("num_classes") else ()
     ours = saved_encoder(tmp_path / "ours", names, global_pool="token", **settings)
     if settings.get("registers"):
-        ours.pos_embed.data[:, 1 : 1 + ours.num_prefix_tokens - 1] = 0  # as DINOv2's: registers have no position
+        ours.pos_embed.data[:, 1 : 1 + ours.num_prefix_tokens - 1] = (
+            0  # as DINOv2's: registers have no position
+        )
     convert_model(ours, "huggingface", tmp_path / "hf")
     theirs, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
     missing = {name for name in loading["missing_keys"] if "pooler" not in name}
@@ -293,7 +347,9 @@ def test_transformers_loads_the_folder(case, tmp_path):
 def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
     assert convert_model(ours, "huggingface", tmp_path / "hf") == []
-    theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(
+        tmp_path / "hf", output_loading_info=True
+    )
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     images, noise = torch.randn(2, 3, 16, 16), torch.rand(2, 16)
@@ -305,10 +361,17 @@ def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
 
 def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
     for name, ours in (
-        ("Dinov2", saved_encoder(tmp_path / "encoder", layer_scale=0.5, global_pool="token", image_size=(8, 24))),
+        (
+            "Dinov2",
+            saved_encoder(
+                tmp_path / "encoder", layer_scale=0.5, global_pool="token", image_size=(8, 24)
+            ),
+        ),
         ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", patch_size=(4, 2))),
     ):
-        with pytest.raises(CheckpointError, match=f"{name} computes square images of square patches"):
+        with pytest.raises(
+            CheckpointError, match=f"{name} computes square images of square patches"
+        ):
             convert_model(ours, "huggingface", tmp_path / name)
 
 
@@ -324,7 +387,9 @@ def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
         ("huggingface", dict(qkv="identity"), "qkv linear"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, settings, reason, tmp_path):
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
+    to, settings, reason, tmp_path
+):
     ours = saved_encoder(tmp_path / "ours", **settings)
     with pytest.raises(CheckpointError, match=reason):
         convert_model(ours, to, tmp_path / "out.pth")
@@ -335,19 +400,25 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, setting
     ("to", "other"),
     [("huggingface", dict(qkv_bias=False)), ("huggingface", dict(norm_eps=1e-5))],
 )
-def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_one(to, other, tmp_path):
+def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_one(
+    to, other, tmp_path
+):
     decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **other)
     save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
     ours = load_model(tmp_path / "ours")
     assert {key: getattr(ours.decoder.config, key) for key in other} == other
-    with pytest.raises(CheckpointError, match=f"computes one {next(iter(other))} in encoder and decoder"):
+    with pytest.raises(
+        CheckpointError, match=f"computes one {next(iter(other))} in encoder and decoder"
+    ):
         convert_model(ours, to, tmp_path / "out.pth")
 
 
 @pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
 def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
     for classes, head in ((5, nn.Linear(32, 5)), (3, nn.Linear(32, 3)), (0, nn.Identity())):
-        ours = saved_encoder(tmp_path / f"ours{classes}", ("a", "b", "c"), num_classes=3, global_pool="token")
+        ours = saved_encoder(
+            tmp_path / f"ours{classes}", ("a", "b", "c"), num_classes=3, global_pool="token"
+        )
         ours.head = head
         convert_model(ours, to, tmp_path / f"{to}{classes}")
         again = load_model(tmp_path / f"{to}{classes}")
@@ -367,11 +438,15 @@ def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
         ("adapter", nn.Linear(2, 2), "adapter.weight"),
     ],
 )
-def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_written(name, part, tensor, tmp_path):
+def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_written(
+    name, part, tensor, tmp_path
+):
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="token")
     setattr(ours, name, part)
     for to in ("safetensors", "timm", "huggingface"):
-        with pytest.raises(CheckpointError, match=f"^{tensor} of this model is not what its settings say"):
+        with pytest.raises(
+            CheckpointError, match=f"^{tensor} of this model is not what its settings say"
+        ):
             convert_model(ours, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -408,7 +483,9 @@ def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
 def test_a_format_that_is_none(tmp_path):
     model = saved_encoder(tmp_path / "own")
     for to in (["timm"], None, "keras", 3):
-        with pytest.raises(CheckpointError, match="formats are timm, huggingface and safetensors, got"):
+        with pytest.raises(
+            CheckpointError, match="formats are timm, huggingface and safetensors, got"
+        ):
             convert_model(model, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -439,16 +516,25 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
 
 @pytest.mark.parametrize("to", ["safetensors", "huggingface"])
 def test_a_head_that_does_not_choose_stays_one(to, tmp_path):
-    sizes = dict(image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    config = hf.ViTConfig(**sizes, intermediate_size=64, num_labels=3, problem_type="multi_label_classification")
+    sizes = dict(
+        image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    config = hf.ViTConfig(
+        **sizes, intermediate_size=64, num_labels=3, problem_type="multi_label_classification"
+    )
     hf.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
     convert_model(load_model(tmp_path / "theirs"), to, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="its head is for multi_label_classification, no choice"):
+    with pytest.raises(
+        CheckpointError, match="its head is for multi_label_classification, no choice"
+    ):
         require_head(load_model(tmp_path / "out"))
     headless = load_model(tmp_path / "theirs", num_classes=0)
     convert_model(headless, to, tmp_path / "headless")
     assert load_model(tmp_path / "headless").origin.problem_type == ""
-    assert any("multi_label" in note for note in convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm"))
+    assert any(
+        "multi_label" in note
+        for note in convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm")
+    )
 
 
 # --- half precision ---------------------------------------------------------------------------------------------------
@@ -468,9 +554,14 @@ def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
         torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)
         most = max(most, float((got - value).abs().max()))
     assert note.endswith(f"{most:.1e}")
-    assert (again.origin.normalize.mean, again.origin.normalize.std) == (NORMALIZE.mean, NORMALIZE.std)
+    assert (again.origin.normalize.mean, again.origin.normalize.std) == (
+        NORMALIZE.mean,
+        NORMALIZE.std,
+    )
     assert again.origin.interpolation == ours.origin.interpolation
-    convert_model(again, "safetensors", tmp_path / "again", half=True)  # rounded once, it stays as it is
+    convert_model(
+        again, "safetensors", tmp_path / "again", half=True
+    )  # rounded once, it stays as it is
     same(load_model(tmp_path / "again"), again)
 
 
@@ -478,7 +569,9 @@ def test_what_half_precision_cannot_hold_is_refused(tmp_path):
     ours = saved_encoder(tmp_path / "ours")
     with torch.no_grad():
         ours.blocks[1].mlp.fc1.weight[2, 3] = 7e4
-    with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above 65,504"):
+    with pytest.raises(
+        CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above 65,504"
+    ):
         convert_model(ours, "safetensors", tmp_path / "out", half=True)
     assert not (tmp_path / "out").exists()
     for to in ("timm", "huggingface"):

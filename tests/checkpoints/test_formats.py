@@ -15,11 +15,12 @@ import transformers as hf
 from small import HUGGINGFACE, close, random_model, timm_model, under
 from torch import Tensor, nn
 
-from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints import load_model
 from vit.checkpoints.inspection import facts
 from vit.checkpoints.loading import read_network
 from vit.checkpoints.reading import read_checkpoint
 from vit.encoder import VisionTransformer
+from vit.errors import CheckpointError
 from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
@@ -42,7 +43,9 @@ def test_timm_folder_with_its_own_config(name, tmp_path):
     close(ours.forward_head(ours(images)), theirs(images))
     assert ours.origin.normalize.mean == list(theirs.pretrained_cfg["mean"])
     assert ours.origin.interpolation == theirs.pretrained_cfg["interpolation"]
-    assert not [note for note in ours.origin.report.notes if "nothing says" in note or "guess" in note]
+    assert not [
+        note for note in ours.origin.report.notes if "nothing says" in note or "guess" in note
+    ]
 
 
 def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
@@ -57,7 +60,9 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
         ("vit_relpos_small_patch16_224", "not a plain vision transformer"),
     ):
         (tmp_path / "config.json").write_text(
-            re.sub(r'"architecture": "\w+"', f'"architecture": "{name}"', config).replace('"token"', '"avg"')
+            re.sub(r'"architecture": "\w+"', f'"architecture": "{name}"', config).replace(
+                '"token"', '"avg"'
+            )
         )
         with pytest.raises(CheckpointError, match=reason):
             load_model(tmp_path)
@@ -72,12 +77,21 @@ TRAINED = [  # options of timm's train.py -> mean, share of an image, pooling
 
 @pytest.mark.parametrize(("options", "mean", "share", "pool"), TRAINED)
 def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
-    theirs = random_model(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3, init_values=1))
+    theirs = random_model(
+        timm.create_model(
+            "vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3, init_values=1
+        )
+    )
     theirs.global_pool = pool
     unset = dict.fromkeys(("layer_decay", "mean", "std", "crop_pct", "gp", "in_chans"))
-    args = argparse.Namespace(**dict(model="vit_tiny_patch16_224", interpolation="") | unset | options)
+    args = argparse.Namespace(
+        **dict(model="vit_tiny_patch16_224", interpolation="") | unset | options
+    )
     saver = timm.utils.CheckpointSaver(
-        theirs, torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1), args=args, checkpoint_dir=tmp_path
+        theirs,
+        torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1),
+        args=args,
+        checkpoint_dir=tmp_path,
     )
     saver.save_checkpoint(0)
     ours = load_model(tmp_path / "last.pth.tar")
@@ -85,14 +99,20 @@ def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
     close(ours.forward_head(ours(images)), theirs(images))
     assert (ours.origin.format, ours.origin.normalize.mean) == ("timm", list(mean))
     assert (ours.origin.crop_share, ours.config.global_pool) == (share, pool)
-    said = [note for note in ours.origin.report.notes if "nothing says how its input was normalised" in note]
+    said = [
+        note
+        for note in ours.origin.report.notes
+        if "nothing says how its input was normalised" in note
+    ]
     assert bool(said) == ("model" in options)
 
 
 def test_other_training_files_that_fine_tuned_are_not_maes():
     """As DeiT's main.py saves them."""
     state = renamed(timm_model(init_values=0.1).state_dict(), [(r"ls(\d)\.gamma", r"gamma_\1")])
-    ours = load_model({"model": state, "args": argparse.Namespace(finetune="", model="deit3_small")}, num_heads=4)
+    ours = load_model(
+        {"model": state, "args": argparse.Namespace(finetune="", model="deit3_small")}, num_heads=4
+    )
     assert ours.origin.format == "timm"
 
 
@@ -152,7 +172,9 @@ def check_mae(ours: MaskedAutoencoder, theirs: hf.ViTMAEForPreTraining) -> None:
         predicted = ours(images, mask)
         close(masked_patch_loss(predicted, ours.targets(images), mask.mask), expected.loss)
         p, q = ours.encoder.patch_embed.patch_size
-        logits = expected.logits.unflatten(-1, (p * q, 3)).transpose(-1, -2).flatten(-2)  # (p q c) -> (c p q)
+        logits = (
+            expected.logits.unflatten(-1, (p * q, 3)).transpose(-1, -2).flatten(-2)
+        )  # (p q c) -> (c p q)
         close(predicted, logits)
 
 
@@ -161,8 +183,15 @@ def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
     theirs = huggingface_mae(norm_pix_loss=norm_pix_loss, layer_norm_eps=1e-6)
     file = {"model": as_original_mae(theirs)}
     if wrapped == "args":  # as main_pretrain.py saves it
-        args = argparse.Namespace(norm_pix_loss=norm_pix_loss, input_size=16, model="mae_vit_tiny", blr=1e-3)
-        file |= {"optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 3, "scaler": {}, "args": args}
+        args = argparse.Namespace(
+            norm_pix_loss=norm_pix_loss, input_size=16, model="mae_vit_tiny", blr=1e-3
+        )
+        file |= {
+            "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}},
+            "epoch": 3,
+            "scaler": {},
+            "args": args,
+        }
     torch.save(file, tmp_path / "mae.pth")
     given = {} if wrapped == "args" else dict(norm_pix_loss=norm_pix_loss)
     ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, **given)
@@ -183,7 +212,9 @@ def test_mae_encoder_of_a_file_with_decoder(images, tmp_path):
     assert isinstance(ours, VisionTransformer)
     whole = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert torch.equal(ours(images), whole.encoder(images))
-    assert all(why == "only the encoder was requested" for why in ours.origin.report.dropped.values())
+    assert all(
+        why == "only the encoder was requested" for why in ours.origin.report.dropped.values()
+    )
     assert len(ours.origin.report.dropped) == len(whole.decoder.state_dict())
 
 
@@ -193,7 +224,10 @@ def test_mae_heads_by_its_families():
         wide = dict(patch_size=8, hidden_size=1280, num_attention_heads=16)
         wide |= dict(decoder_hidden_size=512, decoder_num_attention_heads=16)
         theirs = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | wide))
-    state = {name: torch.zeros_like(value, device="cpu") for name, value in as_original_mae(theirs).items()}
+    state = {
+        name: torch.zeros_like(value, device="cpu")
+        for name, value in as_original_mae(theirs).items()
+    }
     model = load_model(state)
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
     assert sum("are a guess" in note for note in model.origin.report.notes) == 2
@@ -201,7 +235,9 @@ def test_mae_heads_by_its_families():
 
 def test_mae_fine_tuned(images, tmp_path):
     theirs = timm_model(global_pool="avg")  # as models_vit.py computes it
-    args = argparse.Namespace(finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16, blr=1e-3)
+    args = argparse.Namespace(
+        finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16, blr=1e-3
+    )
     torch.save({"model": theirs.state_dict(), "epoch": 99, "args": args}, tmp_path / "tuned.pth")
     ours = load_model(tmp_path / "tuned.pth", num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
@@ -213,20 +249,30 @@ def test_mae_fine_tuned(images, tmp_path):
     assert load_model(tmp_path / "odd.pth", num_heads=4).config.image_size == (16, 16)
 
 
-@pytest.mark.parametrize(("said", "eps"), [(True, 1e-6), (False, 1e-6), (True, 1e-5), (False, 1e-5)])
+@pytest.mark.parametrize(
+    ("said", "eps"), [(True, 1e-6), (False, 1e-6), (True, 1e-5), (False, 1e-5)]
+)
 def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
     """As main_linprobe.py saves it: a batch norm without a scale before the classifier; and one as torch makes it."""
     theirs = timm_model(global_pool="token")
-    theirs.head = random_model(nn.Sequential(nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps), theirs.head))
+    theirs.head = random_model(
+        nn.Sequential(nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps), theirs.head)
+    )
     nn.init.normal_(theirs.head[0].running_mean)
     nn.init.uniform_(theirs.head[0].running_var, 0.01, 0.1)  # small: its eps matters
-    args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False, blr=0.1)} if said else {}
+    args = (
+        {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False, blr=0.1)}
+        if said
+        else {}
+    )
     torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
     ours = load_model(tmp_path / "probe.pth", num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
     assert "batch norm" in ours.origin.report.converted["head.weight"][1]
     network = read_network(read_checkpoint(tmp_path / "probe.pth"), LoadOptions(num_heads=4))
-    assert facts(network)["parameters"] == sum(value.numel() for value in ours.state_dict().values())
+    assert facts(network)["parameters"] == sum(
+        value.numel() for value in ours.state_dict().values()
+    )
     assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
     theirs.head[0].eps = 1e-3  # which a model in memory says itself
     close(load_model(theirs).forward_head(ours(images)), theirs(images))
@@ -241,9 +287,14 @@ def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
 )
 def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp_path):
     """As main_dino.py and main_ibot.py save them; iBOT's has two heads, a token for hidden patches, and here layer scale."""
-    ibot, args = family == "ibot", {"norm_last_layer": False} if family == "ibot" else {"teacher_temp": 0.04}
+    ibot, args = (
+        family == "ibot",
+        {"norm_last_layer": False} if family == "ibot" else {"teacher_temp": 0.04},
+    )
     settings = dict(
-        num_classes=0, global_pool="avg" if pooling == "mean" else "token", init_values=0.1 if ibot else None
+        num_classes=0,
+        global_pool="avg" if pooling == "mean" else "token",
+        init_values=0.1 if ibot else None,
     )
     student, teacher = (timm_model(**settings) for _ in range(2))
     head = {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)}
@@ -256,7 +307,10 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
     if ibot:
         file["student"]["module.backbone.masked_embed"] = torch.ones(1, 32)
     count = len(file["student"]) + len(file["teacher"])
-    file["optimizer"] = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    file["optimizer"] = {
+        "state": {0: {"exp_avg": torch.ones(2)}},
+        "param_groups": [{"lr": 0.1, "params": [0]}],
+    }
     file |= {"epoch": 7, "args": argparse.Namespace(arch="vit_tiny", **args)}
     file[f"{family}_loss"] = {"center": torch.zeros(1, 4)}
     torch.save(file, tmp_path / "file.pth")
@@ -266,17 +320,22 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
     close(ours.forward_head(ours(images)), theirs(images))
     dropped = ours.origin.report.dropped
     other = "teacher" if branch == "student" else "student"
-    assert any(why == f"another copy of the network; branch {other} takes it" for why in dropped.values())
+    assert any(
+        why == f"another copy of the network; branch {other} takes it" for why in dropped.values()
+    )
     assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in dropped[f"{family}_loss.center"]
-    assert len(dropped) + len(ours.origin.report.used) + len(ours.origin.report.converted) == count + 2
+    assert (
+        len(dropped) + len(ours.origin.report.used) + len(ours.origin.report.converted) == count + 2
+    )
     if ibot:
         hidden = dropped["student.module.backbone.masked_embed"]
         assert ("token for hidden patches" if branch else "another copy of the network") in hidden
         # extract_backbone_weights.py
         backbone = {key: value for key, value in file["student"].items() if ".head." not in key}
         alone = load_model(
-            {key.removeprefix("module.backbone."): value for key, value in backbone.items()}, num_heads=4
+            {key.removeprefix("module.backbone."): value for key, value in backbone.items()},
+            num_heads=4,
         )
         close(alone(images), student.forward_features(images))
 
@@ -286,11 +345,18 @@ def test_files_with_a_target_encoder(family, images, tmp_path):
     """As train.py of facebookresearch/ijepa and msn_train.py of facebookresearch/msn save them, on several GPUs."""
     tokens = dict(class_token=False, global_pool="avg") if family == "I-JEPA" else {}
     encoder, target = (timm_model(**tokens, num_classes=0) for _ in range(2))
-    more = {"fc.fc1.weight": torch.ones(4, 32), "fc.bn1.running_mean": torch.ones(4)} if family == "MSN" else {}
+    more = (
+        {"fc.fc1.weight": torch.ones(4, 32), "fc.bn1.running_mean": torch.ones(4)}
+        if family == "MSN"
+        else {}
+    )
     file = {
         "encoder": under("module.", encoder.state_dict() | more),
         "target_encoder": under("module.", target.state_dict() | more),
-        "opt": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "opt": {
+            "state": {0: {"exp_avg": torch.ones(2)}},
+            "param_groups": [{"lr": 0.1, "params": [0]}],
+        },
         "scaler": {"scale": torch.ones(1)},
         "epoch": 3,
     }
@@ -308,7 +374,9 @@ def test_files_with_a_target_encoder(family, images, tmp_path):
     assert len(ours.origin.report.used) == len(target.state_dict())
 
 
-DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+DINOV2 = dict(
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+)
 
 
 def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
@@ -349,8 +417,14 @@ def test_dinov2(registers, swiglu, chunked, images, tmp_path):
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
 VIT_CASES = {
-    "no qkv bias, grey, another eps": (False, dict(qkv_bias=False, num_channels=1, layer_norm_eps=1e-3)),
-    "non-square, many heads": (True, dict(image_size=[8, 24], patch_size=[4, 2], num_attention_heads=16)),
+    "no qkv bias, grey, another eps": (
+        False,
+        dict(qkv_bias=False, num_channels=1, layer_norm_eps=1e-3),
+    ),
+    "non-square, many heads": (
+        True,
+        dict(image_size=[8, 24], patch_size=[4, 2], num_attention_heads=16),
+    ),
 }
 
 
@@ -378,7 +452,12 @@ OF_VIT = {  # families whose encoder is ViT's: a model, its settings, the part t
     "ViTMSN, classifier": (hf.ViTMSNForImageClassification, hf.ViTMSNConfig, "vit", ""),
     "DeiT": (hf.DeiTModel, hf.DeiTConfig, "", "the pooler"),
     "DeiT, classifier": (hf.DeiTForImageClassification, hf.DeiTConfig, "deit", ""),
-    "DeiT, two heads": (hf.DeiTForImageClassificationWithTeacher, hf.DeiTConfig, "deit", "whose mean is its answer"),
+    "DeiT, two heads": (
+        hf.DeiTForImageClassificationWithTeacher,
+        hf.DeiTConfig,
+        "deit",
+        "whose mean is its answer",
+    ),
     "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit", "SimMIM's token"),
     "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, "", ""),
     "I-JEPA, classifier": (hf.IJepaForImageClassification, hf.IJepaConfig, "ijepa", ""),
@@ -391,7 +470,9 @@ def test_huggingface_families_of_vit(case, images, tmp_path):
     kind, config, body, left_out = OF_VIT[case]
     theirs = random_model(kind(config(**HUGGINGFACE, num_labels=3)))
     expected = (getattr(theirs, body) if body else theirs)(images).last_hidden_state
-    from_memory = load_model(theirs.state_dict(), num_heads=4, norm_eps=theirs.config.layer_norm_eps)
+    from_memory = load_model(
+        theirs.state_dict(), num_heads=4, norm_eps=theirs.config.layer_norm_eps
+    )
     for ours in (load_model(on_disk(theirs, tmp_path)), from_memory):
         close(ours(images), expected)
         if "classifier" in case:
@@ -431,11 +512,16 @@ def test_other_spellings_of_the_huggingface_mae_decoder(spelling):
 def test_the_encoder_of_huggingface_mae_alone_gets_the_same_pictures():
     theirs = huggingface_mae()
     whole, alone = load_model(theirs).origin, load_model(theirs.vit).origin
-    assert (alone.normalize.mean, alone.interpolation) == (whole.normalize.mean, whole.interpolation)
+    assert (alone.normalize.mean, alone.interpolation) == (
+        whole.normalize.mean,
+        whole.interpolation,
+    )
     assert alone.format == "Hugging Face ViT"
 
 
-@pytest.mark.parametrize(("case", "interpolation", "share"), [("ViTMSN", "bilinear", 1.0), ("DeiT", "bicubic", 0.875)])
+@pytest.mark.parametrize(
+    ("case", "interpolation", "share"), [("ViTMSN", "bilinear", 1.0), ("DeiT", "bicubic", 0.875)]
+)
 def test_families_with_imagenets_mean_get_it_without_a_preprocessor(case, interpolation, share):
     kind, config, _, _ = OF_VIT[case]
     with warnings.catch_warnings(action="error"):
@@ -447,15 +533,22 @@ def test_families_with_imagenets_mean_get_it_without_a_preprocessor(case, interp
 def test_the_mean_of_a_huggingface_vit_without_a_preprocessor_is_a_guess():
     """Google's ViTs have another than DINO's and DeiT's, all of the same architecture."""
     with pytest.warns(
-        UserWarning, match=r"mean \(0\.5, 0\.5, 0\.5\).* but DINO's and DeiT's use ImageNet's; mean, std"
+        UserWarning,
+        match=r"mean \(0\.5, 0\.5, 0\.5\).* but DINO's and DeiT's use ImageNet's; mean, std",
     ):
         load_model(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE)))
 
 
-@pytest.mark.parametrize(("registers", "swiglu", "place"), [(0, True, "disk"), (4, False, "disk"), (4, True, "memory")])
+@pytest.mark.parametrize(
+    ("registers", "swiglu", "place"), [(0, True, "disk"), (4, False, "disk"), (4, True, "memory")]
+)
 def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
     theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
-    ours = load_model(on_disk(theirs, tmp_path)) if place == "disk" else load_model(theirs.state_dict(), num_heads=4)
+    ours = (
+        load_model(on_disk(theirs, tmp_path))
+        if place == "disk"
+        else load_model(theirs.state_dict(), num_heads=4)
+    )
     close(ours(images), theirs(images).last_hidden_state)
 
 
@@ -473,12 +566,21 @@ def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_p
 def test_torchvision(published, size):
     theirs = random_model(
         torchvision.models.VisionTransformer(
-            image_size=size, patch_size=4, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48, num_classes=7
+            image_size=size,
+            patch_size=4,
+            num_layers=2,
+            num_heads=4,
+            hidden_dim=32,
+            mlp_dim=48,
+            num_classes=7,
         )
     )
     state = theirs.state_dict()
     if published:  # the files on its site have the older names of the MLP
-        state = {k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v for k, v in state.items()}
+        state = {
+            k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v
+            for k, v in state.items()
+        }
     ours = load_model(state, num_heads=4)
     images = torch.randn(2, 3, size, size)
     close(ours.forward_head(ours(images)), theirs(images))
@@ -495,7 +597,9 @@ PUBLISHED = [  # its files, as numbers: patch, width, images
 ]
 
 
-@pytest.mark.parametrize(("weights", "patch", "width", "size"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED])
+@pytest.mark.parametrize(
+    ("weights", "patch", "width", "size"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED]
+)
 def test_the_published_files_of_torchvision_get_their_own_preparation(weights, patch, width, size):
     """Two of SWAG's linear probes look like other files, so these are a guess."""
     theirs = torchvision.models.VisionTransformer(size, patch, 1, 16, width, 8, num_classes=3)
@@ -503,7 +607,10 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
         origin = load_model(theirs.state_dict(), num_heads=16).origin
     transform = weights.transforms()
     assert origin.crop_share == transform.crop_size[0] / transform.resize_size[0]
-    assert (origin.interpolation, origin.normalize.mean) == (transform.interpolation.value, transform.mean)
+    assert (origin.interpolation, origin.normalize.mean) == (
+        transform.interpolation.value,
+        transform.mean,
+    )
     assert [("SWAG_LINEAR_V1 use crop_share 1" in str(w.message)) for w in caught] == [True] * (
         (patch, size) == (16, 224)
     )
@@ -512,7 +619,12 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
-OF_STAGES = ("swin_tiny_patch4_window7_224", "hiera_tiny_224", "convnext_atto", "resnet18")  # of a depth each
+OF_STAGES = (
+    "swin_tiny_patch4_window7_224",
+    "hiera_tiny_224",
+    "convnext_atto",
+    "resnet18",
+)  # of a depth each
 
 
 @pytest.mark.parametrize(
@@ -558,9 +670,13 @@ def test_families_without_a_name_here_do_not_load_either(name):
 def test_other_families_of_huggingface_are_refused_by_name():
     small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     models = {
-        "BEiT": hf.BeitModel(hf.BeitConfig(**small, image_size=16, patch_size=4, use_relative_position_bias=True)),
+        "BEiT": hf.BeitModel(
+            hf.BeitConfig(**small, image_size=16, patch_size=4, use_relative_position_bias=True)
+        ),
         "DINOv3": hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**small, image_size=16, patch_size=4)),
-        "Swin": hf.SwinModel(hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=32)),
+        "Swin": hf.SwinModel(
+            hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=32)
+        ),
         "CLIP": hf.CLIPVisionModel(hf.CLIPVisionConfig(**small, image_size=16, patch_size=4)),
     }
     for family, model in models.items():
@@ -573,12 +689,22 @@ def test_files_without_a_network_are_named():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.zeros(1, 3, 16, 16)).sum().backward()
     optimizer.step()
-    with pytest.raises(CheckpointError, match="this is an optimizer's state; the weights are in another file"):
+    with pytest.raises(
+        CheckpointError, match="this is an optimizer's state; the weights are in another file"
+    ):
         load_model({"optimizer": optimizer.state_dict(), "epoch": 3})
-    adapter = {f"base_model.model.blocks.0.attn.qkv.lora_{which}.weight": torch.ones(2, 2) for which in "AB"}
-    with pytest.raises(CheckpointError, match="this is a LoRA adapter, not a model; merge it into its model with peft"):
+    adapter = {
+        f"base_model.model.blocks.0.attn.qkv.lora_{which}.weight": torch.ones(2, 2)
+        for which in "AB"
+    }
+    with pytest.raises(
+        CheckpointError,
+        match="this is a LoRA adapter, not a model; merge it into its model with peft",
+    ):
         load_model(adapter)
-    assert load_model({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, num_heads=4)
+    assert load_model(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, num_heads=4
+    )
 
 
 @pytest.mark.parametrize("body", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224"])
@@ -587,6 +713,9 @@ def test_simmim_is_refused_by_name(body):
     with torch.device("meta"):
         model = timm.create_model(body, pretrained=False)
         state = {f"encoder.{name}": value for name, value in model.state_dict().items()}
-        state |= {"encoder.mask_token": torch.zeros(1, 1, 96), "decoder.0.weight": torch.zeros(48, 96, 1, 1)}
+        state |= {
+            "encoder.mask_token": torch.zeros(1, 1, 96),
+            "decoder.0.weight": torch.zeros(48, 96, 1, 1),
+        }
     with pytest.raises(CheckpointError, match="SimMIM"):
         load_model(state)

@@ -43,7 +43,9 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.asked.append(f"{self.command} {self.path}")
         download = re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", self.path)
-        listing = re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)/(?:revision|tree)/([^/?]+)(.*)", self.path)
+        listing = re.fullmatch(
+            r"/api/models/([\w.-]+/[\w.-]+)/(?:revision|tree)/([^/?]+)(.*)", self.path
+        )
         if self.deny or not (match := download or listing):
             return self.reply(self.deny or 404, {"error": "no"}, X_Error_Message="no")
         repository, revision, file = match.groups()
@@ -54,12 +56,16 @@ class Hub(BaseHTTPRequestHandler):
         if listing:
             names = [path.name for path in (self.folder / repository).iterdir()]
             files = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
-            return self.reply(200, files if "/tree/" in self.path else {"id": repository, "sha": COMMIT})
+            return self.reply(
+                200, files if "/tree/" in self.path else {"id": repository, "sha": COMMIT}
+            )
         path = self.folder / repository / file
         if not path.is_file():
             return self.reply(404, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
         data = path.read_bytes()
-        return self.reply(200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=COMMIT)
+        return self.reply(
+            200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=COMMIT
+        )
 
     do_GET = do_HEAD = do_POST = answer  # noqa: N815
 
@@ -68,7 +74,8 @@ def use(monkeypatch, url: str, home: Path) -> None:
     """Have huggingface_hub take `url` for its hub and `home` for its cache, as HF_ENDPOINT and HF_HOME would."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
     monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        url + "/{repo_id}/resolve/{revision}/{filename}",
     )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
@@ -132,7 +139,9 @@ def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
 
     for name in ("me/bin", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
         (tmp_path / "hub" / name).mkdir(parents=True)
-        torch.save({"a": torch.ones(1), "b": Hostile()}, tmp_path / "hub" / name / "pytorch_model.bin")
+        torch.save(
+            {"a": torch.ones(1), "b": Hostile()}, tmp_path / "hub" / name / "pytorch_model.bin"
+        )
     assert "posix.system, which weights do not need; nothing in it was run" in refused("hf/me/bin")
     refused("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k")
     assert not (tmp_path / "marker").exists()

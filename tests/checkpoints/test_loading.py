@@ -11,7 +11,17 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small import SIZES, autoencoder, change, close, refused, timm_model, timm_state, transformers_model, under
+from small import (
+    SIZES,
+    autoencoder,
+    change,
+    close,
+    refused,
+    timm_model,
+    timm_state,
+    transformers_model,
+    under,
+)
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
 from tiny import NORMALIZE, Payload
@@ -40,12 +50,23 @@ def timm_folder(folder, model_args=None, **config):
 
 def test_every_key_is_used_or_listed(tmp_path):
     """The sum over the report's parts is the file, for a file with a bit of everything."""
-    state = {f"backbone.{k}": v for k, v in timm_state(num_classes=0).items()} | {"head.mlp.0.weight": torch.ones(2, 2)}
-    file = {"teacher": state, "student": dict(state), "optimizer": {"state": [torch.ones(3)]}, "queue": torch.ones(4)}
+    state = {f"backbone.{k}": v for k, v in timm_state(num_classes=0).items()} | {
+        "head.mlp.0.weight": torch.ones(2, 2)
+    }
+    file = {
+        "teacher": state,
+        "student": dict(state),
+        "optimizer": {"state": [torch.ones(3)]},
+        "queue": torch.ones(4),
+    }
     torch.save(file, tmp_path / "file.pth")
     model = load_model(tmp_path / "file.pth", num_heads=4, allow=["queue"])
     report = model.origin.report
-    listed = [*report.used, *(name for names, _ in report.converted.values() for name in names), *report.dropped]
+    listed = [
+        *report.used,
+        *(name for names, _ in report.converted.values() for name in names),
+        *report.dropped,
+    ]
     assert len(listed) == len(set(listed)) == 2 * len(state) + 2
     assert report.dropped["queue"] == "allowed"
     assert "unexpected: queue" in refused(tmp_path / "file.pth", num_heads=4)
@@ -56,7 +77,9 @@ def test_missing_tensors_raise_unless_allowed(name):
     state = timm_state()
     del state[name]
     if name != "cls_token":  # whose absence makes another architecture
-        assert f"missing: {name}; the rest of the model would stay untrained" in refused(state, num_heads=4)
+        assert f"missing: {name}; the rest of the model would stay untrained" in refused(
+            state, num_heads=4
+        )
         with pytest.warns(UserWarning, match=rf"untrained, \d+ parameters: {name}"):
             model = load_model(state, num_heads=4, allow=[name])
         assert list(model.origin.report.missing) == [name]
@@ -85,13 +108,21 @@ def test_unexpected_tensors_raise_unless_allowed():
         ),
         ("blocks.0.mlp.fc1.weight", torch.zeros(100, 32), "has 100 rows, where 128 are expected"),
         ("patch_embed.proj.weight", torch.zeros(32, 48), "4 dimensions are expected"),
-        ("pos_embed", torch.zeros(1, 20, 32), "a position table of 20 rows does not fit a square grid"),
+        (
+            "pos_embed",
+            torch.zeros(1, 20, 32),
+            "a position table of 20 rows does not fit a square grid",
+        ),
         ("pos_embed", torch.zeros(17, 32), "3 dimensions are expected"),
         # their values
         ("norm.bias", torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
         ("norm.bias", torch.ones(32).to_sparse(), "is not an ordinary tensor"),
         ("norm.bias", torch.ones(32, device="meta"), "on the device meta"),
-        ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
+        (
+            "norm.bias",
+            torch.full((32,), 1e300, dtype=torch.float64),
+            "holds 32 values that are nan or infinite",
+        ),
     ],
 )
 def test_a_tensor_that_cannot_be_used_is_named(name, value, said):
@@ -101,7 +132,9 @@ def test_a_tensor_that_cannot_be_used_is_named(name, value, said):
 def test_weights_that_are_not_finite_are_refused_unless_allowed():
     state = timm_state()
     state["blocks.1.mlp.fc1.weight"][3, 4] = float("inf")
-    assert "blocks.1.mlp.fc1.weight holds 1 values that are nan or infinite" in refused(state, num_heads=4)
+    assert "blocks.1.mlp.fc1.weight holds 1 values that are nan or infinite" in refused(
+        state, num_heads=4
+    )
     load_model(state, num_heads=4, allow=["blocks.1.mlp.fc1.weight"])
 
 
@@ -109,10 +142,15 @@ def test_weights_that_are_not_finite_are_refused_unless_allowed():
 def test_any_precision_becomes_float32(dtype):
     state = timm_state()
     model = load_model({name: value.to(dtype) for name, value in state.items()}, num_heads=4)
-    assert all(torch.equal(value, state[name].to(dtype).float()) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, state[name].to(dtype).float())
+        for name, value in model.state_dict().items()
+    )
 
 
-@pytest.mark.parametrize("name", ["odd", "blocks.1.ls1.gamma"])  # the latter a tensor that the model has no place for
+@pytest.mark.parametrize(
+    "name", ["odd", "blocks.1.ls1.gamma"]
+)  # the latter a tensor that the model has no place for
 def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name):
     state = under("module.", timm_state() | {name: torch.ones(32)})
     assert f"unexpected: module.{name}" in refused(state, num_heads=4)
@@ -132,7 +170,10 @@ def test_settings_cannot_make_timm_read_another_file(tmp_path):
     evil = str(tmp_path / "model" / "evil.pth")
     timm_folder(tmp_path / "model", {"checkpoint_path": evil})
     message = refused(tmp_path / "model")
-    assert "model_args of config.json has checkpoint_path, which is not a setting of the architecture" in message
+    assert (
+        "model_args of config.json has checkpoint_path, which is not a setting of the architecture"
+        in message
+    )
     assert not (tmp_path / "ran").exists()
 
 
@@ -144,7 +185,8 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     for written in (
         config | {"pretrained_cfg": settings, "label_names": names},
         config | {"pretrained_cfg": settings | {"label_names": names}},
-        config | {"pretrained_cfg": settings, "label_names": {"2": "crane", "0": "cat", "1": "dog"}},
+        config
+        | {"pretrained_cfg": settings, "label_names": {"2": "crane", "0": "cat", "1": "dog"}},
         config | settings | {"label_names": names, "mean": [0.1, 0.2, 0.3]},
     ):
         (tmp_path / "config.json").write_text(json.dumps(written))
@@ -158,13 +200,20 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
-    save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
+    save_file(
+        {k: v for k, v in state.items() if not k.startswith("head.")},
+        tmp_path / "model.safetensors",
+    )
     assert "missing: head.weight, head.bias" in refused(tmp_path)
     assert "untrained; num_classes 0 leaves the head out. name them" in refused(tmp_path)
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
-PREPROCESSOR, MISSING, KEPT = "preprocessor_config.json", object(), "the share of an image that is kept"
+PREPROCESSOR, MISSING, KEPT = (
+    "preprocessor_config.json",
+    object(),
+    "the share of an image that is kept",
+)
 WRITERS = {
     "timm": timm_folder,
     "ours": lambda folder: save_model(folder, autoencoder(layer_scale=0.1), NORMALIZE),
@@ -172,9 +221,30 @@ WRITERS = {
 }
 REFUSED = [  # who wrote the folder, which file or part of config.json, what it says, what is asked for, the message
     ("timm", "model_args", "mlp_ratio", 2.0, {}, "its settings say mlp_ratio 2.0, its tensors 4.0"),
-    ("timm", "model_args", "qkv_bias", False, {}, "its settings say qkv_bias False, its tensors True"),
-    ("ours", "encoder", "num_heads", 4, dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
-    ("ours", "encoder", "norm_eps", 1e-6, dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
+    (
+        "timm",
+        "model_args",
+        "qkv_bias",
+        False,
+        {},
+        "its settings say qkv_bias False, its tensors True",
+    ),
+    (
+        "ours",
+        "encoder",
+        "num_heads",
+        4,
+        dict(num_heads=2),
+        "you gave num_heads 2, its settings say 4",
+    ),
+    (
+        "ours",
+        "encoder",
+        "norm_eps",
+        1e-6,
+        dict(norm_eps=1e-5),
+        "you gave norm_eps 1e-05, its settings say 1e-06",
+    ),
     (
         "ours",
         "",
@@ -193,30 +263,67 @@ REFUSED = [  # who wrote the folder, which file or part of config.json, what it 
     ("ours", "", "encoder", [1, 2], {}, "config.json is damaged"),
     ("ours", "", "format", MISSING, {}, "not of the format vit-patch-trainer/1"),
     ("ours", "", "format", MISSING, dict(part="encoder"), "not of the format vit-patch-trainer/1"),
-    ("ours", "", "format", "vit-patch-trainer/2", dict(part="encoder"), "not of the format vit-patch-trainer/1"),
+    (
+        "ours",
+        "",
+        "format",
+        "vit-patch-trainer/2",
+        dict(part="encoder"),
+        "not of the format vit-patch-trainer/1",
+    ),
     *(
         ("ours", "", key, MISSING, {}, repr(key))
         for key in ("sha256", "encoder", "decoder", "norm_pix_loss", "mean", "std", "class_names")
     ),
     *(
-        ("ours", "", "crop_share", share, {}, f"config.json is damaged: ValueError: {KEPT} is {share!r}")
+        (
+            "ours",
+            "",
+            "crop_share",
+            share,
+            {},
+            f"config.json is damaged: ValueError: {KEPT} is {share!r}",
+        )
         for share in (0, 1.5, True, "most", float("nan"))
     ),
-    ("transformers", "", "hidden_size", 10**9, {}, "its settings say embed_dim 1000000000, its tensors 32"),
+    (
+        "transformers",
+        "",
+        "hidden_size",
+        10**9,
+        {},
+        "its settings say embed_dim 1000000000, its tensors 32",
+    ),
     ("transformers", "", "num_attention_heads", 7, {}, "7 heads do not divide"),
     ("transformers", "", "num_attention_heads", "many", {}, "num_heads is 'many'"),
     ("transformers", "", "image_size", [16, 16, 16], {}, "image_size is [16, 16, 16]"),
     ("transformers", "", "id2label", ["cat"], {}, "its settings cannot be used"),
     ("transformers", "", "hidden_act", ["gelu"], {}, "the activation ['gelu']"),
-    ("transformers", "", "patch_size", 8, {}, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
+    (
+        "transformers",
+        "",
+        "patch_size",
+        8,
+        {},
+        "its settings say patch_size 8 x 8, its tensors 4 x 4",
+    ),
     ("transformers", "", "num_channels", 1, {}, "its settings say channels 1, its tensors 3"),
     ("transformers", PREPROCESSOR, "image_mean", "grey", {}, "its settings cannot be used"),
-    ("transformers", PREPROCESSOR, "image_std", [1, 1, 0], {}, "its settings cannot be used: std is (1.0, 1.0, 0.0)"),
+    (
+        "transformers",
+        PREPROCESSOR,
+        "image_std",
+        [1, 1, 0],
+        {},
+        "its settings cannot be used: std is (1.0, 1.0, 0.0)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("writer", "section", "key", "value", "asked", "said"), REFUSED)
-def test_settings_that_cannot_be_used_are_refused(writer, section, key, value, asked, said, tmp_path):
+def test_settings_that_cannot_be_used_are_refused(
+    writer, section, key, value, asked, said, tmp_path
+):
     WRITERS[writer](tmp_path)
     if section == PREPROCESSOR:
         (tmp_path / section).write_text(json.dumps({key: value}))
@@ -238,10 +345,24 @@ def test_what_a_preprocessor_says(tmp_path):
         ({"image_mean": 0.25, "image_std": 0.5}, 0.25, "bilinear", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
-        ({"size": {"height": 16, "width": 16}}, 0.5, "bilinear", "squashes pictures of another shape"),
-        ({"size": {"height": 8, "width": 8}}, 0.5, "bilinear", "8 pixels high, its settings say 16; image_size=8 does"),
         (
-            {"size": {"shortest_edge": 9}, "crop_size": {"height": 8, "width": 8}, "do_center_crop": True},
+            {"size": {"height": 16, "width": 16}},
+            0.5,
+            "bilinear",
+            "squashes pictures of another shape",
+        ),
+        (
+            {"size": {"height": 8, "width": 8}},
+            0.5,
+            "bilinear",
+            "8 pixels high, its settings say 16; image_size=8 does",
+        ),
+        (
+            {
+                "size": {"shortest_edge": 9},
+                "crop_size": {"height": 8, "width": 8},
+                "do_center_crop": True,
+            },
             0.5,
             "bilinear",
             "8 pixels high, its settings say 16",
@@ -268,9 +389,15 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)  # which no model of transformers' knows
+        ours = load_model(
+            whole, mean=(0.5,) * 3, std=(0.5,) * 3
+        )  # which no model of transformers' knows
     close(ours(images), whole(images).last_hidden_state)
-    for head in (nn.Linear(32, 7), nn.Identity(), nn.Sequential(nn.Dropout(), nn.Linear(32, 7)).eval()):
+    for head in (
+        nn.Linear(32, 7),
+        nn.Identity(),
+        nn.Sequential(nn.Dropout(), nn.Linear(32, 7)).eval(),
+    ):
         theirs.head = head  # the usual ways to replace it
         ours = load_model(theirs)
         close(ours.forward_head(ours(images)), theirs(images))
@@ -283,11 +410,15 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
         (linear, nn.ReLU(), nn.Linear(7, 3)),
         (nn.BatchNorm1d(32), nn.Dropout(), linear),
     ):
-        theirs.head = nn.Sequential(*parts)  # none is a linear layer alone: it is left out, and that is said
+        theirs.head = nn.Sequential(
+            *parts
+        )  # none is a linear layer alone: it is left out, and that is said
         ours = load_model(theirs)
         close(ours(images), theirs.forward_features(images))
         assert ours.config.num_classes == 0
-        assert {name for name in theirs.state_dict() if name.startswith("head.")} <= ours.origin.report.dropped.keys()
+        assert {
+            name for name in theirs.state_dict() if name.startswith("head.")
+        } <= ours.origin.report.dropped.keys()
         assert any(type(parts[0]).__name__ in note for note in ours.origin.report.notes)
     load_model(timm_model(act_layer="gelu"))  # timm's own class of the exact one
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
@@ -314,10 +445,12 @@ def test_heads_are_guessed_by_the_width_and_that_is_said():
     model = load_model(timm_state(embed_dim=128, num_heads=2))
     assert model.config.num_heads == 2
     assert any(
-        "2 heads of the encoder are a guess (64 channels per head)" in note for note in model.origin.report.notes
+        "2 heads of the encoder are a guess (64 channels per head)" in note
+        for note in model.origin.report.notes
     )
-    assert "there is no config.json that says how many heads its width of 32 has; give num_heads" in refused(
-        timm_state()
+    assert (
+        "there is no config.json that says how many heads its width of 32 has; give num_heads"
+        in refused(timm_state())
     )
     assert "5 heads do not divide its width of 32" in refused(timm_state(), num_heads=5)
     # with qk-norm, the size of a head is known
@@ -349,7 +482,9 @@ def test_an_added_class_token_does_not_move_the_pooling():
 def test_a_head_that_loses_its_token_says_so():
     ours = load_model(timm_state(), num_heads=4, class_token=False)
     assert any("head was trained on the class token" in note for note in ours.origin.report.notes)
-    assert "global_pool can only be 'avg'" in refused(timm_state(), num_heads=4, class_token=False, global_pool="token")
+    assert "global_pool can only be 'avg'" in refused(
+        timm_state(), num_heads=4, class_token=False, global_pool="token"
+    )
     bare = load_model(timm_state(num_classes=0), num_heads=4, class_token=False)
     assert not any("head" in note for note in bare.origin.report.notes if "heads" not in note)
 
@@ -361,7 +496,9 @@ def test_a_guess_is_a_warning_that_names_the_option():
     assert "num_heads" in heads
     assert "global_pool" in head
     assert "mean, std and crop_share set them" in pixels
-    with pytest.warns(UserWarning, match=r"5 x 5 patches; grid_size"):  # 24 patches and a class token: 25 rows
+    with pytest.warns(
+        UserWarning, match=r"5 x 5 patches; grid_size"
+    ):  # 24 patches and a class token: 25 rows
         load_model(timm_state(img_size=(16, 24), num_classes=0), num_heads=4)
     with warnings.catch_warnings(action="error"):
         said = dict(num_heads=4, grid_size=(4, 6), mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -374,7 +511,8 @@ def test_a_guess_of_the_pooling_is_said():
     assert any(guess in note for note in notes)
     notes = load_model(timm_state(global_pool="avg"), num_heads=4).origin.report.notes
     assert any(
-        "its fc_norm suggests that its head reads the mean of the patches; global_pool" in note for note in notes
+        "its fc_norm suggests that its head reads the mean of the patches; global_pool" in note
+        for note in notes
     )
     for model, asked in (
         (timm_model(), dict(global_pool="avg")),  # given
@@ -411,11 +549,15 @@ def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is
         "head.0.weight",
         "predictor.0.weight",
     ):
-        report = load_model(under("model.", state) | {name: torch.ones(2)}, num_heads=4).origin.report
+        report = load_model(
+            under("model.", state) | {name: torch.ones(2)}, num_heads=4
+        ).origin.report
         assert list(report.dropped) == [name]
         assert report.dropped[name] != "allowed"
     for name in ("head.weight", "fc.weight", "queue", "model2.bias", "act.step"):
-        assert f"unexpected: {name}" in refused(under("backbone.", state) | {name: torch.ones(2)}, num_heads=4)
+        assert f"unexpected: {name}" in refused(
+            under("backbone.", state) | {name: torch.ones(2)}, num_heads=4
+        )
 
 
 def test_names_that_differ_in_their_wrappers_alone_are_refused():
@@ -426,9 +568,13 @@ def test_names_that_differ_in_their_wrappers_alone_are_refused():
 def test_first_which_copy_then_its_format():
     """A student may hold what its teacher does not (a mask token), an average may be of the encoder alone."""
     student, teacher = timm_state(num_classes=0), timm_state(num_classes=0)
-    file = under("student.", student | {"mask_token": torch.zeros(1, 32)}) | under("teacher.", teacher)
+    file = under("student.", student | {"mask_token": torch.zeros(1, 32)}) | under(
+        "teacher.", teacher
+    )
     assert torch.equal(load_model(file, num_heads=4).norm.weight, teacher["norm.weight"])
-    assert torch.equal(load_model(file, num_heads=4, branch="student").norm.weight, student["norm.weight"])
+    assert torch.equal(
+        load_model(file, num_heads=4, branch="student").norm.weight, student["norm.weight"]
+    )
 
     whole = autoencoder()
     file = under("model.", whole.state_dict()) | under("model_ema.", teacher)
@@ -443,7 +589,11 @@ def test_first_which_copy_then_its_format():
 
 def test_moco_v3():
     backbone = timm_state(num_classes=0)
-    heads = {"head.0.weight": torch.ones(8, 32), "head.1.weight": torch.ones(8), "head.1.running_mean": torch.ones(8)}
+    heads = {
+        "head.0.weight": torch.ones(8, 32),
+        "head.1.weight": torch.ones(8),
+        "head.1.running_mean": torch.ones(8),
+    }
     file = under("module.base_encoder.", backbone | heads)
     file |= under("module.momentum_encoder.", timm_state(num_classes=0) | heads)
     file |= {"module.predictor.0.weight": torch.ones(8, 8)}
@@ -469,13 +619,18 @@ def test_options_are_given_together_or_one_by_one():
     state = timm_state()
     together = load_model(state, LoadOptions(num_heads=4, image_size=32))
     assert together.config == load_model(state, num_heads=4, image_size=32).config
-    assert load_model(state, LoadOptions(num_heads=4, image_size=32), image_size=24).config.image_size == (24, 24)
+    assert load_model(
+        state, LoadOptions(num_heads=4, image_size=32), image_size=24
+    ).config.image_size == (24, 24)
 
 
 def test_patches_and_positions_are_resized_by_timms_functions():
     state = timm_state(reg_tokens=2)
     model = load_model(state, image_size=(24, 40), patch_size=(8, 4), num_heads=4)
-    assert torch.equal(model.patch_embed.proj.weight, resample_patch_embed(state["patch_embed.proj.weight"], [8, 4]))
+    assert torch.equal(
+        model.patch_embed.proj.weight,
+        resample_patch_embed(state["patch_embed.proj.weight"], [8, 4]),
+    )
     expected = resample_abs_pos_embed(state["pos_embed"], [3, 10], [4, 4], num_prefix_tokens=3)
     assert torch.equal(model.pos_embed, expected)
     said = model.origin.report.converted
@@ -488,8 +643,13 @@ def test_patches_and_positions_are_resized_by_timms_functions():
 def test_channels_are_adapted_by_timms_function(channels):
     state = timm_state()
     model = load_model(state, channels=channels, num_heads=4)
-    assert torch.equal(model.patch_embed.proj.weight, adapt_input_conv(channels, state["patch_embed.proj.weight"]))
-    assert model.origin.report.converted["patch_embed.proj.weight"][1] == f"3 input channels converted to {channels}"
+    assert torch.equal(
+        model.patch_embed.proj.weight, adapt_input_conv(channels, state["patch_embed.proj.weight"])
+    )
+    assert (
+        model.origin.report.converted["patch_embed.proj.weight"][1]
+        == f"3 input channels converted to {channels}"
+    )
     assert len(model.origin.normalize.mean) == len(model.origin.normalize.std) == channels
     images = torch.rand(2, channels, 16, 16)
     assert torch.isfinite(model(model.origin.normalize(images))).all()
@@ -511,8 +671,12 @@ def test_a_new_head_is_begun_and_said():
     with pytest.warns(UserWarning, match="untrained, 330 parameters: head.weight, head.bias"):
         model = load_model(state, num_classes=10, num_heads=4)
     assert model.head.weight.shape == (10, 32)
-    assert model.origin.report.dropped["head.weight"] == "10 classes were requested, this head has 5"
-    assert torch.equal(load_model(state, num_classes=5, num_heads=4).head.weight, state["head.weight"])
+    assert (
+        model.origin.report.dropped["head.weight"] == "10 classes were requested, this head has 5"
+    )
+    assert torch.equal(
+        load_model(state, num_classes=5, num_heads=4).head.weight, state["head.weight"]
+    )
     assert isinstance(load_model(state, num_classes=0, num_heads=4).head, nn.Identity)
 
 
@@ -523,10 +687,16 @@ def test_a_new_head_is_begun_and_said():
         (dict(image_size=18), "patches of 4 x 4 do not divide images of 18 x 18"),
         (dict(patch_size=5), "patches of 5 x 5 do not divide images of 16 x 16; give both sizes"),
         (dict(grid_size=(2, 7)), "pos_embed has 17 rows, which is not a grid of 2 x 7"),
-        (dict(branch="student"), "no copy of the network is called 'student'; it has: the top level"),
+        (
+            dict(branch="student"),
+            "no copy of the network is called 'student'; it has: the top level",
+        ),
         (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
         (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
-        (dict(decoder_heads=3), "decoder_heads and norm_pix_loss are for a decoder, and none is loaded"),
+        (
+            dict(decoder_heads=3),
+            "decoder_heads and norm_pix_loss are for a decoder, and none is loaded",
+        ),
         (dict(norm_pix_loss=False), "decoder_heads and norm_pix_loss are for a decoder"),
     ],
     ids=str,
@@ -594,11 +764,15 @@ def test_memory_peaks_below_the_file(tmp_path):
         print((memory("VmHWM") - before - own) / (place / "large" / "model.safetensors").stat().st_size)
     """)
     for name, width, count in (("small", 32, 1), ("large", 1024, 25 << 20)):
-        transformers_model(hidden_size=width, intermediate_size=4 * width).save_pretrained(tmp_path / name)
+        transformers_model(hidden_size=width, intermediate_size=4 * width).save_pretrained(
+            tmp_path / name
+        )
         tensors = {"a": torch.ones(count), "b": torch.ones(7)}
         torch.save(tensors, tmp_path / f"{name}.zip")
         save_file(tensors, tmp_path / f"{name}.safetensors")
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
     reading, loading = map(float, done.stdout.split())
     assert reading < 1.1
     assert loading < 1.3

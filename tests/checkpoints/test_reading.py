@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from tiny import Payload
 
-from vit.checkpoints import CheckpointError
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
+from vit.errors import CheckpointError
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
 
@@ -54,7 +54,8 @@ def put(place: str, content: bytes, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("place", "protocol", "within"), [*((place, 2, False) for place in PLACES), ("zip", 2, True), ("zip", 4, False)]
+    ("place", "protocol", "within"),
+    [*((place, 2, False) for place in PLACES), ("zip", 2, True), ("zip", 4, False)],
 )
 def test_a_hostile_pickle_is_named_and_not_run(place, protocol, within, tmp_path):
     """By itself in every place; within a namespace, which is allowed; of a protocol that torch does not read."""
@@ -101,7 +102,9 @@ def test_the_length_of_a_header_may_read_as_the_start_of_a_web_page(length, tmp_
     content = (tmp_path / "a.safetensors").read_bytes()
     before = int.from_bytes(content[:8], "little")
     header = content[8 : 8 + before].ljust(length)
-    (tmp_path / "a.safetensors").write_bytes(length.to_bytes(8, "little") + header + content[8 + before :])
+    (tmp_path / "a.safetensors").write_bytes(
+        length.to_bytes(8, "little") + header + content[8 + before :]
+    )
     assert read_checkpoint(tmp_path / "a.safetensors").tensors.keys() == TENSORS.keys()
 
 
@@ -116,10 +119,17 @@ def test_parts_are_put_together(tmp_path):
     save_file({"x": torch.ones(2)}, tmp_path / "model-1.safetensors")
     save_file({"y": torch.zeros(3)}, tmp_path / "model-2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors"}}))
+    index.write_text(
+        json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors"}})
+    )
     for path in (tmp_path, index):
-        assert {name: tuple(t.shape) for name, t in read_checkpoint(path).tensors.items()} == {"x": (2,), "y": (3,)}
-    index.write_text(json.dumps({"weight_map": {"x": "model-2.safetensors", "y": "model-2.safetensors"}}))
+        assert {name: tuple(t.shape) for name, t in read_checkpoint(path).tensors.items()} == {
+            "x": (2,),
+            "y": (3,),
+        }
+    index.write_text(
+        json.dumps({"weight_map": {"x": "model-2.safetensors", "y": "model-2.safetensors"}})
+    )
     assert "disagree about x" in refused(tmp_path)
     for name in ("../model-1.safetensors", "/etc/passwd", 3):
         index.write_text(json.dumps({"weight_map": {"x": name}}))
@@ -133,13 +143,17 @@ def test_parts_are_put_together(tmp_path):
 def test_settings_of_another_model_are_not_taken(tmp_path):
     save_file(TENSORS, tmp_path / "mine.safetensors")
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
-    assert read_checkpoint(tmp_path / "mine.safetensors").config == {"hidden_size": 3}  # nobody else's
+    assert read_checkpoint(tmp_path / "mine.safetensors").config == {
+        "hidden_size": 3
+    }  # nobody else's
     save_file(TENSORS, tmp_path / "other.safetensors")
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
     assert "several files of weights (mine.safetensors, other.safetensors)" in refused(tmp_path)
     save_file(TENSORS, tmp_path / "model.safetensors")
     assert (
-        read_checkpoint(tmp_path).config == read_checkpoint(tmp_path / "model.safetensors").config == {"hidden_size": 3}
+        read_checkpoint(tmp_path).config
+        == read_checkpoint(tmp_path / "model.safetensors").config
+        == {"hidden_size": 3}
     )
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
 
@@ -152,15 +166,25 @@ def test_an_unfinished_run_names_its_last_state(tmp_path):
     message = refused(tmp_path)
     assert f"{tmp_path / 'checkpoints' / 'step-00000020.pt'} is its last state" in message
     assert "this run is not finished; finish it with --resume" in message
-    last = message.partition(": this run")[2].partition("now: ")[2].partition(" is its last state")[0]
+    last = (
+        message.partition(": this run")[2].partition("now: ")[2].partition(" is its last state")[0]
+    )
     assert read_checkpoint(last).tensors.keys() == TENSORS.keys()
 
 
 def test_nested_values_are_flattened():
-    tree = {"m": {"w": torch.ones(1), 3: {"x": torch.zeros(2)}}, "lr": 0.1, "list": [torch.ones(3), {"deep": True}]}
+    tree = {
+        "m": {"w": torch.ones(1), 3: {"x": torch.zeros(2)}},
+        "lr": 0.1,
+        "list": [torch.ones(3), {"deep": True}],
+    }
     tree |= {"names": ["a", "b"], "none": None, "size": torch.Size([1, 2]), "odd": {1, 2}}
     tensors, other = flatten(tree)
-    assert {name: value.numel() for name, value in tensors.items()} == {"m.w": 1, "m.3.x": 2, "list.0": 3}
+    assert {name: value.numel() for name, value in tensors.items()} == {
+        "m.w": 1,
+        "m.3.x": 2,
+        "list.0": 3,
+    }
     assert other["lr"] == 0.1
     assert other["list.1.deep"] is True
     assert other["names"] == ["a", "b"]
@@ -199,14 +223,20 @@ def test_a_missing_a_locked_and_an_odd_path(tmp_path):
     [
         (b"", "is empty"),
         (b"<!DOCTYPE html><html>Not found</html>", "a web page: the download failed"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n", "a pointer of Git LFS"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
+            "a pointer of Git LFS",
+        ),
         (b'{"model_type": "vit"}', "is text, not weights; name the file of weights, or its folder"),
         (pickle.dumps({"weight": [1.0]}, 4), "is a plain Python pickle, which is not read"),
         (pickle.dumps({"weight": [1.0]}, 2), "is a plain Python pickle, which is not read"),
         (bytes(1000), "is damaged"),
         (b"PK\x03\x04" + bytes(100), "is damaged"),
         (struct.pack("<Q", 1 << 60) + b"{" + bytes(100), "is damaged"),
-        (struct.pack("<Q", 20) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}', "is damaged"),
+        (
+            struct.pack("<Q", 20) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}',
+            "is damaged",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(content, said, tmp_path):
@@ -222,7 +252,9 @@ def test_settings_that_cannot_be_read(tmp_path):
         assert "config.json" in refused(tmp_path, names_path=False)
     for value in ("", "0" * 64, 3, None, ["x"]):
         config.write_text(json.dumps({"sha256": value}))
-        assert "is damaged: its SHA-256 is not the one in config.json" in refused(tmp_path, names_path=False)
+        assert "is damaged: its SHA-256 is not the one in config.json" in refused(
+            tmp_path, names_path=False
+        )
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
@@ -277,7 +309,10 @@ def test_paths_of_another_system_or_python_are_harmless(module, kind, tmp_path):
 
 def test_a_storage_shorter_than_its_tensor_is_refused(tmp_path):
     torch.save({"a": torch.arange(6.0), "b": torch.ones(400)}, tmp_path / "whole.pth")
-    with zipfile.ZipFile(tmp_path / "whole.pth") as whole, zipfile.ZipFile(tmp_path / "short.pth", "w") as short:
+    with (
+        zipfile.ZipFile(tmp_path / "whole.pth") as whole,
+        zipfile.ZipFile(tmp_path / "short.pth", "w") as short,
+    ):
         for item in whole.infolist():
             content = whole.read(item)
             short.writestr(item, content[:8] if item.filename.endswith("data/0") else content)

@@ -35,9 +35,17 @@ def made(tmp_path_factory):
     """A classifier of each interpolation, one that takes the middle, a grey one, and images of all kinds in two classes."""
     made = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
-    config = dict(image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2, num_classes=2)
+    config = dict(
+        image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2, num_classes=2
+    )
     for name in ("bicubic", "bilinear"):
-        save_model(made / name, VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), interpolation=name)
+        save_model(
+            made / name,
+            VisionTransformer(ViTConfig(**config)),
+            NORMALIZE,
+            ("a", "b"),
+            interpolation=name,
+        )
     cut = dict(interpolation="bilinear", crop_share=0.8)
     save_model(made / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
     grey = VisionTransformer(ViTConfig(**config, channels=1))
@@ -102,13 +110,20 @@ def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, place, 
 def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
     """Scenes are 32 x 32, so they are cut and resized."""
     assert main(["evaluate", name, "--data", "scenes", "--limit", "10", "--method", "knn"]) == 0
-    data, transform = load_data(DataConfig(source="scenes", limit=10), SIZE), load_model(name).origin.transform
-    assert torch.equal(torch.cat([transform(data.train.images), transform(data.test.images)]), torch.cat(seen))
+    data, transform = (
+        load_data(DataConfig(source="scenes", limit=10), SIZE),
+        load_model(name).origin.transform,
+    )
+    assert torch.equal(
+        torch.cat([transform(data.train.images), transform(data.test.images)]), torch.cat(seen)
+    )
     one = transform(data.test.images[0])
     assert torch.equal(one, transform(data.test.images)[0])
     assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), one)
     grey = data.test.images[:, :1]
-    torch.testing.assert_close(transform(grey), transform(grey.expand(-1, 3, -1, -1)), rtol=0, atol=0.03)
+    torch.testing.assert_close(
+        transform(grey), transform(grey.expand(-1, 3, -1, -1)), rtol=0, atol=0.03
+    )
 
 
 @pytest.mark.parametrize("name", ["bicubic", "bilinear"])
@@ -129,16 +144,23 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, seen):
         file = place / "photos" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (way == "y"), expand=True).save(file)
-    assert main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0  # its cache is not that of another
+    assert (
+        main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
+    )  # its cache is not that of another
     seen.clear()
     assert main(["evaluate", name, "photos", "--method", "knn"]) == 0
-    files = [place / "photos" / file.name for part in list_splits(place / "photos") for file in part]
+    files = [
+        place / "photos" / file.name for part in list_splits(place / "photos") for file in part
+    ]
     transform = load_model(name).origin.transform
     mine = torch.stack([transform(Image.open(file)) for file in files])
     assert (mine - torch.cat(seen)).abs().max() <= most
     if name == "cut":
         assert (
-            mine - torch.stack([load_model("bilinear").origin.transform(Image.open(file)) for file in files])
+            mine
+            - torch.stack(
+                [load_model("bilinear").origin.transform(Image.open(file)) for file in files]
+            )
         ).abs().max() > 0.5
 
 
@@ -147,10 +169,16 @@ def test_it_is_a_torchvision_transform(place):
     transform = load_model("bicubic").origin.transform
     dataset = ImageFolder(place / "images", v2.Compose([v2.Identity(), transform]))
     images, labels = zip(*DataLoader(dataset, 2, num_workers=1), strict=True)
-    assert (torch.cat(images).shape, torch.cat(labels).tolist()) == ((7, 3, *SIZE), [0] * 4 + [1] * 3)
+    assert (torch.cat(images).shape, torch.cat(labels).tolist()) == (
+        (7, 3, *SIZE),
+        [0] * 4 + [1] * 3,
+    )
     image, label = transform(Image.open(place / "images" / "b" / "fits.png"), torch.tensor(1))
     assert label == 1
-    assert torch.equal(pickle.loads(pickle.dumps(transform))(Image.open(place / "images" / "b" / "fits.png")), image)
+    assert torch.equal(
+        pickle.loads(pickle.dumps(transform))(Image.open(place / "images" / "b" / "fits.png")),
+        image,
+    )
     assert "bicubic" in repr(transform)
 
 
@@ -160,11 +188,14 @@ def test_a_large_jpeg_stays_as_it_is_and_is_within_rounding_of_its_file(place):
     origin, picture = load_model("bicubic").origin, Image.open(place / "large.jpg")
     mine = origin.transform(picture)
     assert picture.size == (800, 600)
-    assert (mine - origin.normalize(origin.read_images([place / "large.jpg"]))[0]).abs().max() < 0.05
+    assert (
+        mine - origin.normalize(origin.read_images([place / "large.jpg"]))[0]
+    ).abs().max() < 0.05
 
 
 @pytest.mark.parametrize(
-    "wrong", [torch.rand(3, 20, 20), torch.zeros(20, 20, dtype=torch.uint8), torch.zeros(4, 9, 9).byte()]
+    "wrong",
+    [torch.rand(3, 20, 20), torch.zeros(20, 20, dtype=torch.uint8), torch.zeros(4, 9, 9).byte()],
 )
 def test_other_tensors_are_refused(wrong, place):
     with pytest.raises(DataError, match="images are uint8, B x 3 x height x width"):
@@ -194,8 +225,14 @@ def photo():
 def test_timm_prepares_the_same_pixels(crop_pct, interpolation, photo, tmp_path):
     settings = dict(img_size=144, patch_size=48, depth=1, num_classes=3)
     theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
-    theirs.pretrained_cfg |= {"crop_pct": crop_pct, "interpolation": interpolation, "input_size": (3, 144, 144)}
-    timm.models.save_for_hf(theirs, tmp_path / "timm", model_args=settings, safe_serialization="both")
+    theirs.pretrained_cfg |= {
+        "crop_pct": crop_pct,
+        "interpolation": interpolation,
+        "input_size": (3, 144, 144),
+    }
+    timm.models.save_for_hf(
+        theirs, tmp_path / "timm", model_args=settings, safe_serialization="both"
+    )
     expected = create_transform(**resolve_data_config({}, model=theirs))(photo)
     ours = load_model(tmp_path / "timm")
     assert torch.equal(ours.origin.transform(photo), expected)
@@ -226,7 +263,9 @@ def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share,
     assert any("squashes" in note for note in notes) == (shape[0] != shape[1])
     picture = photo if shape[0] == shape[1] else photo.resize((96, 64))
     theirs = AutoImageProcessor.from_pretrained(tmp_path / "theirs")(picture)["pixel_values"]
-    difference = (ours.origin.transform(picture) - torch.as_tensor(np.asarray(theirs))[0]).abs() * 0.25
+    difference = (
+        ours.origin.transform(picture) - torch.as_tensor(np.asarray(theirs))[0]
+    ).abs() * 0.25
     assert difference.mean() < 4 / 255  # a picture cut before or after it is resized
 
 
@@ -234,7 +273,9 @@ def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
     encoder = VisionTransformer(ViTConfig((32, 48), (16, 16), embed_dim=16, depth=1, num_heads=2))
     save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
     origin = load_model(tmp_path).origin
-    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     difference = origin.inputs(images) - origin.normalize(origin.fit(images))
     assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
 
@@ -242,7 +283,9 @@ def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
 @pytest.mark.parametrize("size", [{"shortest_edge": 256}, {"height": 256, "width": 256}])
 def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     square, shape = photo.crop((0, 0, 200, 200)), {"height": 224, "width": 224}
-    settings = dict(image_size=224, patch_size=112, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    settings = dict(
+        image_size=224, patch_size=112, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
     Dinov2Model(Dinov2Config(**settings)).save_pretrained(tmp_path / "hf")
     theirs = BitImageProcessorPil(size=size, crop_size=shape, do_center_crop=True, resample=3)
     theirs.save_pretrained(tmp_path / "hf")
@@ -251,4 +294,6 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     torch.testing.assert_close(ours.origin.transform(square), expected, rtol=0, atol=1e-5)
     convert_model(ours, "huggingface", tmp_path / "again")
     again = AutoImageProcessor.from_pretrained(tmp_path / "again")(square)["pixel_values"]
-    torch.testing.assert_close(ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05)
+    torch.testing.assert_close(
+        ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05
+    )

@@ -10,8 +10,9 @@ import torch
 from small import autoencoder, close, mae_state, random_model, timm_model, under
 from torch import nn
 
-from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
+from vit.errors import CheckpointError
 from vit.mae import MaskedAutoencoder
 from vit.patches import sincos_positions
 
@@ -23,7 +24,9 @@ def test_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_st
     loaded = load_model({"model": state}, num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert isinstance(loaded, MaskedAutoencoder)
     assert state.keys() == before.keys()
-    for parameter in loaded.parameters():  # what is done to the model does not reach the dict either
+    for (
+        parameter
+    ) in loaded.parameters():  # what is done to the model does not reach the dict either
         parameter.data.zero_()
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
@@ -33,7 +36,11 @@ def test_a_class_token_may_be_left_out_with_its_position(registers, images):
     theirs = timm_model(reg_tokens=registers, global_pool="avg", fc_norm=False)
     ours = load_model(theirs.state_dict(), class_token=False, num_heads=4)
     patches = theirs.patch_embed(images) + theirs.pos_embed[:, 1 + registers :]
-    prefix = [] if not registers else [(theirs.reg_token + theirs.pos_embed[:, 1 : 1 + registers]).expand(2, -1, -1)]
+    prefix = (
+        []
+        if not registers
+        else [(theirs.reg_token + theirs.pos_embed[:, 1 : 1 + registers]).expand(2, -1, -1)]
+    )
     expected = theirs.norm(theirs.blocks(torch.cat([*prefix, patches], dim=1)))
     close(ours(images), expected)
     assert ours.origin.report.dropped == {"cls_token": "no class token was requested"}
@@ -51,16 +58,25 @@ def test_positions_without_the_class_tokens_stay_as_they_are(images):
 def test_the_final_norm_is_never_left_untrained():
     theirs = timm_model(global_pool="token")
     state = theirs.state_dict()
-    ours = load_model(state, global_pool="avg", fc_norm=True, num_heads=4)  # what fine-tuning by MAE's recipe does
+    ours = load_model(
+        state, global_pool="avg", fc_norm=True, num_heads=4
+    )  # what fine-tuning by MAE's recipe does
     assert torch.equal(ours.fc_norm.weight, theirs.norm.weight)
     assert torch.equal(ours.fc_norm.bias, theirs.norm.bias)
-    assert ours.origin.report.converted["fc_norm.weight"] == (("norm.weight",), "norm as fc_norm, as requested")
+    assert ours.origin.report.converted["fc_norm.weight"] == (
+        ("norm.weight",),
+        "norm as fc_norm, as requested",
+    )
     del state["norm.bias"]
-    with pytest.raises(CheckpointError, match=r"missing: norm\.bias; the rest of the model would stay untrained"):
+    with pytest.raises(
+        CheckpointError, match=r"missing: norm\.bias; the rest of the model would stay untrained"
+    ):
         load_model(state, num_heads=4)
     with pytest.raises(CheckpointError, match="both norm and fc_norm"):
         load_model(
-            theirs.state_dict() | {"fc_norm.weight": torch.ones(32), "fc_norm.bias": torch.ones(32)}, num_heads=4
+            theirs.state_dict()
+            | {"fc_norm.weight": torch.ones(32), "fc_norm.bias": torch.ones(32)},
+            num_heads=4,
         )
 
 
@@ -70,20 +86,27 @@ def test_the_two_sincos_orders_are_told_apart(order, grid):
     other = sincos_positions(grid, 32, "timm" if order == "mae" else "mae")
     assert (table - other).abs().max() > 1.9
     if order == "timm":
-        theirs = timm.layers.build_sincos2d_pos_embed(list(grid), 32, interleave_sin_cos=False, reverse_coord=False)
+        theirs = timm.layers.build_sincos2d_pos_embed(
+            list(grid), 32, interleave_sin_cos=False, reverse_coord=False
+        )
         close(table, theirs)
     state = timm_model(img_size=(4 * grid[0], 4 * grid[1])).state_dict()
     state["pos_embed"] = torch.cat([torch.zeros(1, 32), table])[None]
     ours = load_model(state, grid_size=grid, num_heads=4)
     assert torch.equal(ours.pos_embed, state["pos_embed"])  # the table of the file, whichever it is
     assert not ours.pos_embed.requires_grad
-    assert any(f"the fixed sin-cos table in {order}'s order" in note for note in ours.origin.report.notes)
+    assert any(
+        f"the fixed sin-cos table in {order}'s order" in note for note in ours.origin.report.notes
+    )
     state["pos_embed"] = state["pos_embed"] + 0.1  # a learned table
     assert load_model(state, grid_size=grid, num_heads=4).pos_embed.requires_grad
 
 
 def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
-    state, said = timm_model(img_size=(8, 32)).state_dict(), "assuming its grid is square, 4 x 4 patches; grid_size"
+    state, said = (
+        timm_model(img_size=(8, 32)).state_dict(),
+        "assuming its grid is square, 4 x 4 patches; grid_size",
+    )
     assert any(said in note for note in load_model(state, num_heads=4).origin.report.notes)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
@@ -98,48 +121,82 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
 def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino, mae):
     """As interpolate_pos_encoding of vision_transformer.py and interpolate_pos_embed of util/pos_embed.py resize them."""
     name = "vit-tiny-p4-cifar10"
-    table = load_model(name, part="encoder").pos_embed[:, 1:].detach().reshape(1, 8, 8, -1).permute(0, 3, 1, 2)
+    table = (
+        load_model(name, part="encoder")
+        .pos_embed[:, 1:]
+        .detach()
+        .reshape(1, 8, 8, -1)
+        .permute(0, 3, 1, 2)
+    )
     ours = load_model(name, part="encoder", image_size=4 * side).pos_embed[:, 1:].detach()
-    ways = {dino: dict(scale_factor=((side + 0.1) / 8,) * 2), mae: dict(size=(side, side), align_corners=False)}
+    ways = {
+        dino: dict(scale_factor=((side + 0.1) / 8,) * 2),
+        mae: dict(size=(side, side), align_corners=False),
+    }
     for percent, how in ways.items():
-        theirs = nn.functional.interpolate(table, mode="bicubic", **how).permute(0, 2, 3, 1).flatten(1, 2)
+        theirs = (
+            nn.functional.interpolate(table, mode="bicubic", **how)
+            .permute(0, 2, 3, 1)
+            .flatten(1, 2)
+        )
         assert round(100 * float((theirs - ours).norm() / ours.norm()), 1) == percent
 
 
 def test_the_inputs_normalisation_travels_with_the_model(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224.augreg_in21k", depth=1, num_classes=2)
     timm.models.save_for_hf(
-        theirs, tmp_path / "augreg", model_args=dict(depth=1, num_classes=2), safe_serialization=True
+        theirs,
+        tmp_path / "augreg",
+        model_args=dict(depth=1, num_classes=2),
+        safe_serialization=True,
     )
     ours = load_model(tmp_path / "augreg")
     assert ours.origin.normalize.mean == ours.origin.normalize.std == [0.5, 0.5, 0.5]
     guessed = load_model(theirs.state_dict())  # a guess is said
-    assert any("nothing says how its input was normalised" in note for note in guessed.origin.report.notes)
+    assert any(
+        "nothing says how its input was normalised" in note for note in guessed.origin.report.notes
+    )
 
 
 def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)
     torch.save(theirs.state_dict(), path := tmp_path / "bare.pth")
     with pytest.warns(
-        UserWarning, match=r"timm's own ViTs use 0\.5, 0\.5 and crop_share 0\.9; mean, std and crop_share set"
+        UserWarning,
+        match=r"timm's own ViTs use 0\.5, 0\.5 and crop_share 0\.9; mean, std and crop_share set",
     ):
         load_model(path)
     with warnings.catch_warnings(record=True) as caught:
         ours = load_model(
-            path, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), crop_share=0.9, num_heads=3, global_pool="token"
+            path,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            crop_share=0.9,
+            num_heads=3,
+            global_pool="token",
         )
     assert not caught
     known = load_model(theirs).origin
-    assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (known.normalize.mean, known.normalize.std)
+    assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (
+        known.normalize.mean,
+        known.normalize.std,
+    )
     assert ours.origin.prepared == known.prepared
-    for wrong in (dict(mean=(0.5,)), dict(std=(0.5,)), dict(mean=(0.5,), std=(0,)), dict(mean=(0.5,), std=(1, 1))):
+    for wrong in (
+        dict(mean=(0.5,)),
+        dict(std=(0.5,)),
+        dict(mean=(0.5,), std=(0,)),
+        dict(mean=(0.5,), std=(1, 1)),
+    ):
         with pytest.raises(CheckpointError, match="a number per channel each"):
             load_model(path, **wrong)
     with pytest.raises(CheckpointError, match="for pixels from 0 to 1"):
         load_model(path, mean=(127, 127, 127), std=(0.5, 0.5, 0.5))
     with pytest.raises(CheckpointError, match="mean and std: 2 numbers each, but 3 channels"):
         load_model(path, mean=(0.1, 0.9), std=(0.5, 0.5))
-    with pytest.raises(CheckpointError, match="crop_share: 90 cannot be used; above 0 and at most 1"):
+    with pytest.raises(
+        CheckpointError, match="crop_share: 90 cannot be used; above 0 and at most 1"
+    ):
         load_model(path, crop_share=90)
 
 

@@ -38,7 +38,12 @@ def shell() -> Shell:
 
     def shell(*argv: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [sys.executable, *map(str, argv)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, *map(str, argv)],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     return shell
@@ -88,12 +93,16 @@ def models(tmp_path_factory) -> Path:
         save_model(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
     for step in (0, 5, 20):
         model = randomize(autoencoder(**SIZES), 0.1 + step / 40)
-        save_model(place / "run" / "snapshots" / f"step-{step:08d}", model, NORMALIZE, dtype=torch.float16)
+        save_model(
+            place / "run" / "snapshots" / f"step-{step:08d}", model, NORMALIZE, dtype=torch.float16
+        )
     shutil.copytree(place / "run", place / "training")
     (place / "training" / "model.safetensors").unlink()
     pixels = np.random.default_rng(0)
     for name in ("one", "two"):
-        Image.fromarray(pixels.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(place / f"{name}.png")
+        Image.fromarray(pixels.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(
+            place / f"{name}.png"
+        )
     for name in ("cat", "dog"):
         save_images(place / "data" / name, pixels.integers(0, 255, (12, 12, 16, 3), dtype=np.uint8))
     return place

@@ -11,7 +11,13 @@ from PIL import Image
 from vit.atomic import write_text
 from vit.data.folder import list_splits
 from vit.inputs import to_float
-from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
+from vit.interpret import (
+    AttentionMaps,
+    attention_rollout,
+    attention_statistics,
+    relevance,
+    top_mass_mask,
+)
 
 CLASSES = ("cat", "dog", "<b>cow")
 
@@ -71,15 +77,21 @@ def test_one_head_one_layer_any_query(argv, layer, query, head, shown, weights_o
 
 @pytest.mark.usefixtures("unpainted")
 def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, weights_of, vit):
-    code, said, _ = vit("attention", "plain", "one.png", "--layer", "all", "--head", 1, "--keep", 0.6)
+    code, said, _ = vit(
+        "attention", "plain", "one.png", "--layer", "all", "--head", 1, "--keep", 0.6
+    )
     assert code == 0
     assert said.count("picture: ") == 2
     numbers, strongest = np.load(vit.out / "layers.npz"), np.load(vit.out / "strongest.npz")
     maps = weights_of(*shown("plain", ("one",))[:2])
     assert numbers["panels"].tolist() == ["layer 0", "layer 1", "layer 2"]
     for layer in range(3):  # without a class token, the patch in the middle asks
-        np.testing.assert_array_equal(numbers["maps"][:, layer], maps.to_grid(layer, (1, 2)).maps[:, 1])
-    np.testing.assert_array_equal(strongest["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6))
+        np.testing.assert_array_equal(
+            numbers["maps"][:, layer], maps.to_grid(layer, (1, 2)).maps[:, 1]
+        )
+    np.testing.assert_array_equal(
+        strongest["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6)
+    )
     assert str(strongest["title"]).endswith(", layer by layer")
 
 
@@ -87,29 +99,39 @@ def test_rollout(shown, weights_of, drawn):
     layer = 1
     numbers = drawn("encoder", "one.png", "--method", "rollout", "--layer", layer, "--discard", 0.3)
     maps = weights_of(*shown("encoder", ("one",))[:2])
-    rolled = attention_rollout([maps.weights[i] for i in range(layer + 1)], discard=0.3, num_prefix_tokens=3)
+    rolled = attention_rollout(
+        [maps.weights[i] for i in range(layer + 1)], discard=0.3, num_prefix_tokens=3
+    )
     np.testing.assert_allclose(numbers["maps"].reshape(-1), rolled[0, 0, 3:], atol=1e-6)
     every = drawn("encoder", "one.png", "--method", "rollout", "--layer", "all", "--discard", 0.3)
     np.testing.assert_array_equal(every["maps"][:, layer], numbers["maps"][:, 0])
 
 
-@pytest.mark.parametrize(("name", "label"), [("encoder", None), ("encoder", "<b>cow"), ("mean", "1")])
+@pytest.mark.parametrize(
+    ("name", "label"), [("encoder", None), ("encoder", "<b>cow"), ("mean", "1")]
+)
 def test_relevance_of_a_class(name, label, shown, drawn):
-    numbers = drawn(name, "one.png", "two.png", "--method", "relevance", *(["--label", label] if label else []))
+    numbers = drawn(
+        name, "one.png", "two.png", "--method", "relevance", *(["--label", label] if label else [])
+    )
     model, inputs, _ = shown(name)
     prefix = model.num_prefix_tokens
     logits = model.forward_head(model(inputs)).detach()
     number = {None: None, "1": 1, "<b>cow": 2}[label]
     for image in range(2):
         chosen = int(logits[image].argmax()) if number is None else number
-        found = relevance(model, inputs[image : image + 1], chosen, run=lambda x: model.forward_head(model(x)))
+        found = relevance(
+            model, inputs[image : image + 1], chosen, run=lambda x: model.forward_head(model(x))
+        )
         rows = (found - torch.eye(found.shape[-1]))[0]
         row = rows[0] if name == "encoder" else rows[prefix:].mean(0)  # what the head reads
         np.testing.assert_allclose(
             numbers["maps"][image, 0].reshape(-1), row[prefix:] / row.sum(), rtol=1e-3, atol=1e-6
         )
         chance = float(logits[image].softmax(-1)[chosen])
-        assert numbers["labels"][image] == f"{('one', 'two')[image]} · {CLASSES[chosen]} {chance:.0%}"
+        assert (
+            numbers["labels"][image] == f"{('one', 'two')[image]} · {CLASSES[chosen]} {chance:.0%}"
+        )
 
 
 def test_distances_over_a_data_set(models, shown, drawn):
@@ -135,13 +157,20 @@ def test_distances_over_a_data_set(models, shown, drawn):
 
 
 def test_relevance_of_filling_in_a_hidden_patch(masked, drawn):
-    numbers = drawn("mae", "one.png", "two.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2")
+    numbers = drawn(
+        "mae", "one.png", "two.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2"
+    )
     model, inputs, _, mask = masked("mae", 0.5, hide=[6])
     targets = model.targets(inputs)
     found = relevance(
-        model.encoder, inputs, lambda filled: -(filled - targets).square().mean(-1)[:, 6], run=lambda x: model(x, mask)
+        model.encoder,
+        inputs,
+        lambda filled: -(filled - targets).square().mean(-1)[:, 6],
+        run=lambda x: model(x, mask),
     )
-    rows = (found - torch.eye(found.shape[-1])).mean(1)  # the decoder reads every token, the class token too
+    rows = (found - torch.eye(found.shape[-1])).mean(
+        1
+    )  # the decoder reads every token, the class token too
     shares = rows / rows.sum(-1, keepdim=True)
     np.testing.assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
     for image in range(2):
@@ -151,8 +180,12 @@ def test_relevance_of_filling_in_a_hidden_patch(masked, drawn):
         np.testing.assert_allclose(found_here, shares[image, 1:], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("query", "seed"), [([], 0), (["--query", "1,2"], 3), (["--query", "mean"], 3)], ids=str)
-def test_without_a_class_token_a_visible_patch_asks_under_a_mask(query, seed, masked, weights_of, drawn):
+@pytest.mark.parametrize(
+    ("query", "seed"), [([], 0), (["--query", "1,2"], 3), (["--query", "mean"], 3)], ids=str
+)
+def test_without_a_class_token_a_visible_patch_asks_under_a_mask(
+    query, seed, masked, weights_of, drawn
+):
     numbers = drawn("bare", "one.png", "two.png", "--mask", 0.75, "--seed", seed, *query)
     assert (np.isnan(numbers["maps"][:, 0]) == numbers["hidden"]).all()
     hidden = [int(query[1][0]) * 4 + int(query[1][2])] if query and query[1] != "mean" else []
@@ -161,8 +194,13 @@ def test_without_a_class_token_a_visible_patch_asks_under_a_mask(query, seed, ma
     if query and query[1] == "mean":
         expected = maps.to_grid(-1, "mean", mask=mask).maps
     else:  # the nearest to the middle that is visible
-        visible = [[(n // 4, n % 4) for n in range(12) if not mask.mask[image, n]] for image in range(2)]
-        asks = [min(places, key=lambda place: (place[0] - 1) ** 2 + (place[1] - 2) ** 2) for places in visible]
+        visible = [
+            [(n // 4, n % 4) for n in range(12) if not mask.mask[image, n]] for image in range(2)
+        ]
+        asks = [
+            min(places, key=lambda place: (place[0] - 1) ** 2 + (place[1] - 2) ** 2)
+            for places in visible
+        ]
         expected = maps.to_grid(-1, asks, mask=mask).maps
     np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
 
@@ -202,11 +240,15 @@ def test_a_masked_model_shows_what_its_decoder_looks_at(head, masked, vit):
     pixels = pixels.numpy() / 255  # what is visible is the image's own
     for image in range(2):
         visible = ~hidden[image].repeat(4, 0).repeat(4, 1)
-        np.testing.assert_allclose(decoder["filled"][image][:, visible], pixels[image][:, visible], atol=1e-5)
+        np.testing.assert_allclose(
+            decoder["filled"][image][:, visible], pixels[image][:, visible], atol=1e-5
+        )
 
 
 @pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize("argv", [["--keep", 0.6], ["--method", "rollout"], ["--method", "relevance"]], ids=str)
+@pytest.mark.parametrize(
+    "argv", [["--keep", 0.6], ["--method", "rollout"], ["--method", "relevance"]], ids=str
+)
 def test_every_picture_under_a_mask_says_how_many_patches_it_hides_and_by_which_seed(argv, vit):
     code, said, _ = vit("attention", "mae", "one.png", "--mask", 0.75, "--seed", 3, *argv)
     assert code == 0
@@ -217,7 +259,9 @@ def test_every_picture_under_a_mask_says_how_many_patches_it_hides_and_by_which_
 
 
 def test_without_a_decoder_a_mask_shows_the_encoder_alone(vit, drawn):
-    numbers = drawn("mae", "one.png", "--part", "encoder", "--mask", 0.75, "--query", "1,1", "--head", 0)
+    numbers = drawn(
+        "mae", "one.png", "--part", "encoder", "--mask", 0.75, "--query", "1,1", "--head", 0
+    )
     assert not numbers["hidden"][0, 1, 1]  # the patch that asks is visible
     assert not (vit.out / "masked.png").exists()
 
@@ -232,7 +276,8 @@ def test_under_a_mask_the_nearest_hidden_patch_is_asked_about(vit, drawn):
 
 
 @pytest.mark.parametrize(
-    ("method", "what"), [("weights", "attention"), ("rollout", "rollout"), ("relevance", "relevance")]
+    ("method", "what"),
+    [("weights", "attention"), ("rollout", "rollout"), ("relevance", "relevance")],
 )
 def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what, vit, monkeypatch):
     found: list[str] = []
@@ -244,7 +289,10 @@ def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what,
     monkeypatch.setattr("vit.figures.save_figure", keep)
     assert vit("attention", "encoder", "one.png", "--method", method)[0] == 0
     assert f"Colour: {what} in multiples of even" in found[0]
-    assert f"the share of the {what} that falls on patches" in found[0] or f"each map's {what} falls on" in found[0]
+    assert (
+        f"the share of the {what} that falls on patches" in found[0]
+        or f"each map's {what} falls on" in found[0]
+    )
     for argv in ([method, "--mask", 0.5], ["weights", "--keep", 0.6]):
         assert vit("attention", "bare", "one.png", "--overwrite", "--method", *argv)[0] == 0
     assert len(found) > 3
@@ -257,7 +305,9 @@ def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what,
 def test_other_formats_and_the_same_files_again(vit):
     def digests():
         assert vit("attention", "encoder", "one.png", "--format", "svg", "--overwrite")[0] == 0
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vit.out.iterdir()}
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vit.out.iterdir()
+        }
 
     first = digests()
     assert set(first) == {"attention.svg", "attention.npz"}
@@ -283,7 +333,9 @@ def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, v
     assert (code, f"{file} already exists" in error) == (2, True)
 
 
-@pytest.mark.parametrize(("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")])
+@pytest.mark.parametrize(
+    ("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")]
+)
 def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
     code, said, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
     assert (code, error) == (0, "")
@@ -294,8 +346,12 @@ def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
     assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
     model, inputs, _ = shown("run/snapshots/step-00000005", ("one",))
     np.testing.assert_allclose(
-        numbers["maps"][1, 1:], weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0], atol=1e-6
+        numbers["maps"][1, 1:],
+        weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0],
+        atol=1e-6,
     )
     model, _, _ = shown(last, ("one",))
     expected = weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0]
-    np.testing.assert_allclose(np.load(vit.out / "attention.npz")["maps"][0, 1:], expected, atol=1e-6)
+    np.testing.assert_allclose(
+        np.load(vit.out / "attention.npz")["maps"][0, 1:], expected, atol=1e-6
+    )

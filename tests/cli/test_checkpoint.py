@@ -17,7 +17,10 @@ SIZES = dict(image_size=(16, 8), embed_dim=32, depth=3, num_heads=4)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     torch.manual_seed(0)
-    place, normalize = tmp_path_factory.mktemp("checkpoint"), Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    place, normalize = (
+        tmp_path_factory.mktemp("checkpoint"),
+        Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
+    )
     save_model(place / "model", autoencoder(**SIZES), normalize, ("cat", "dog"), "pictures")
     return place / "model"
 
@@ -42,7 +45,11 @@ def test_inspect_says_what_it_is(folder, capsys):
 def test_inspect_as_json_has_all_of_it(folder, capsys):
     assert vit("inspect", folder, "--json", "--part", "encoder", "--image-size", "8") == 0
     known = json.loads(capsys.readouterr().out)
-    assert (known["format"], known["checksum"], known["decoder"]) == ("vit-patch-trainer", "verified", None)
+    assert (known["format"], known["checksum"], known["decoder"]) == (
+        "vit-patch-trainer",
+        "verified",
+        None,
+    )
     assert known["encoder"]["image_size"] == [8, 8]
     assert known["converted"]["pos_embed"][1] == "resized from a grid of 4 x 2 to 2 x 2, bicubic"
     assert set(known["dropped"].values()) == {"only the encoder was requested"}
@@ -67,9 +74,21 @@ def test_convert_and_load_elsewhere(folder, tmp_path, capsys):
     assert "left out" in capsys.readouterr().out
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     images = torch.randn(2, 3, 16, 8)
-    torch.testing.assert_close(theirs.forward_features(images), load_model(folder).encoder(images), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        theirs.forward_features(images), load_model(folder).encoder(images), rtol=0, atol=1e-5
+    )
     assert (
-        vit("convert", tmp_path / "timm", "--to", "safetensors", "--image-size", 32, "--out", tmp_path / "large") == 0
+        vit(
+            "convert",
+            tmp_path / "timm",
+            "--to",
+            "safetensors",
+            "--image-size",
+            32,
+            "--out",
+            tmp_path / "large",
+        )
+        == 0
     )
     assert load_model(tmp_path / "large").patch_embed.grid_size == (8, 8)
     assert "resized" in capsys.readouterr().out

@@ -22,7 +22,8 @@ def vit_command(weighed):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit"), ([], "usage: vit")]
+    ("argv", "said"),
+    [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit"), ([], "usage: vit")],
 )
 def test_vit_answers_without_heavy_imports(argv, said, vit_command):
     done = vit_command(*argv)
@@ -43,11 +44,16 @@ def test_every_command_has_help_without_heavy_imports(vit_command):
 
 
 def test_a_warning_names_options_as_the_command_line_writes_them(monkeypatch, capsys):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which the command replaces
+    monkeypatch.setattr(
+        warnings, "formatwarning", warnings.formatwarning
+    )  # which the command replaces
     main(["--version"])
     for advice, here in (
         ("2 heads are a guess; num_heads sets them", "2 heads are a guess; --num-heads sets them"),
-        ("the mean is; mean, std and crop_share set them", "the mean is; --mean, --std and --crop-share set them"),
+        (
+            "the mean is; mean, std and crop_share set them",
+            "the mean is; --mean, --std and --crop-share set them",
+        ),
         ("part of a sentence; with part and mean", "part of a sentence; with part and mean"),
     ):
         assert warnings.formatwarning(advice, UserWarning, "", 0) == f"vit: warning: {here}\n"
@@ -59,7 +65,10 @@ def test_package_is_the_command_too(shell):
 
 
 def test_version_is_the_package_s():
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == vit.__version__
+    assert (
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        == vit.__version__
+    )
 
 
 @pytest.mark.parametrize("argv", [["fly"], ["--fly"], ["data", "--fly"], ["data"]])
@@ -113,7 +122,9 @@ def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):
         (["train", "--config", "typo.yaml"], "train.epochs"),
     ],
 )
-def test_what_is_misspelt_is_answered_with_what_was_meant(argv, meant, tmp_path, monkeypatch, refused):
+def test_what_is_misspelt_is_answered_with_what_was_meant(
+    argv, meant, tmp_path, monkeypatch, refused
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "typo.yaml").write_text("train: {epoch: 3}")
     assert f"; did you mean {meant}" in refused(*argv)

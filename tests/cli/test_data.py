@@ -37,10 +37,15 @@ def test_a_folder_is_called_by_its_name(tmp_path, called):
 
 def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr("vit.figures.sheet_figure", lambda images, *about: drawn.append((images, about[4])))
+    monkeypatch.setattr(
+        "vit.figures.sheet_figure", lambda images, *about: drawn.append((images, about[4]))
+    )
     monkeypatch.setattr("vit.figures.save_figure", lambda *_: None)
     for held_out in (0, 10):
-        draw_sheet(load_data(DataConfig(source="scenes", limit=40, val_size=held_out), (32, 32)), tmp_path / "x.png")
+        draw_sheet(
+            load_data(DataConfig(source="scenes", limit=40, val_size=held_out), (32, 32)),
+            tmp_path / "x.png",
+        )
     (images, parts), (_, none) = drawn
     scenes, _, expected, *_ = draw_scenes(scene_indices(40, "train"), SCENES_SEED)
     for image, part in zip(images, parts, strict=True):
@@ -52,7 +57,14 @@ def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_
 def test_a_page_that_names_the_copy_has_the_command_that_makes_it():
     make = "python examples/jpeg_copy.py cifar10 cifar10-jpeg"
     root = Path(__file__).parents[2]
-    pages = {path: path.read_text(encoding="utf-8") for path in (root / "README.md", *root.glob("docs/**/*.md"))}
-    naming = [path for path, text in pages.items() if "cifar10-jpeg" in text and "questions" not in path.parts]
+    pages = {
+        path: path.read_text(encoding="utf-8")
+        for path in (root / "README.md", *root.glob("docs/**/*.md"))
+    }
+    naming = [
+        path
+        for path, text in pages.items()
+        if "cifar10-jpeg" in text and "questions" not in path.parts
+    ]
     assert root / "docs" / "results" / "README.md" in naming
     assert [path for path in naming if make not in pages[path]] == []

@@ -34,7 +34,9 @@ def embedded(models, tmp_path, monkeypatch, capsys):
 def test_a_folders_features_are_those_of_its_files(name, embedded, models):
     found, model = embedded(name, "data"), load_model(models / name)
     assert [str(file) for file in found["files"]] == [
-        f"{kind}/{file.name}" for kind in ("cat", "dog") for file in sorted((models / "data" / kind).iterdir())
+        f"{kind}/{file.name}"
+        for kind in ("cat", "dog")
+        for file in sorted((models / "data" / kind).iterdir())
     ]
     expected = embed(model, [models / "data" / file for file in found["files"]])
     np.testing.assert_allclose(found["pooled"], expected.pooled, atol=1e-6)
@@ -53,7 +55,9 @@ def test_a_data_set_in_several_batches_with_its_splits(embedded, models):
     for split, images in (("train", data.train), ("test", data.test)):
         mine = [n for n, name in enumerate(found["splits"]) if name == split]
         assert [str(found["files"][n]) for n in mine] == [f"{split}/{n:05d}" for n in range(count)]
-        np.testing.assert_allclose(found["pooled"][mine], embed(model, images.images).pooled, atol=1e-5)
+        np.testing.assert_allclose(
+            found["pooled"][mine], embed(model, images.images).pooled, atol=1e-5
+        )
         assert [found["labels"][n] for n in mine] == images.labels.tolist()
 
 
@@ -62,16 +66,23 @@ def test_images_without_classes_and_a_folder_with_splits(embedded, models, tmp_p
         (tmp_path / "plain" / split).mkdir(parents=True)
         shutil.copy(models / "one.png", tmp_path / "plain" / split / "image.png")
     found = embedded("plain", tmp_path / "plain")
-    assert (list(found["files"]), list(found["splits"])) == (["train/image.png", "val/image.png"], ["train", "val"])
+    assert (list(found["files"]), list(found["splits"])) == (
+        ["train/image.png", "val/image.png"],
+        ["train", "val"],
+    )
     assert list(found["labels"]) == [-1, -1]
     assert found["pooled"].shape == (2, 16)
 
 
 def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, models, monkeypatch):
     parts = dataset(9, 6)
-    monkeypatch.setitem(SOURCES, "cifar10", DataSource("CIFAR-10", lambda *_: (parts.train, parts.test)))
+    monkeypatch.setitem(
+        SOURCES, "cifar10", DataSource("CIFAR-10", lambda *_: (parts.train, parts.test))
+    )
     found, model = embedded("mae", "cifar10", "--limit", 3), load_model(models / "mae")
-    assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [f"test/{i:05d}" for i in (0, 2, 4)]
+    assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [
+        f"test/{i:05d}" for i in (0, 2, 4)
+    ]
     assert found["labels"].tolist() == [0, 0, 0, 0, 2, 1]
     images = torch.cat([parts.train.images[::3], parts.test.images[::2]])
     np.testing.assert_allclose(found["pooled"], embed(model, images).pooled, atol=1e-6)
@@ -108,4 +119,6 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(embedded, models, t
 def test_a_name_of_any_bytes_is_no_obstacle(embedded, models, tmp_path):
     (tmp_path / "odd").mkdir()
     shutil.copy(models / "one.png", os.fsdecode(os.fsencode(tmp_path / "odd") + b"/caf\xe9.png"))
-    assert [str(file).startswith("caf") for file in embedded("mae", tmp_path / "odd")["files"]] == [True]
+    assert [str(file).startswith("caf") for file in embedded("mae", tmp_path / "odd")["files"]] == [
+        True
+    ]

@@ -68,7 +68,9 @@ def measured(vit, unpainted, tmp_path):
     """`measured(checkpoint, *options)`: results.json on the three classes of images, with what was printed as "said"."""
 
     def run(checkpoint, *options):
-        code, said, error = vit(checkpoint, "--data", "images", *options, "--out", tmp_path / "out", "--overwrite")
+        code, said, error = vit(
+            checkpoint, "--data", "images", *options, "--out", tmp_path / "out", "--overwrite"
+        )
         assert (code, error) == (0, "")
         assert "nan" not in said
         return json.loads((tmp_path / "out" / "results.json").read_text()) | {"said": said}
@@ -77,7 +79,9 @@ def measured(vit, unpainted, tmp_path):
 
 
 def images(place, split):
-    return getattr(load_data(DataConfig(source="folder", root=str(place / "images")), (8, 8)), split)
+    return getattr(
+        load_data(DataConfig(source="folder", root=str(place / "images")), (8, 8)), split
+    )
 
 
 def prepare(batch):
@@ -96,16 +100,26 @@ def test_all_that_applies_to_an_autoencoder(place, measured):
     bank, queries = features(place, train.images, test.images)
     assert results["knn"]["accuracy"] == knn_accuracy(bank, train.labels, queries, test.labels)
     pixels = [pixel_features(part.images) for part in (train, test)]
-    assert results["knn"]["raw_pixel_accuracy"] == knn_accuracy(pixels[0], train.labels, pixels[1], test.labels)
+    assert results["knn"]["raw_pixel_accuracy"] == knn_accuracy(
+        pixels[0], train.labels, pixels[1], test.labels
+    )
     assert results["linear"]["accuracy"] > 0.6  # the classes differ in colour
     assert results["linear"]["held_out"] == 12
     assert np.sum(results["linear"]["confusion"]) == 3 * TEST
-    assert np.trace(results["linear"]["confusion"]) / (3 * TEST) == pytest.approx(results["linear"]["accuracy"])
+    assert np.trace(results["linear"]["confusion"]) / (3 * TEST) == pytest.approx(
+        results["linear"]["accuracy"]
+    )
     rows = {(row["mask"], row["ratio"]) for row in results["reconstruction"]}
-    assert rows == {(kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)}  # of four patches
+    assert rows == {
+        (kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)
+    }  # of four patches
     assert results["linear"]["layer"] == 2
-    row = next(row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75))
-    scores = score_reconstruction(load_model(place / "mae"), test.images, prepare, "random", 0.75, CPU)
+    row = next(
+        row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75)
+    )
+    scores = score_reconstruction(
+        load_model(place / "mae"), test.images, prepare, "random", 0.75, CPU
+    )
     assert row == {"mask": "random", "ratio": 0.75, **scores}
     assert "head" not in results
     for part in ("nearest-neighbour accuracy", "linear probe", "hidden patches", "30 test images"):
@@ -116,9 +130,16 @@ def test_the_models_own_head_also_on_mirror_images(place, measured):
     results = measured("classifier", "--method", "head", "--flip")
     model, test = load_model(place / "classifier"), images(place, "test")
     with torch.no_grad():
-        logits = [model.forward_head(model(given)) for given in (prepare(test.images), prepare(test.images).flip(-1))]
-    right = [float((given.argmax(1) == test.labels).float().mean()) for given in (logits[0], sum(logits))]
-    assert [results["head"]["accuracy"], results["head"]["accuracy_with_flip"]] == pytest.approx(right)
+        logits = [
+            model.forward_head(model(given))
+            for given in (prepare(test.images), prepare(test.images).flip(-1))
+        ]
+    right = [
+        float((given.argmax(1) == test.labels).float().mean()) for given in (logits[0], sum(logits))
+    ]
+    assert [results["head"]["accuracy"], results["head"]["accuracy_with_flip"]] == pytest.approx(
+        right
+    )
     assert re.search(rf"with mirror images +{right[1]:.2%}", results["said"])
     assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
     assert "accuracy_with_flip" not in measured("classifier", "--method", "head")["head"]
@@ -132,10 +153,15 @@ def test_settings_are_chosen_on_training_images_that_are_held_out(place, measure
     bank, queries = features(place, train.images[~aside], train.images[aside])
     expected = knn_accuracy(bank, train.labels[~aside], queries, train.labels[aside])
     assert results["knn"]["accuracy"] == expected
-    assert results["data"]["content_hash"] == f"{train.subset(~aside).content_hash}-{train.subset(aside).content_hash}"
+    assert (
+        results["data"]["content_hash"]
+        == f"{train.subset(~aside).content_hash}-{train.subset(aside).content_hash}"
+    )
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.yaml"])  # of a finished run, of one that is training
+@pytest.mark.parametrize(
+    "name", ["summary.json", "config.yaml"]
+)  # of a finished run, of one that is training
 def test_pictures_of_a_run_are_not_written_over(name, vit, tmp_path):
     (tmp_path / name).write_text("{}")
     code, _, error = vit("mae", "--data", "images", "--out", tmp_path)
@@ -148,16 +174,24 @@ def test_every_layer_and_few_labels(place, measured):
     bank, queries = features(place, train.images, test.images)
     for options, used in (
         (("--every-layer", "--labels", 0.5), spread_over_classes(train.labels, 36, 0, "labels")),
-        (("--method", "knn", "--labels", 0.25, "--seeds", 1), spread_over_classes(train.labels, 18, 1, "labels")),
+        (
+            ("--method", "knn", "--labels", 0.25, "--seeds", 1),
+            spread_over_classes(train.labels, 18, 1, "labels"),
+        ),
         (("--method", "knn", "--knn-images", 10), evenly_spaced(72, 10)),
     ):
         results = measured("mae", *options)
         found = results["knn"]  # neighbours are of the last layer all the same
         assert found["bank"] == len(train.labels[used])
         assert found["k"] == min(20, found["bank"])
-        assert found["accuracy"] == knn_accuracy(bank[used], train.labels[used], queries, test.labels)
+        assert found["accuracy"] == knn_accuracy(
+            bank[used], train.labels[used], queries, test.labels
+        )
         if found := results.get("linear"):
-            assert (found["labels"], found["held_out"]) == (36, 18)  # half of the labels at most choose
+            assert (found["labels"], found["held_out"]) == (
+                36,
+                18,
+            )  # half of the labels at most choose
             assert len(found["held_out_accuracy_by_layer"]) == 3
             best = found["held_out_accuracy_by_layer"]
             assert best[found["layer"]] == max(best)
@@ -203,25 +237,38 @@ def test_results_say_which_weights_were_measured(measured, place):
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
     whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
-    save_model(tmp_path / "all", encoder(**SIZES, num_classes=3), NORMALIZE, data_content_hash=whole)
+    save_model(
+        tmp_path / "all", encoder(**SIZES, num_classes=3), NORMALIZE, data_content_hash=whole
+    )
     convert_model(load_model(place / "classifier"), "timm", tmp_path / "timm")
     save_model(tmp_path / "token", encoder(**SIZES, num_classes=3, global_pool="token"), NORMALIZE)
     convert_model(load_model(tmp_path / "token"), "huggingface", tmp_path / "huggingface")
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
-    for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
+    for name, remarked in (
+        ("classifier", True),
+        (tmp_path / "all", True),
+        ("mae", False),
+        ("other", False),
+    ):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
     assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
     for kind in ("timm", "huggingface"):
         assert "taught classes" in vit(tmp_path / kind, *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
-    assert vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0  # its classes are other ones
+    assert (
+        vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0
+    )  # its classes are other ones
 
 
 def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr("vit.figures.save_figure", save_figure)
     measured("classifier", "--method", "head")
-    assert sorted(path.name for path in out.iterdir()) == ["confusion.png", "reliability.png", "results.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "confusion.png",
+        "reliability.png",
+        "results.json",
+    ]
     for name in ("confusion", "reliability"):
         with Image.open(tmp_path / "out" / f"{name}.png") as picture:
             assert len(set(picture.convert("RGB").get_flattened_data())) > 20
@@ -234,7 +281,9 @@ def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, 
 
 
 @pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize(("task", "size"), [("classify", (8, 16)), ("reconstruct", (5, 10))], ids=str)
+@pytest.mark.parametrize(
+    ("task", "size"), [("classify", (8, 16)), ("reconstruct", (5, 10))], ids=str
+)
 def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path):
     settings = changed(
         RECONSTRUCT,
@@ -247,7 +296,16 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
     for _ in train_steps(run):
         pass
     save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
-    argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured", "--overwrite"]
+    argv = [
+        tmp_path / "run",
+        "--data",
+        "scenes",
+        "--limit",
+        40,
+        "--out",
+        tmp_path / "measured",
+        "--overwrite",
+    ]
     results, found = {}, measure(run)
     for method in ["head"] if task == "classify" else ["reconstruction", "knn"]:
         assert vit(*argv, "--method", method)[0] == 0
@@ -293,7 +351,9 @@ def test_images_without_labels_have_no_probe(place, vit, tmp_path):
     assert vit("mae", "--data", tmp_path / "bare", "--method", "all")[0] == 0
 
 
-def test_an_image_that_cannot_be_read_stops_or_is_left_out_and_listed(place, vit, refused, tmp_path):
+def test_an_image_that_cannot_be_read_stops_or_is_left_out_and_listed(
+    place, vit, refused, tmp_path
+):
     folder = tmp_path / "photos"
     shutil.copytree("images", folder)
     bad = next(folder.glob("test/*/*.png"))

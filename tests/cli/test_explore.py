@@ -20,7 +20,8 @@ def read_page(path):
     """What a page holds: its description, and all codes."""
     text = path.read_text()
     described, packed = (
-        re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)[1] for name in ("description", "data")
+        re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)[1]
+        for name in ("description", "data")
     )
     codes = gzip.decompress(base64.b64decode(packed))
     return json.loads(described), torch.frombuffer(bytearray(codes), dtype=torch.uint8)
@@ -43,7 +44,9 @@ def test_the_page_and_its_numbers(name, shown, weights_of, vit, tmp_path):
     maps = weights_of(model, inputs)
     described, codes = read_page(page)
     for image in range(2):
-        whole = weights_in(codes, described["images"][image]["encoder"][0], 3, 2, maps.geometry.num_tokens)
+        whole = weights_in(
+            codes, described["images"][image]["encoder"][0], 3, 2, maps.geometry.num_tokens
+        )
         for layer in range(3):
             np.testing.assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
             np.testing.assert_allclose(whole[layer], maps.weights[layer][image], atol=0.004)
@@ -65,9 +68,17 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
     described, codes = read_page(page)
     model, inputs, pixels, mask = masked("registers", 0.6, seed=4)
     maps = weights_of(model, inputs, mask)
-    filled = reconstruct(model, pixels, model.origin.normalize, mask, Compute(torch.device("cpu"))).filled
-    assert (described["registers"], described["encoder"]["heads"], described["decoder"]["heads"]) == (2, 2, 4)
-    np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())  # which patches the tokens are
+    filled = reconstruct(
+        model, pixels, model.origin.normalize, mask, Compute(torch.device("cpu"))
+    ).filled
+    assert (
+        described["registers"],
+        described["encoder"]["heads"],
+        described["decoder"]["heads"],
+    ) == (2, 2, 4)
+    np.testing.assert_array_equal(
+        numbers["hidden"].reshape(2, 12), mask.mask.bool()
+    )  # which patches the tokens are
     np.testing.assert_array_equal(numbers["filled"], filled)
     for image in range(2):
         one = described["images"][image]
@@ -77,19 +88,33 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
         order = [0, 1, 2, *(3 + mask.ids_keep[image].tolist().index(patch) for patch in visible)]
         found = weights_in(codes, one["encoder"][0], 3, 2, 3 + len(visible))
         for layer in range(3):
-            np.testing.assert_allclose(found[layer], maps.weights[layer][image][:, order][:, :, order], atol=0.004)
+            np.testing.assert_allclose(
+                found[layer], maps.weights[layer][image][:, order][:, :, order], atol=0.004
+            )
         found = weights_in(codes, one["decoder"][0], 2, 4, 15)
         for layer in range(2):
             np.testing.assert_allclose(found[layer], maps.weights[3 + layer][image], atol=0.004)
-        for key, expected in (("pixels", pixels[image]), ("filled", (filled[image] * 255).round().to(torch.uint8))):
+        for key, expected in (
+            ("pixels", pixels[image]),
+            ("filled", (filled[image] * 255).round().to(torch.uint8)),
+        ):
             start = one[key][0] if isinstance(one[key], list) else one[key]
-            assert torch.equal(codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()), key
+            assert torch.equal(
+                codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()
+            ), key
 
 
 def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
     files = ["one.png", "mae/config.json"]
     code, _, error = vit(
-        "explore", "encoder", *files, "--on-bad-image", "skip", "--numbers", "--out", tmp_path / "p.html"
+        "explore",
+        "encoder",
+        *files,
+        "--on-bad-image",
+        "skip",
+        "--numbers",
+        "--out",
+        tmp_path / "p.html",
     )
     assert code == 0, error
     assert len(np.load(tmp_path / "p.npz")["images"]) == 1
@@ -97,27 +122,49 @@ def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
 
 @pytest.mark.parametrize("run", ["run", "training"])
 def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
-    argv = ["explore", run, "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
+    argv = [
+        "explore",
+        run,
+        "one.png",
+        "--mask",
+        0.5,
+        "--snapshots",
+        "--layers",
+        "0,-1",
+        "--numbers",
+    ]
     code, _, error = vit(*argv, "--out", tmp_path / "page.html")
     assert (code, error) == (0, "")
     numbers = np.load(tmp_path / "page.npz")
-    names = {f"{part}_moment{moment}" for part in ("layer0", "layer2", "decoder0") for moment in range(3)}
+    names = {
+        f"{part}_moment{moment}" for part in ("layer0", "layer2", "decoder0") for moment in range(3)
+    }
     names |= {f"filled_moment{moment}" for moment in range(3)}
     assert set(numbers.files) == names | {"images", "names", "hidden", "moments"}
     assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
-    assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)  # the class token and six visible patches
+    assert numbers["layer0_moment0"].shape == (
+        1,
+        2,
+        7,
+        7,
+    )  # the class token and six visible patches
     assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
     assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])
 
 
-def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(models, vit, tmp_path):
+def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(
+    models, vit, tmp_path
+):
     """The part that the model takes, 12 x 16, in the file's own pixels, or the 512 that a screen shows."""
     pixels = np.zeros((60, 100, 3), dtype=np.uint8)
     pixels[..., 0], pixels[..., 2] = np.linspace(0, 255, 100), np.linspace(0, 255, 60)[:, None]
     Image.fromarray(pixels).save(tmp_path / "photo.png")
     Image.fromarray(pixels).resize((2000, 1000)).save(tmp_path / "large.png")
     page = tmp_path / "p.html"
-    assert vit("explore", "encoder", tmp_path / "photo.png", tmp_path / "large.png", "--out", page)[0] == 0
+    assert (
+        vit("explore", "encoder", tmp_path / "photo.png", tmp_path / "large.png", "--out", page)[0]
+        == 0
+    )
     described, stream = read_page(page)
     photo, large = (
         Image.open(io.BytesIO(stream[start : start + length].numpy().tobytes()))
@@ -137,5 +184,8 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
     monkeypatch.setattr("vit.interpret.AttentionMaps", None)  # it would be called
     code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
     assert code == 2
-    assert "the page would hold 1,350 weights, too many for one page; lower --layers or --count" in error
+    assert (
+        "the page would hold 1,350 weights, too many for one page; lower --layers or --count"
+        in error
+    )
     assert not (models / "p.html").exists()

@@ -111,7 +111,9 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(line, place, ref
 
 
 @pytest.mark.parametrize("line", OUTPUTS)
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(line, place, refused, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+    line, place, refused, monkeypatch
+):
     monkeypatch.chdir(place)
     suffix = Path(WRITERS.get(line, "page.html")).suffix
     before = sorted(place.rglob("*"))
@@ -155,6 +157,9 @@ def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch, refused)
 def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("data: {source: folder, root: mine}")
-    for argv, root in ((["--data", "cifar10"], "data"), (["--data.root", "there", "--data", "cifar10"], "there")):
+    for argv, root in (
+        (["--data", "cifar10"], "data"),
+        (["--data.root", "there", "--data", "cifar10"], "there"),
+    ):
         data = data_of("train", ["--config", "mine.yaml", *argv])
         assert (data.source, data.root) == ("cifar10", root)

@@ -17,8 +17,15 @@ PROBED = {"linear": {"accuracy": 0.612}, "knn": {"accuracy": 0.5}, "tested_on": 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     mae = autoencoder(image_size=(8, 16))
-    figures = {"test_loss": 0.50219, "neighbours": {"encoder_accuracy": 0.4}, "tested_on": "test images"}
-    figures["measured"] = [PROBED | {"data": "other images", "linear": {"accuracy": 0.99}}, PROBED | {"data": "noise"}]
+    figures = {
+        "test_loss": 0.50219,
+        "neighbours": {"encoder_accuracy": 0.4},
+        "tested_on": "test images",
+    }
+    figures["measured"] = [
+        PROBED | {"data": "other images", "linear": {"accuracy": 0.99}},
+        PROBED | {"data": "noise"},
+    ]
     save_model(tmp_path / "a", mae, NORMALIZE, (), "noise", dtype=torch.float16)
     change(tmp_path / "a", figures=figures)
     figures = {"test_accuracy": 0.9312, "tested_on": "held-out training images"}
@@ -63,7 +70,9 @@ def test_a_damaged_model_is_one_line(package, refused):
 
 
 def test_it_answers_without_heavy_imports(package, weighed):
-    code = f"import vit.pretrained, pathlib; vit.pretrained.FOLDER = pathlib.Path({str(package)!r}); "
+    code = (
+        f"import vit.pretrained, pathlib; vit.pretrained.FOLDER = pathlib.Path({str(package)!r}); "
+    )
     done = weighed(code + "from vit.cli import main; sys.exit(main(['models']))")
     assert done.returncode == 0, done.stderr
     assert "61.2%" in done.stdout

@@ -10,7 +10,8 @@ import pytest
 
 from vit.cli import main
 from vit.cli.options import POSITIONAL, ShownImages, read_options
-from vit.config import ConfigError, Probability, Section
+from vit.config import Probability, Section
+from vit.errors import ConfigError
 from vit.load_options import LoadOptions
 from vit.settings import split_settings
 
@@ -104,7 +105,11 @@ class Look(Section):
 
 
 def test_a_place_with_a_default_may_be_left_out():
-    for line, found in (("", ("anything", False)), ("--closely", ("anything", True)), ("--closely it", ("it", True))):
+    for line, found in (
+        ("", ("anything", False)),
+        ("--closely", ("anything", True)),
+        ("--closely it", ("it", True)),
+    ):
         (look,) = read_options("vit look", line.split(), Look)
         assert (look.name, look.closely) == found
 
@@ -127,7 +132,10 @@ def test_places_may_stand_between_options():
         ("RUN --out look --layer last", "--layer: 'last' cannot be used; a whole number or all"),
         ("RUN --out look --peers c", "--peers: 'c' cannot be used; a or b"),
         ("RUN --out look --sizes 3 x", "--sizes: 'x' cannot be used; a whole number"),
-        ("RUN --out look --image-size 3,4,5", "--image-size: .* cannot be used; a whole number or a pair as 32,48"),
+        (
+            "RUN --out look --image-size 3,4,5",
+            "--image-size: .* cannot be used; a whole number or a pair as 32,48",
+        ),
         ("RUN --out look --keep 3", "--keep: 3.0 cannot be used; a number from 0 to 1"),
         ("RUN --out look --keep nan", "--keep: 'nan' cannot be used"),
         ("RUN --out look --seed 1", "--seed: only applies with --mask"),
@@ -160,5 +168,8 @@ def test_a_part_of_an_option_is_answered_in_words(command, capsys):
         assert main([command, "vit-tiny-p4-cifar10", *words]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert f"unrecognized arguments: {words[-2] if words[-1] == 'X' else words[0].partition('=')[0]}" in error
+        assert (
+            f"unrecognized arguments: {words[-2] if words[-1] == 'X' else words[0].partition('=')[0]}"
+            in error
+        )
         assert "NestedArg" not in error

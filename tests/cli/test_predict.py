@@ -29,14 +29,19 @@ def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path)
     )
     expected = predict(model, [models / file for file in files])
     asked = ["encoder", "one.png", models / "data"]
-    code, said, error = vit_predict(*asked, "--json", "--top", 9, "--csv", tmp_path / "new" / "out.csv")
+    code, said, error = vit_predict(
+        *asked, "--json", "--top", 9, "--csv", tmp_path / "new" / "out.csv"
+    )
     assert (code, error) == (0, "")
     found = json.loads(said)
     assert [row["file"] for row in found] == files
     for row, values in zip(found, expected, strict=True):
-        assert [one["class"] for one in row["classes"]] == [CLASSES[i] for i in values.argsort(descending=True)]
+        assert [one["class"] for one in row["classes"]] == [
+            CLASSES[i] for i in values.argsort(descending=True)
+        ]
         torch.testing.assert_close(
-            torch.tensor([one["probability"] for one in row["classes"]]), values.sort(descending=True)[0]
+            torch.tensor([one["probability"] for one in row["classes"]]),
+            values.sort(descending=True)[0],
         )
     with (tmp_path / "new" / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -50,7 +55,9 @@ def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path)
     assert len({len(line) for line in lines}) == 1
     for line, row in zip(lines, found, strict=True):
         best = row["classes"][0]
-        assert re.fullmatch(rf"{re.escape(row['file'])} +{best['class']} +{best['probability']:.1%}", line)
+        assert re.fullmatch(
+            rf"{re.escape(row['file'])} +{best['class']} +{best['probability']:.1%}", line
+        )
 
 
 def test_a_name_of_any_bytes_is_no_obstacle(vit_predict, models, tmp_path):
@@ -76,7 +83,10 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
     assert json.loads(vit_predict(*line[:2], "--json")[1]) == json.loads(
         vit_predict(*line, "--on-bad-image", "skip")[1]
     )
-    assert "mae/config.json: not a readable image (its content is not an image), left out" in caplog.text
+    assert (
+        "mae/config.json: not a readable image (its content is not an image), left out"
+        in caplog.text
+    )
     assert "; --on-bad-image skip leaves out all such files" in refused("predict", *line)
     assert "none of the images can be read" in refused(
         "predict", "encoder", "mae/config.json", "--on-bad-image", "skip"

@@ -118,9 +118,17 @@ def place(models, tmp_path_factory) -> Path:
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     for split, count in (("train", 24), ("test", 10)):
         for name in ("blue", "green", "red"):
-            save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
-    for name, count, classes in (("classifier", 3, ()), ("strange", 3, ("red", "green", "blue")), ("single", 1, ())):
-        save_model(place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes)
+            save_images(
+                place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8)
+            )
+    for name, count, classes in (
+        ("classifier", 3, ()),
+        ("strange", 3, ("red", "green", "blue")),
+        ("single", 1, ()),
+    ):
+        save_model(
+            place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes
+        )
     several = encoder(image_size=(12, 16), num_classes=3)
     save_model(place / "labels", several, NORMALIZE, problem_type="multi_label_classification")
     narrow = autoencoder(image_size=(12, 16), decoder=DecoderConfig(dim=16, depth=1, num_heads=1))
@@ -132,7 +140,9 @@ def place(models, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "line", "said"), CASES, ids=lambda text: text[:60])
-def test_what_is_wrong_is_one_line_and_nothing_is_written(command, line, said, place, refused, monkeypatch):
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    command, line, said, place, refused, monkeypatch
+):
     monkeypatch.chdir(place)
     before = {path: path.is_file() and path.read_bytes() for path in place.rglob("*")}
     out = ["--out", "look"] if command == "attention" and "--out" not in line else []

@@ -29,7 +29,9 @@ def field_explanations(kind: type) -> dict[str, str]:
     return inherited | {
         field.target.id: text.value.value
         for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
     }
 
 
@@ -65,7 +67,9 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
         (["--resume"], "--resume"),
         (["--out", "x" * 300], "xxx"),
     ],
-    ids=lambda value: " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else "",
+    ids=lambda value: (
+        " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else ""
+    ),
 )
 def test_bad_setting_is_one_line_and_leaves_no_trace(argv, key, forks, tmp_path):
     (tmp_path / "twice.yaml").write_text("train: {epochs: 1, epochs: 2}")

@@ -10,8 +10,22 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as torchvision
 
 from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
-from vit.data.augment import augment, color_jitter, erase, pad_and_crop, sample_boxes, shuffle_patches
-from vit.data.draws import RAND_MAGNITUDE, Draws, crop_boxes, draw_operations, draw_step, make_generator
+from vit.data.augment import (
+    augment,
+    color_jitter,
+    erase,
+    pad_and_crop,
+    sample_boxes,
+    shuffle_patches,
+)
+from vit.data.draws import (
+    RAND_MAGNITUDE,
+    Draws,
+    crop_boxes,
+    draw_operations,
+    draw_step,
+    make_generator,
+)
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
 from vit.inputs import Normalization, cut_to_shape, to_float
@@ -22,7 +36,10 @@ SIZE = (12, 16)
 
 
 def config(image_size: tuple[int, int] = (12, 16), seed: int = 0, **settings: object) -> Config:
-    model, train = ModelConfig(image_size=image_size, patch_size=2), TrainConfig(seed=seed, batch_size=10_000)
+    model, train = (
+        ModelConfig(image_size=image_size, patch_size=2),
+        TrainConfig(seed=seed, batch_size=10_000),
+    )
     return Config(augment=AugmentConfig(**settings), model=model, train=train)
 
 
@@ -44,17 +61,26 @@ def test_flip_mirrors_just_the_images_it_names(image_size):
     boxes = crop_boxes(4, (12, 16), (0.2, 0.8), (0.75, 1.33), seeded())
     straight = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), image_size)
     expected = torch.where(flip[:, None, None, None], straight.flip(-1), straight)
-    torch.testing.assert_close(sample_boxes(images, boxes, flip, image_size), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        sample_boxes(images, boxes, flip, image_size), expected, rtol=0, atol=1e-5
+    )
 
 
 # top, left, height, width in whole pixels; size to give back
 @pytest.mark.parametrize(
     ("box", "size"),
-    [((3, 2, 8, 9), (8, 9)), ((3, 2, 8, 9), (6, 4)), ((0, 0, 12, 16), (30, 17)), ((1, 1, 4, 12), (8, 6))],
+    [
+        ((3, 2, 8, 9), (8, 9)),
+        ((3, 2, 8, 9), (6, 4)),
+        ((0, 0, 12, 16), (30, 17)),
+        ((1, 1, 4, 12), (8, 6)),
+    ],
 )
 def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
     images, scale = noise(4, size=SIZE), torch.tensor([12, 16, 12, 16])
-    ours = sample_boxes(images, (torch.tensor(box) / scale).expand(4, -1), torch.zeros(4, dtype=torch.bool), size)
+    ours = sample_boxes(
+        images, (torch.tensor(box) / scale).expand(4, -1), torch.zeros(4, dtype=torch.bool), size
+    )
     theirs = torchvision.resized_crop(images.float() / 255, *box, list(size), antialias=False)
     # An enlarged crop has a rim beyond its outer pixels' centres: there torchvision sees no neighbours. We do, where the
     # image has some.
@@ -67,7 +93,10 @@ def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
 
 @pytest.mark.parametrize("size", [(12, 16), (16, 16), (20, 10)])
 def test_crops_have_the_stated_area_and_aspect(size):
-    scale, ratio = (0.2, 0.3), (0.7, 1.4)  # too small to reach over a border, so that nothing is shortened
+    scale, ratio = (
+        (0.2, 0.3),
+        (0.7, 1.4),
+    )  # too small to reach over a border, so that nothing is shortened
     top, left, height, width = crop_boxes(2_000, size, scale, ratio, seeded()).double().unbind(1)
     area, aspect = height * width, width * size[1] / (height * size[0])
     for values, (low, high) in ((area, scale), (aspect, ratio)):
@@ -92,7 +121,12 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     windows = padded.unfold(2, 5, 1).unfold(3, 6, 1)  # (B, C, tops, lefts, 5, 6)
     shifts = torch.randint(0, 2 * padding + 1, (200, 2), generator=seeded())
-    found = (windows == pad_and_crop(images, padding, shifts)[:, :, None, None]).flatten(-2).all(-1).all(1)
+    found = (
+        (windows == pad_and_crop(images, padding, shifts)[:, :, None, None])
+        .flatten(-2)
+        .all(-1)
+        .all(1)
+    )
     assert (found.flatten(1).sum(1) == 1).all()
     assert found.any(0).all()  # every shift occurs
 
@@ -118,7 +152,10 @@ def test_images_are_varied_each_by_itself_and_by_the_seed(crop, at_least):
     assert len(one.flatten(1).unique(dim=0)) >= at_least
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
-    assert torch.equal(varied_by(torch.cat([noise(31, size=SIZE), same[:1]]), config(seed=1, crop=crop))[31], one[31])
+    assert torch.equal(
+        varied_by(torch.cat([noise(31, size=SIZE), same[:1]]), config(seed=1, crop=crop))[31],
+        one[31],
+    )
 
 
 @pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
@@ -138,16 +175,22 @@ def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_si
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_to_float_cuts_and_resizes_as_torchvision(size, interpolation):
     images = noise(4, size=SIZE)
-    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(size, (12, 16))  # the largest part of that shape
+    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(
+        size, (12, 16)
+    )  # the largest part of that shape
     cut = torchvision.center_crop(images, [height, width]).float() / 255
-    theirs = torchvision.resize(cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True)
+    theirs = torchvision.resize(
+        cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
+    )
     ours = to_float(images, size, interpolation)
     torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
     assert 0 <= ours.min() <= ours.max() <= 1
 
 
 def test_normalised_images_have_mean_0_and_deviation_1():
-    images = (noise(50, size=SIZE).float() * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(torch.uint8)
+    images = (noise(50, size=SIZE).float() * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(
+        torch.uint8
+    )
     inputs = Normalization.of(images)(images.double() / 255)
     torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
@@ -170,10 +213,14 @@ def test_normalization_takes_bytes_for_what_they_are_of_1_and_refuses_other_rang
     for wrong in (images.int(), images.float(), normalize(images), floats - 1):
         with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
             normalize(wrong)
-    assert normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()  # for the model to show
+    assert (
+        normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()
+    )  # for the model to show
 
 
-@pytest.mark.parametrize(("count", "most"), [(1, 0), (1, 1), (7, 2), (7, 3), (100, 7), (100, 99), (100, 1000)])
+@pytest.mark.parametrize(
+    ("count", "most"), [(1, 0), (1, 1), (7, 2), (7, 3), (100, 7), (100, 99), (100, 1000)]
+)
 def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
     indices = evenly_spaced(count, most)
     assert len(indices) == (min(count, most) if most else count)
@@ -188,7 +235,10 @@ def test_parts_of_a_batch_are_varied_as_the_whole(crop):
     images, settings = noise(24, size=SIZE), config(crop=crop, rand_augment=2, erasing=0.5)
     draws = draws_of(settings, 24)
     whole = augment(images, draws, settings)
-    for part in (torch.arange(0, 11), torch.arange(10, 25) % 24):  # as mixing asks for them, with one image more
+    for part in (
+        torch.arange(0, 11),
+        torch.arange(10, 25) % 24,
+    ):  # as mixing asks for them, with one image more
         assert torch.equal(augment(images[part], draws.rows(part), settings), whole[part])
 
 
@@ -202,7 +252,9 @@ def test_colours_are_jittered_as_torchvision_does():
         image = torchvision.adjust_brightness(image, brightness)
         image = torchvision.adjust_contrast(image, contrast)
         image = torchvision.adjust_saturation(image, saturation)
-        torch.testing.assert_close(found, image, rtol=0, atol=1e-3)  # its weights of the colours have four digits
+        torch.testing.assert_close(
+            found, image, rtol=0, atol=1e-3
+        )  # its weights of the colours have four digits
     torch.testing.assert_close(color_jitter(images, factors)[2], images[2], rtol=0, atol=1e-6)
 
 
@@ -224,10 +276,14 @@ def test_randaugment_comes_before_flip():
 # --- erasing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("box", [(0, 0, 12, 16), (3, 2, 8, 9), (11, 15, 1, 1), (0, 4, 5, 12), (4, 4, 0, 0)])
+@pytest.mark.parametrize(
+    "box", [(0, 0, 12, 16), (3, 2, 8, 9), (11, 15, 1, 1), (0, 4, 5, 12), (4, 4, 0, 0)]
+)
 def test_erasing_is_torchvisions(box):
     images, colours = to_float(noise(4, size=SIZE), (12, 16)), torch.rand(4, 3, generator=seeded())
-    ours = erase(images, (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1), colours)
+    ours = erase(
+        images, (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1), colours
+    )
     for image, colour, found in zip(images, colours, ours, strict=True):
         assert torch.equal(found, torchvision.erase(image, *box, colour[:, None, None]))
 
@@ -244,7 +300,9 @@ def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
     where, varied = erased(images, settings), varied_by(images, settings)
     areas = where.flatten(1).sum(1)
     assert (areas > 0).float().mean() > 0.95  # a narrow one may round to nothing
-    assert areas.max() <= 576 / 3 + 24 + 24  # a third of the image, but for the rounding of its edges
+    assert (
+        areas.max() <= 576 / 3 + 24 + 24
+    )  # a third of the image, but for the rounding of its edges
     for image, mask in zip(varied, where, strict=True):
         if mask.any():
             height, width = mask.any(1).sum(), mask.any(0).sum()
@@ -260,7 +318,12 @@ def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
 def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
     """All values of a patch are 100 x image + patch."""
     before = torch.arange(6.0)[:, None] * 100 + torch.arange(16)  # (6, 16)
-    images = before.view(6, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3).expand(-1, 3, -1, -1)
+    images = (
+        before.view(6, 1, 4, 4)
+        .repeat_interleave(4, 2)
+        .repeat_interleave(4, 3)
+        .expand(-1, 3, -1, -1)
+    )
     augment, model = AugmentConfig(shuffle="within"), ModelConfig(image_size=16, patch_size=4)
     settings = Config(augment=augment, model=model, train=TrainConfig(batch_size=6, seed=3))
     order = draw_step(settings, 0, 6, masked=True).shuffle
@@ -281,4 +344,6 @@ def test_shuffling_comes_after_all_that_varies_an_image(kind):
     images, settings = noise(6, size=SIZE), config(erasing=0.5, shuffle=kind)
     expected = varied_by(images, config(erasing=0.5))
     order = draws_of(settings, 6).shuffle
-    assert torch.equal(varied_by(images, settings), shuffle_patches(expected, order, (2, 2), kind == "across"))
+    assert torch.equal(
+        varied_by(images, settings), shuffle_patches(expected, order, (2, 2), kind == "across")
+    )

@@ -62,7 +62,9 @@ def make_tiny(name: str, monkeypatch: pytest.MonkeyPatch) -> Tiny:
         for batch, part in zip(batches, parts, strict=True)
     }
     files[real.test_list[0][0]] = pickle.dumps({"data": test, key: labels[:4]})
-    files[real.meta["filename"]] = pickle.dumps({real.meta["key"]: CLASSES[name], "coarse_label_names": ["other"]})
+    files[real.meta["filename"]] = pickle.dumps(
+        {real.meta["key"]: CLASSES[name], "coarse_label_names": ["other"]}
+    )
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for file, content in files.items():
@@ -143,7 +145,10 @@ def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
     dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     (tmp_path / dataset.filename).write_bytes(tiny.archive)
     train, test = load_cifar(name, tmp_path, download=False)
-    for split, images, labels in ((train, tiny.train, tiny.labels), (test, tiny.test, tiny.labels[:4])):
+    for split, images, labels in (
+        (train, tiny.train, tiny.labels),
+        (test, tiny.test, tiny.labels[:4]),
+    ):
         assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
         assert split.images.is_contiguous()
         np.testing.assert_array_equal(split.images.numpy(), images)
@@ -174,7 +179,13 @@ def test_next_mirror(how, tmp_path, requests, monkeypatch, caplog):
 def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
     use(monkeypatch, *FAILURES)
     message = refusal(tmp_path, CifarUnavailable)
-    for part in (*(f"{how}: " for how in FAILURES), "404", "timed out", str(tmp_path), "put cifar-10"):
+    for part in (
+        *(f"{how}: " for how in FAILURES),
+        "404",
+        "timed out",
+        str(tmp_path),
+        "put cifar-10",
+    ):
         assert part in message
     assert names(tmp_path) == set()
 
@@ -192,7 +203,11 @@ class Host(BaseHTTPRequestHandler):
         self.end_headers()
         pieces = [self.content]
         if self.path.startswith("/slow"):
-            pieces = [self.content[:1], *(self.content[i : i + 1] for i in range(1, 4)), self.content[4:]]
+            pieces = [
+                self.content[:1],
+                *(self.content[i : i + 1] for i in range(1, 4)),
+                self.content[4:],
+            ]
         with suppress(ConnectionError):
             for piece in pieces:
                 self.wfile.write(piece)
@@ -236,7 +251,10 @@ def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
 def test_page_names_the_hosts_and_the_checksums_that_decide():
     page = (Path(__file__).parents[2] / "docs" / "your-own-images.md").read_text(encoding="utf-8")
     for data in (datasets.CIFAR10, datasets.CIFAR100):
-        addresses = [f"{mirror.format(name=data.__name__.lower())}/{data.filename}" for mirror in cifar.MIRRORS]
+        addresses = [
+            f"{mirror.format(name=data.__name__.lower())}/{data.filename}"
+            for mirror in cifar.MIRRORS
+        ]
         for said in (data.url.replace("http:", "https:"), data.tgz_md5, *addresses):
             assert said in page
 
@@ -268,7 +286,10 @@ def test_a_folder_of_images_receives_no_archive(place, tmp_path, requests, monke
     photos = tmp_path / "photos"
     (photos / place).parent.mkdir(parents=True)
     (photos / place).touch()
-    assert f"{photos} holds images, not CIFAR; to use them give --data {photos}, for CIFAR" in refusal(photos)
+    assert (
+        f"{photos} holds images, not CIFAR; to use them give --data {photos}, for CIFAR"
+        in refusal(photos)
+    )
     assert not requests
     monkeypatch.chdir(tmp_path)
     photos.rename("data")  # the default, in which other data may lie
@@ -291,7 +312,9 @@ def test_wrong_file_is_refused_before_unpickling(name, wrong, tmp_path, tiny, mo
     path = write_folder(tmp_path, tiny) / name
     content = bytearray(tiny.files[name])
     content[len(content) // 2] ^= 1
-    path.write_bytes(content if wrong == "flipped bit" else pickle.dumps(Payload(tmp_path / "executed")))
+    path.write_bytes(
+        content if wrong == "flipped bit" else pickle.dumps(Payload(tmp_path / "executed"))
+    )
     if wrong == "missing":
         path.unlink()
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))

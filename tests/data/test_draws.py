@@ -41,17 +41,23 @@ def test_every_image_comes_exactly_once_an_epoch_and_any_step_can_be_made_alone(
 
 
 def test_orders_differ_by_epoch_and_by_seed():
-    orders = {tuple(epoch_order(seed, epoch, 50).tolist()) for seed in range(4) for epoch in range(4)}
+    orders = {
+        tuple(epoch_order(seed, epoch, 50).tolist()) for seed in range(4) for epoch in range(4)
+    }
     assert len(orders) == 16
 
 
 def test_order_has_no_favourites():
-    first_places = torch.stack([epoch_order(0, epoch, 10) for epoch in range(2_000)])[:, 0].bincount()
+    first_places = torch.stack([epoch_order(0, epoch, 10) for epoch in range(2_000)])[
+        :, 0
+    ].bincount()
     assert (first_places - 200).abs().max() < 5 * (2_000 * 0.1 * 0.9) ** 0.5
 
 
 def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
-    keys = [*itertools.product((0, 1, 11), ("order", "mask", "1"), range(20))]  # seed, purpose, number
+    keys = [
+        *itertools.product((0, 1, 11), ("order", "mask", "1"), range(20))
+    ]  # seed, purpose, number
     seeds = {derive_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -61,7 +67,9 @@ def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
 
 EVERYTHING = Config(
     model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
-    augment=AugmentConfig(rand_augment=2, color_jitter=0.4, grayscale=0.2, erasing=0.5, shuffle="within"),
+    augment=AugmentConfig(
+        rand_augment=2, color_jitter=0.4, grayscale=0.2, erasing=0.5, shuffle="within"
+    ),
     classify=ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5),
     train=TrainConfig(objective="classify", batch_size=8),
 )
@@ -71,7 +79,11 @@ PADDED = replace(EVERYTHING, augment=replace(EVERYTHING.augment, crop="pad"))
 def same(one: Draws, other: Draws) -> list[str]:
     """The fields that are equal to the bit."""
     pairs = zip(Draws._fields, one, other, strict=True)
-    return [name for name, a, b in pairs if (a is None and b is None) or (a is not None and torch.equal(a, b))]
+    return [
+        name
+        for name, a, b in pairs
+        if (a is None and b is None) or (a is not None and torch.equal(a, b))
+    ]
 
 
 def drawn(draws: Draws) -> set[str]:
@@ -100,9 +112,16 @@ def test_any_step_is_drawn_alone_and_differs_from_the_others(settings):
 def test_switching_one_thing_on_changes_no_other():
     plain = draw_step(replace(EVERYTHING, classify=ClassifyConfig()), 3, 20, masked=False)
     all_drawn = draw_step(EVERYTHING, 3, 20, masked=True)
-    assert set(Draws._fields) - set(same(plain, all_drawn)) == {"partner", "share", "box", "mask_noise"}
+    assert set(Draws._fields) - set(same(plain, all_drawn)) == {
+        "partner",
+        "share",
+        "box",
+        "mask_noise",
+    }
     less = changed(
-        EVERYTHING, model={"drop_path": 0.0}, augment={"shuffle": "none", "color_jitter": 0.0, "grayscale": 0.0}
+        EVERYTHING,
+        model={"drop_path": 0.0},
+        augment={"shuffle": "none", "color_jitter": 0.0, "grayscale": 0.0},
     )
     off = {"shuffle", "drop_path", "jitter"}
     assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == off
@@ -157,17 +176,27 @@ def test_parts_make_up_the_batch_and_are_alike(images, count):
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("mixing", [True, False])
 def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing):
-    settings = EVERYTHING if mixing else replace(EVERYTHING, classify=ClassifyConfig(drop_patches=0.5))
+    settings = (
+        EVERYTHING if mixing else replace(EVERYTHING, classify=ClassifyConfig(drop_patches=0.5))
+    )
     whole = draw_step(settings, step, 20, masked=True)
     batch = len(whole.indices)
     parts = [whole.shard(rank, count) for rank in range(count)]
-    sizes = [shard(batch, rank, count).stop - shard(batch, rank, count).start for rank in range(count)]
-    assert [len(part.indices) for part in parts] == [max(size, 1) + mixing for size in sizes]  # at least one row
+    sizes = [
+        shard(batch, rank, count).stop - shard(batch, rank, count).start for rank in range(count)
+    ]
+    assert [len(part.indices) for part in parts] == [
+        max(size, 1) + mixing for size in sizes
+    ]  # at least one row
     own = [part.rows(slice(size)) for part, size in zip(parts, sizes, strict=True)]
-    joined = Draws(*(None if values[0] is None else torch.cat(values) for values in zip(*own, strict=True)))
+    joined = Draws(
+        *(None if values[0] is None else torch.cat(values) for values in zip(*own, strict=True))
+    )
     rows = torch.stack([torch.arange(batch), torch.full((batch,), batch)], dim=1)
     assert same(joined, whole._replace(place=rows if count > 1 else None)) == list(Draws._fields)
-    others = [values.place[size:, 0] for values, size in zip(parts, sizes, strict=True) if count > 1]
+    others = [
+        values.place[size:, 0] for values, size in zip(parts, sizes, strict=True) if count > 1
+    ]
     assert all((row == -1).all() for row in others)
     if mixing:  # the row behind a process's own is the image that is mixed into its last
         for part in parts:

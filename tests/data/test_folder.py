@@ -41,7 +41,9 @@ def plain(path: Path, colour: tuple[int, int, int] = RED) -> Path:
     return path
 
 
-def load(root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4)) -> tuple[ImageSet, ImageSet]:
+def load(
+    root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4)
+) -> tuple[ImageSet, ImageSet]:
     return load_folder(root, size, on_bad_image, root.parent / "cache")  # type: ignore[arg-type]
 
 
@@ -79,7 +81,12 @@ LAYOUTS = {
     "train and test": (["train/a/0", "train/a/1", "train/b/0", "test/b/0"], 3, 1, ("a", "b")),
     "train and val": (["train/a/0", "train/b/0", "val/a/0", "val/b/0"], 2, 2, ("a", "b")),
     "test before val": (["train/a/0", "train/b/0", "test/b/0", "val/a/0"], 2, 1, ("a", "b")),
-    "one in ten": ([f"cat/deep/er/{i:02}" for i in [*range(1, 10), *range(11, 20), 0, 10]], 18, 2, ("cat",)),
+    "one in ten": (
+        [f"cat/deep/er/{i:02}" for i in [*range(1, 10), *range(11, 20), 0, 10]],
+        18,
+        2,
+        ("cat",),
+    ),
     "hidden folders": (["a/1", "a/2", "b/0", "b/1", "a/0", ".c/0", "a/.c/0"], 4, 1, ("a", "b")),
     "no classes": ([f"{i:02}" for i in [*range(1, 12), *range(13, 25), 0, 12]], 23, 2, ()),
     "no classes, below train": ([f"train/{i}" for i in [1, 2, 3, 0]], 3, 1, ()),
@@ -96,9 +103,14 @@ def test_layouts(tmp_path, layout):
         assert found.images.shape == (count, 3, 4, 4)
         assert found.images.is_contiguous()
         assert colours(found.images) == [(number, 0, 0) for number in range(first, first + count)]
-        folders = [Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files]
+        folders = [
+            Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files
+        ]
         assert found.label_names == folders[first : first + count]
-        assert (found.class_names, found.labelled) == (classes, len(classes) > 1)  # one class measures nothing
+        assert (found.class_names, found.labelled) == (
+            classes,
+            len(classes) > 1,
+        )  # one class measures nothing
         assert found.content_hash == content_hash(found.images, found.labels)
         assert found.skipped == ()
 
@@ -115,14 +127,25 @@ def test_held_out_rule(tmp_path, monkeypatch, count, held_out):
 
 
 def test_order_is_imagefolders(tmp_path):
-    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/.hidden.PNG", "a/Z.JPG", "a-b/1.png", "a/b/1.webp", "é/日本.png"]
+    names = [
+        "a/2.png",
+        "a/10.png",
+        "a/z/1.png",
+        "a/.hidden.PNG",
+        "a/Z.JPG",
+        "a-b/1.png",
+        "a/b/1.webp",
+        "é/日本.png",
+    ]
     names += ["B/1.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")
     reference = ImageFolder(str(tmp_path / "root"))
     found = folder._list_images(tmp_path / "root", "", notes := [])
-    assert [str(tmp_path / "root" / file.name) for file in found] == [path for path, _ in reference.samples]
+    assert [str(tmp_path / "root" / file.name) for file in found] == [
+        path for path, _ in reference.samples
+    ]
     assert len(found) == len(names)
     assert sorted({file.class_name for file in found}) == reference.classes
     assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
@@ -154,7 +177,11 @@ def test_loops_of_links_are_tolerated(root):
 def test_hostile_name_cannot_forge_a_line(root, caplog):
     hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
     hostile.write_bytes(b"bad")
-    for text in (refusal(root), *load(root, "skip")[0].skipped, *(record.getMessage() for record in caplog.records)):
+    for text in (
+        refusal(root),
+        *load(root, "skip")[0].skipped,
+        *(record.getMessage() for record in caplog.records),
+    ):
         assert text.isprintable()
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
 
@@ -206,8 +233,17 @@ UNUSABLE = {
     "only one image": ["0.png"],
     "folder val but no folder train": ["val/ape/0.png"],
     "no class folders": ["train/ape/0.png", "test/0.png"],
-    "folders of images (car, plane) beside train": ["car/0.png", "plane/a/0.png", "train/0.png", "train/1.png"],
-    "its folders Testing, Training are splits": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
+    "folders of images (car, plane) beside train": [
+        "car/0.png",
+        "plane/a/0.png",
+        "train/0.png",
+        "train/1.png",
+    ],
+    "its folders Testing, Training are splits": [
+        "Training/cat/0.png",
+        "Training/dog/0.png",
+        "Testing/cat/0.png",
+    ],
     "class folder d\\x1bog": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
@@ -227,7 +263,9 @@ def test_layouts_that_cannot_be_used(tmp_path, message):
 def test_what_is_not_used_held_out_and_counted_is_said(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
     (root / "train" / ".DS_Store").write_bytes(b"")
-    Image.new("P", (4, 4)).save(root / "train" / "bee" / "moving.gif", save_all=True, append_images=[NOISE])
+    Image.new("P", (4, 4)).save(
+        root / "train" / "bee" / "moving.gif", save_all=True, append_images=[NOISE]
+    )
     (root / "test").rename(root / "validation")
     (root / "notes").mkdir()
     for start in ("first", "from the cache"):
@@ -235,9 +273,13 @@ def test_what_is_not_used_held_out_and_counted_is_said(root):
         others, unused, held_out, counts, sizes = train.notes
         assert unused == "folders of images that are not used: validation"
         assert others == f"{root / 'train'}: ignored, not images that can be read: 1 .heic", start
-        assert held_out.startswith("no test folder: 1 of the 13 images, evenly spaced, are held out as test images")
+        assert held_out.startswith(
+            "no test folder: 1 of the 13 images, evenly spaced, are held out as test images"
+        )
         assert counts == "training + test images of each class: ape 3 + 1, bee 5 + 0, cat 4 + 0"
-        assert sizes.startswith("training images of smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;")
+        assert sizes.startswith(
+            "training images of smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;"
+        )
         assert len(test) == 1
 
 
@@ -250,12 +292,23 @@ def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area
 
 def gradient(width: int, height: int) -> Image.Image:
     """Every pixel differs from its neighbours, so that none is lost unseen."""
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    )
 
 
 @pytest.mark.parametrize(
-    ("photo", "kept"),  # of 4 x 8 for the model: (width, height) of the photographs, (h, w) that they are kept at
-    [((8, 4), (4, 8)), ((3, 3), (4, 8)), ((12, 6), (6, 12)), ((40, 20), (8, 16)), ((16, 400), (8, 16))],
+    (
+        "photo",
+        "kept",
+    ),  # of 4 x 8 for the model: (width, height) of the photographs, (h, w) that they are kept at
+    [
+        ((8, 4), (4, 8)),
+        ((3, 3), (4, 8)),
+        ((12, 6), (6, 12)),
+        ((40, 20), (8, 16)),
+        ((16, 400), (8, 16)),
+    ],
 )
 def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, kept):
     for split, count in (("train", 5), ("test", 2)):
@@ -268,7 +321,9 @@ def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, kept):
         assert train.images.shape == (6, 3, *kept)
         assert test.images.shape == (2, 3, *kept)
         assert ("random crops" in train.notes[-1]) == (kept != (4, 8))
-    assert train.images[0].flatten().tolist() == list(inputs.decode(str(tmp_path / "root/train/0.png"), kept))
+    assert train.images[0].flatten().tolist() == list(
+        inputs.decode(str(tmp_path / "root/train/0.png"), kept)
+    )
 
 
 def test_size_is_read_upright(tmp_path):
@@ -319,7 +374,9 @@ def test_bad_image(root, name):
 @pytest.mark.parametrize("bad", ["train", "test"])
 def test_a_bad_image_counts_once_with_images_held_out(root, bad):
     (root / bad / "bee" / "bad.png").write_bytes(b"bad")
-    settings = DataConfig("folder", str(root), on_bad_image="skip", cache=str(root.parent / "cache"))
+    settings = DataConfig(
+        "folder", str(root), on_bad_image="skip", cache=str(root.parent / "cache")
+    )
     for val_size in (0, 4):
         data = load_data(replace(settings, val_size=val_size), (4, 4))
         assert data.facts["skipped"] == 1
@@ -361,11 +418,19 @@ def test_second_start_decodes_nothing(root, decoded, monkeypatch):
     assert len(decoded) == 18
     for one, other in zip(first, second, strict=True):
         assert_same(vars(one), vars(other))
-    assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == ["root-test-4x4", "root-train-4x"]
+    assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == [
+        "root-test-4x4",
+        "root-train-4x",
+    ]
     monkeypatch.chdir(root.parent)  # by another name of the folder neither
     load_folder(Path("root"), (4, 4), "stop", Path("cache"))
     assert len(decoded) == 18
-    assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)  # another size has another cache
+    assert load(root, size=(8, 4))[0].images.shape == (
+        12,
+        3,
+        8,
+        4,
+    )  # another size has another cache
     load(root)
     assert len(decoded) == 36
 
@@ -429,7 +494,9 @@ def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
     train, _ = load(root)
     assert len(decoded) == 12
     assert train.content_hash == before
-    assert [f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records] == [True]
+    assert [
+        f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records
+    ] == [True]
     assert path.read_bytes() == whole
 
 
@@ -495,10 +562,14 @@ def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     for name in ("bee/b\udcffd.png", "cat/0a.png"):
         (root / "train" / name).write_bytes(b"bad")
-    assert "bee/b\\udcffd.png: not a readable image (its content is not an image)" in refusal(root)  # the first of two
+    assert "bee/b\\udcffd.png: not a readable image (its content is not an image)" in refusal(
+        root
+    )  # the first of two
     train, test = load(root, "skip")
     assert len(names) > 3 or small_file
-    assert train.skipped == tuple(str(root / "train" / name) for name in ("bee/b\\udcffd.png", "cat/0a.png"))
+    assert train.skipped == tuple(
+        str(root / "train" / name) for name in ("bee/b\\udcffd.png", "cat/0a.png")
+    )
     assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
     assert not names & {thread.name for thread in threading.enumerate()}
 
@@ -523,7 +594,9 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 @pytest.mark.slow
 def test_two_processes_build_one_cache_at_once(root, decoded):
-    together = SLOW.replace("root = Path", "print('ready', flush=True)\nsys.stdin.readline()\nroot = Path")
+    together = SLOW.replace(
+        "root = Path", "print('ready', flush=True)\nsys.stdin.readline()\nroot = Path"
+    )
     streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     both = [subprocess.Popen([sys.executable, "-c", together, root], **streams) for _ in range(2)]
     for process in both:
@@ -539,7 +612,9 @@ def test_two_processes_build_one_cache_at_once(root, decoded):
     said = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
     assert [err for _, err in said] == ["", ""]
-    assert sorted((root.parent / "cache").iterdir()) == sorted(cache_of(root, split) for split in ("train", "test"))
+    assert sorted((root.parent / "cache").iterdir()) == sorted(
+        cache_of(root, split) for split in ("train", "test")
+    )
     train, test = load(root)
     assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
     assert decoded == []
@@ -584,7 +659,9 @@ def test_without_locks_a_build_under_way_is_not_taken_for_a_killed_one(root, mon
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", SLOW, root], stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, root], stdout=pipe, stderr=pipe, text=True
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(number)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tiny import save_images
 
-from vit.config import ConfigError, DataConfig, Source
+from vit.config import DataConfig, Source
 from vit.data import Dataset, ImageSet
 from vit.data.sources import SOURCES, load_data
-from vit.errors import DataError
+from vit.errors import ConfigError, DataError
 
 COUNTS = {"ape": 30, "bee": 18, "cat": 12}
 TESTS = 3  # of each class
@@ -27,13 +27,18 @@ def root(tmp_path_factory) -> Path:
         for name, count in COUNTS.items():
             count = count if split == "train" else TESTS
             colours = range(number, number + count)
-            save_images(root / split / name, (np.full((4, 4, 3), colour, np.uint8) for colour in colours))
+            save_images(
+                root / split / name, (np.full((4, 4, 3), colour, np.uint8) for colour in colours)
+            )
             number += count
     return root
 
 
 def load(root: Path, **settings: object) -> Dataset:
-    return load_data(DataConfig(source="folder", root=str(root), cache=str(root.parent / "cache"), **settings), (4, 4))
+    return load_data(
+        DataConfig(source="folder", root=str(root), cache=str(root.parent / "cache"), **settings),
+        (4, 4),
+    )
 
 
 def numbers(images: ImageSet) -> set[int]:
@@ -73,7 +78,10 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
         assert abs(found - count * of_class / 60) <= 1
     assert data.test.content_hash == whole.test.content_hash
     assert data.train.class_names == ("ape", "bee", "cat")  # also of a class that has no image left
-    both, aside = load(root, val_size=20, labels=share), load(root, val_size=20)  # of what is not held out
+    both, aside = (
+        load(root, val_size=20, labels=share),
+        load(root, val_size=20),
+    )  # of what is not held out
     assert both.test.content_hash == aside.test.content_hash
     assert numbers(both.train) < numbers(aside.train)
     assert len(both.train) == max(1, round(share * 40))
@@ -83,13 +91,19 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
 def test_subset_seed_draws_which(root, settings):
     one, again, other = (load(root, subset_seed=seed, **settings) for seed in (0, 0, 1))
     assert one.content_hash == again.content_hash != other.content_hash
-    assert one.facts["whole_content_hash"] == other.facts["whole_content_hash"] == load(root).content_hash
+    assert (
+        one.facts["whole_content_hash"]
+        == other.facts["whole_content_hash"]
+        == load(root).content_hash
+    )
     assert classes(one.train) == classes(other.train)
 
 
 @pytest.mark.parametrize(("val_size", "limit"), [(31, 0), (6, 10)])
 def test_more_than_half_cannot_be_held_out(root, val_size, limit):
-    with pytest.raises(ConfigError, match=r"^data\.val_size: \d+ .*at most half of the \d+ training images$"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.val_size: \d+ .*at most half of the \d+ training images$"
+    ):
         load(root, val_size=val_size, limit=limit)
     assert len(load(root, val_size=5, limit=10).train) == 5
 
@@ -107,5 +121,7 @@ def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
     scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
     assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
-    assert data.warning.startswith("CIFAR-10 is not available, so this run uses the built-in Scenes images instead. ")
+    assert data.warning.startswith(
+        "CIFAR-10 is not available, so this run uses the built-in Scenes images instead. "
+    )
     assert scenes.warning is None

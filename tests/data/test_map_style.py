@@ -62,7 +62,10 @@ FORMS = {
     "tensors": (lambda pixels, label: pixels, False),
     "pictures": (lambda pixels, label: to_pil_image(pixels), False),
     "pairs": (lambda pixels, label: (pixels, label), True),
-    "a label that is a tensor": (lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"), True),
+    "a label that is a tensor": (
+        lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"),
+        True,
+    ),
     "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
     "no label": (lambda pixels, label: (pixels, None), False),
     "a label of -1": (lambda pixels, label: (pixels, -1), False),
@@ -109,21 +112,37 @@ def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
 def test_test_data_with_other_classes_has_their_labels_by_name(folder, load):
     shutil.rmtree(folder / "test" / "ape")
     files = load(source="folder", root=str(folder))
-    assert_same_images(load(ImageFolder(folder / "train"), ImageFolder(folder / "test")).test, files.test)
+    assert_same_images(
+        load(ImageFolder(folder / "train"), ImageFolder(folder / "test")).test, files.test
+    )
     (folder / "test" / "bee").rename(folder / "test" / "dog")
-    with pytest.raises(DataError, match="the test data has a class 'dog', which the training data has not"):
+    with pytest.raises(
+        DataError, match="the test data has a class 'dog', which the training data has not"
+    ):
         load(ImageFolder(folder / "train"), ImageFolder(folder / "test"))
 
 
 BAD = {
     "floats": ([torch.rand(3, 8, 8)] * 4, "item 0: .*torch.float32.*before ToTensor"),
     "channels last": ([torch.zeros(8, 8, 3, dtype=torch.uint8)] * 4, "item 0: .*uint8 .8, 8, 3"),
-    "a label that is a word": ([(noise(1)[0], "ape")] * 4, r"item 0: its label is 'ape' \(str\); labels are integers"),
-    "a label that is a float": ([(noise(1)[0], 1.0)] * 4, r"item 0: its label is 1\.0 \(float\); labels are integers"),
-    "one without a label": ([(each, 0 if i else None) for i, each in enumerate(noise(9))], "image 0 has no label"),
+    "a label that is a word": (
+        [(noise(1)[0], "ape")] * 4,
+        r"item 0: its label is 'ape' \(str\); labels are integers",
+    ),
+    "a label that is a float": (
+        [(noise(1)[0], 1.0)] * 4,
+        r"item 0: its label is 1\.0 \(float\); labels are integers",
+    ),
+    "one without a label": (
+        [(each, 0 if i else None) for i, each in enumerate(noise(9))],
+        "image 0 has no label",
+    ),
     "a stream": (iter(noise(4)), "not a map-style data set"),
     "one image": (noise(1), "too few images"),
-    "several data sets": ({"train": noise(4), "test": noise(2)}, r'several data sets in one .*\["train"\]'),
+    "several data sets": (
+        {"train": noise(4), "test": noise(2)},
+        r'several data sets in one .*\["train"\]',
+    ),
     "what it raises": ([noise(1)[0], {"picture": 1}, noise(1)[0]], "item 1: .*KeyError: 'image'"),
 }
 
@@ -132,8 +151,15 @@ BAD = {
 def test_what_is_no_data_set_of_images_is_said_in_one_line(load, case):
     dataset, words = BAD[case]
     with pytest.raises(DataError, match=words) as caught:
-        load(dataset, noise(2, size=SIZE) if case.startswith(("what", "floats", "channels", "a label")) else None)
-    assert ("on_bad_image: skip" in str(caught.value)) == (case == "what it raises")  # else it would leave out all
+        load(
+            dataset,
+            noise(2, size=SIZE)
+            if case.startswith(("what", "floats", "channels", "a label"))
+            else None,
+        )
+    assert ("on_bad_image: skip" in str(caught.value)) == (
+        case == "what it raises"
+    )  # else it would leave out all
 
 
 def test_test_data_alone_is_refused(load):
@@ -145,7 +171,10 @@ def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
     pixels = noise(6, size=SIZE)
     with pytest.raises(DataError, match="a label is 3 in test, but there are 3 classes"):
         load([(each, number % 3) for number, each in enumerate(pixels)], [(pixels[0], 3)])
-    with pytest.raises(DataError, match=r"list: the test data has no labels, which the training data has; [^\n]*hold"):
+    with pytest.raises(
+        DataError,
+        match=r"list: the test data has no labels, which the training data has; [^\n]*hold",
+    ):
         load([(each, number % 3) for number, each in enumerate(pixels)], pixels)
     data = load([pixels[0], "no image", *pixels[1:]], pixels[:1], on_bad_image="skip")
     assert torch.equal(data.train.images, pixels)
@@ -162,7 +191,9 @@ def saved(tmp_path, folder) -> Path:
     """The folder's images, as `save_to_disk` writes them."""
     datasets = pytest.importorskip("datasets")
     kinds = datasets.ClassLabel(names=["ape", "bee", "cat"])
-    features = datasets.Features({"file": datasets.Value("string"), "img": datasets.Image(), "kind": kinds})
+    features = datasets.Features(
+        {"file": datasets.Value("string"), "img": datasets.Image(), "kind": kinds}
+    )
     splits = {}
     for split in ("train", "test"):
         files, labels = zip(*ImageFolder(folder / split).samples, strict=True)
@@ -214,7 +245,10 @@ def test_labels_that_are_text_are_not_taken_and_the_note_says_how_to(saved, load
     assert named.features["label"] == Value("string")
     way = "label holds text; class_encode_column('label') makes classes of it"
     assert f"images of the column img, without labels: {way}" in load(named).notes
-    assert "images of the column img, labels of label" in load(named.class_encode_column("label")).notes
+    assert (
+        "images of the column img, labels of label"
+        in load(named.class_encode_column("label")).notes
+    )
 
 
 def test_a_data_set_without_images_is_refused_in_one_line(load):
@@ -236,7 +270,9 @@ def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hash(monke
     for some, copy in zip(chosen, copies, strict=True):
         part = whole.subset(some)
         assert part.images[:].data_ptr() != part.images[:].data_ptr()  # made when it is asked for
-        assert_same_images(ImageSet(part.images[:], part.labels, part.class_names, part.content_hash), copy)
+        assert_same_images(
+            ImageSet(part.images[:], part.labels, part.class_names, part.content_hash), copy
+        )
         assert part.images.shape == copy.images.shape
         twice = part.subset(torch.tensor([1, 0]))
         assert torch.equal(twice.images[:], copy.images[[1, 0]])

@@ -47,7 +47,9 @@ def test_share_is_how_much_an_image_keeps_of_itself(kind):
     assert not torch.equal(mixing.share, drawn(kind, seed=1).share)
 
 
-@pytest.mark.parametrize(("kind", "least", "most"), [("mixup", 0, 0), ("cutmix", 480, 500), ("both", 200, 300)])
+@pytest.mark.parametrize(
+    ("kind", "least", "most"), [("mixup", 0, 0), ("cutmix", 480, 500), ("both", 200, 300)]
+)
 def test_each_image_is_cut_or_blended_as_the_settings_say(kind, least, most):
     cut = drawn(kind).box.any(1)
     assert least <= cut.sum() <= most
@@ -58,7 +60,9 @@ def test_rectangle_has_the_images_shape_and_lies_within_it():
     inside = (top > 0) & (left > 0) & (bottom < SIZE[0]) & (right < SIZE[1]) & (bottom > top)
     assert inside.sum() > 500
     skew = (bottom - top) / SIZE[0] - (right - left) / SIZE[1]
-    assert skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]  # but for the rounding of the edges
+    assert (
+        skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]
+    )  # but for the rounding of the edges
     assert (top.min(), left.min(), bottom.max(), right.max()) == (0, 0, *SIZE)
     middles = torch.stack([top + bottom, left + right], 1)[inside] / torch.tensor(SIZE) / 2
     torch.testing.assert_close(middles.mean(0), torch.full((2,), 0.5), rtol=0, atol=0.02)
@@ -90,18 +94,26 @@ def test_blend_is_torchvisions(share):
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
     expected, said = theirs(v2.MixUp, images(), labels, lam=share)
     mixing = same_for_all(share, (0, 0, 0, 0))
-    torch.testing.assert_close(mixed(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        mixed(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6
+    )
+    torch.testing.assert_close(
+        mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("box", [(0, 0, 12, 16), (3, 4, 9, 5), (0, 7, 1, 16), (11, 15, 12, 16)])
 def test_cut_is_torchvisions(box):
     top, left, bottom, right = box
     share, labels = 1 - (bottom - top) * (right - left) / 192, torch.tensor([0, 1, 2, 3, 4, 0])
-    expected, said = theirs(v2.CutMix, images(), labels, box=(left, top, right, bottom), lam_adjusted=share)
+    expected, said = theirs(
+        v2.CutMix, images(), labels, box=(left, top, right, bottom), lam_adjusted=share
+    )
     mixing = same_for_all(share, box)
     assert torch.equal(mixed(images(), images().roll(-1, 0), mixing), expected)
-    torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6
+    )
 
 
 def test_rectangle_of_no_area_leaves_the_image():
@@ -118,5 +130,10 @@ def test_labels_are_timms(share, smoothing):
     ours = mixed_labels(labels, labels.flip(0), torch.full((4,), share), 5, smoothing)
     torch.testing.assert_close(ours, mixup_target(labels, 5, share, smoothing), rtol=0, atol=1e-6)
     torch.testing.assert_close(ours.sum(1), torch.ones(4), rtol=0, atol=1e-6)
-    mine = mixed_labels(labels[1:2], labels[:1], torch.tensor([share]), 5, smoothing)  # each image has its own share
-    assert torch.equal(mixed_labels(labels[:2], labels[:2].flip(0), torch.tensor([0.7, share]), 5, smoothing)[1:], mine)
+    mine = mixed_labels(
+        labels[1:2], labels[:1], torch.tensor([share]), 5, smoothing
+    )  # each image has its own share
+    assert torch.equal(
+        mixed_labels(labels[:2], labels[:2].flip(0), torch.tensor([0.7, share]), 5, smoothing)[1:],
+        mine,
+    )

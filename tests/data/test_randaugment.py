@@ -11,12 +11,20 @@ from torch import Tensor
 from vit.data.draws import draw_operations
 from vit.data.randaugment import OPERATIONS, rand_augment
 
-SOFT = {"rotate", "shear x", "shear y", "translate x", "translate y"}  # resampled, and by another rounding
+SOFT = {
+    "rotate",
+    "shear x",
+    "shear y",
+    "translate x",
+    "translate y",
+}  # resampled, and by another rounding
 
 
 def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
     """Smooth pictures, with a corner of noise; one has little contrast, one few values."""
-    y, x = torch.meshgrid(torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij"
+    )
     waves = torch.rand(count, 3, 3, 1, 1) * 6
     images = 127 + 110 * torch.sin(waves[:, :, 0] * x + waves[:, :, 1] * y + waves[:, :, 2])
     images[:, :, :6, :6] = 255 * torch.rand(count, 3, 6, 6)
@@ -32,16 +40,27 @@ def theirs(name: str, image: Tensor, strength: float) -> Tensor:
     if name in ("color", "contrast", "brightness", "sharpness"):
         result = getattr(auto_augment, name)(picture, max(0.1, 1 + 0.9 * strength))
     elif name in ("shear x", "shear y"):
-        about = _about(picture, *((1, 0.3 * strength, 0, 1) if name == "shear x" else (1, 0, 0.3 * strength, 1)))
+        about = _about(
+            picture,
+            *((1, 0.3 * strength, 0, 1) if name == "shear x" else (1, 0, 0.3 * strength, 1)),
+        )
         result = picture.transform(picture.size, Image.Transform.AFFINE, about, **resampled)
     elif name == "posterize":
-        result = auto_augment.posterize(picture, 4 - int(size * 4)) if size < 1 else picture.point(lambda _: 0)
+        result = (
+            auto_augment.posterize(picture, 4 - int(size * 4))
+            if size < 1
+            else picture.point(lambda _: 0)
+        )
     elif name == "rotate":
         result = auto_augment.rotate(picture, 30 * strength, **resampled)
     elif name in ("translate x", "translate y"):
-        result = getattr(auto_augment, name.replace(" ", "_") + "_rel")(picture, 0.45 * strength, **resampled)
+        result = getattr(auto_augment, name.replace(" ", "_") + "_rel")(
+            picture, 0.45 * strength, **resampled
+        )
     else:
-        level = {"solarize": [256 - int(size * 256)], "solarize add": [int(size * 110)]}.get(name, [])
+        level = {"solarize": [256 - int(size * 256)], "solarize add": [int(size * 110)]}.get(
+            name, []
+        )
         result = getattr(auto_augment, name.replace(" ", "_"))(picture, *level)
     return torch.from_numpy(np.array(result)).permute(2, 0, 1)
 
@@ -91,7 +110,9 @@ def test_a_batch_is_what_its_images_drew():
             if operation >= 0:
                 expected = names[operation](expected, strength.view(1, 1, 1, 1))
         assert torch.equal(found[index : index + 1], expected)
-    assert torch.equal(rand_augment(images[10:25], operations[10:25], strengths[10:25]), found[10:25])
+    assert torch.equal(
+        rand_augment(images[10:25], operations[10:25], strengths[10:25]), found[10:25]
+    )
     assert torch.equal(rand_augment(images, torch.full((40, 2), -1), torch.ones(40, 2)), images)
 
 
@@ -102,7 +123,9 @@ def test_draws_follow_their_distributions():
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))
     assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.008
     twice = (operations[:, 0] == operations[:, 1])[applied.all(1)].float().mean()
-    assert twice == pytest.approx(1 / len(OPERATIONS), abs=0.01)  # independent of each other, as timm's
+    assert twice == pytest.approx(
+        1 / len(OPERATIONS), abs=0.01
+    )  # independent of each other, as timm's
     size = strengths.abs()
     assert size.mean() == pytest.approx(0.9, abs=0.01)
     assert size.std() == pytest.approx(0.05, abs=0.01)

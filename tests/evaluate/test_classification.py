@@ -34,7 +34,9 @@ def test_reliability_by_its_definition():
         if inside.any():
             right = (predicted == labels)[inside].float().mean()
             assert found["accuracy"][index] == pytest.approx(float(right), abs=1e-5)
-            assert found["confidence"][index] == pytest.approx(float(confidence[inside].mean()), abs=1e-5)
+            assert found["confidence"][index] == pytest.approx(
+                float(confidence[inside].mean()), abs=1e-5
+            )
             error += float((right - confidence[inside].mean()).abs() * inside.sum())
         else:
             assert found["accuracy"][index] is None
@@ -71,7 +73,9 @@ def test_logits_are_the_heads_of_whole_images_in_eval_mode(batch_size):
     found = head_logits(model, given, prepare, CPU, batch_size=batch_size)
     assert model.training
     model.eval()
-    torch.testing.assert_close(found, model.forward_head(model(prepare(given))), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        found, model.forward_head(model(prepare(given))), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
@@ -90,7 +94,11 @@ def test_metrics_of_logits_by_their_definitions():
         expected[row, column] += 1
     assert torch.equal(confusion(logits, labels), expected)
     assert found["confusion"] == expected.tolist()
-    assert found["accuracy"] == accuracy(logits, labels) == pytest.approx(int(expected.diagonal().sum()) / 300)
+    assert (
+        found["accuracy"]
+        == accuracy(logits, labels)
+        == pytest.approx(int(expected.diagonal().sum()) / 300)
+    )
     chances = logits.softmax(1)[torch.arange(300), labels]
     assert found["cross_entropy"] == pytest.approx(-chances.log().mean().item(), rel=1e-5)
     assert found["expected_calibration_error"] == reliability(logits, labels)[1]
@@ -110,7 +118,9 @@ def test_mistakes_of_many_classes_are_written_as_the_cells_that_have_some(classe
     assert plain_confusion(again) == plain
     figures = over_seeds([classification_metrics(logits, labels)] * 3, [0, 1, 2])
     three = read_confusion(figures["confusion"])
-    assert torch.equal(three.to_sparse().coalesce().values(), 3 * table.to_sparse().coalesce().values())
+    assert torch.equal(
+        three.to_sparse().coalesce().values(), 3 * table.to_sparse().coalesce().values()
+    )
     if classes < 1000:
         rows = torch.zeros(classes, classes, dtype=torch.int64)
         rows.index_put_((labels, logits.argmax(1)), torch.tensor(1), accumulate=True)

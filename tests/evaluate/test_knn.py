@@ -22,7 +22,9 @@ def naive_accuracy(bank, bank_labels, queries, labels, k, temperature):
         cosines = [row @ query / np.linalg.norm(row) / np.linalg.norm(query) for row in bank]
         votes = {}
         for index in np.argsort(cosines)[::-1][:k]:
-            votes[bank_labels[index]] = votes.get(bank_labels[index], 0) + np.exp(cosines[index] / temperature)
+            votes[bank_labels[index]] = votes.get(bank_labels[index], 0) + np.exp(
+                cosines[index] / temperature
+            )
         correct += max(votes, key=votes.get) == label
     return correct / len(labels)
 
@@ -50,7 +52,9 @@ def test_a_class_that_only_the_queries_have_is_missed():
 
 def test_the_lower_the_temperature_the_more_the_nearest_decides():
     bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
-    assert knn_accuracy(*bank, *queries, k=20, temperature=1e-3) == knn_accuracy(*bank, *queries, k=1)
+    assert knn_accuracy(*bank, *queries, k=20, temperature=1e-3) == knn_accuracy(
+        *bank, *queries, k=1
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

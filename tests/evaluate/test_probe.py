@@ -23,7 +23,10 @@ def test_a_fit_is_at_its_optimum(strength):
     probe = fit_probe(features, labels, 4, strength)
     assert probe.converged
     weight, bias = (value.double().requires_grad_() for value in (probe.weight, probe.bias))
-    loss = F.cross_entropy(features.double() @ weight.T + bias, labels) + strength / 2 * weight.square().sum()
+    loss = (
+        F.cross_entropy(features.double() @ weight.T + bias, labels)
+        + strength / 2 * weight.square().sum()
+    )
     for gradient in torch.autograd.grad(loss, [weight, bias]):
         assert gradient.norm() <= 0.011 * strength * weight.detach().norm()
 
@@ -41,14 +44,20 @@ def test_where_a_fit_starts_does_not_matter():
     features, labels = blobs(200, 1.0)
     cold = fit_probe(features, labels, 4, 1e-3)
     warm = fit_probe(features, labels, 4, 1e-3, fit_probe(features, labels, 4, 1e-1))
-    torch.testing.assert_close(cold(features).softmax(1), warm(features).softmax(1), rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        cold(features).softmax(1), warm(features).softmax(1), rtol=0, atol=2e-3
+    )
 
 
 def test_the_probe_is_scikit_learns():
     features, labels = blobs(300, 1.5)
-    theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(features, labels)
+    theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(
+        features, labels
+    )
     ours = fit_probe(features, labels, 4, 1e-2)(features).softmax(1)
-    torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3
+    )
 
 
 def test_layer_and_strength_are_chosen_on_held_out_images():
@@ -86,7 +95,9 @@ def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
     assert linear_probe(few[None], labels, test, held_out, 3, (1.0, 1e-6)).strength == 1.0
 
 
-@pytest.mark.parametrize("held_out", [torch.zeros(40, dtype=torch.bool), torch.ones(40, dtype=torch.bool)])
+@pytest.mark.parametrize(
+    "held_out", [torch.zeros(40, dtype=torch.bool), torch.ones(40, dtype=torch.bool)]
+)
 def test_something_must_be_held_out_and_something_fitted(held_out):
     train, labels = blobs(40, 1.0)
     with pytest.raises(EvaluationError, match="of 40 training images are held out"):
@@ -106,12 +117,17 @@ def test_held_out_images_have_no_part_in_the_standardisation():
     (found,) = linear_probe(train[None], labels, test, held_out, 4, (1e-2,)).held_out
     fitting, choosing = standardised(train[~held_out], train[held_out])
     probe = fit_probe(fitting, labels[~held_out], 4, 1e-2)
-    assert found == (pytest.approx(float((probe(choosing).argmax(1) == labels[held_out]).float().mean())), 1e-2)
+    assert found == (
+        pytest.approx(float((probe(choosing).argmax(1) == labels[held_out]).float().mean())),
+        1e-2,
+    )
 
 
 def test_classes_without_a_label_are_never_named_but_have_their_place():
     train, labels = blobs(80, 0.5)
     kept = labels < 3
-    result = linear_probe(train[None, kept], labels[kept], train[None], torch.arange(60) % 4 == 0, 4)
+    result = linear_probe(
+        train[None, kept], labels[kept], train[None], torch.arange(60) % 4 == 0, 4
+    )
     assert result.logits.shape == (80, 4)
     assert (result.logits.argmax(1) < 3).all()

@@ -31,7 +31,9 @@ def prepare(images: Tensor) -> Tensor:
 
 def small_model(norm_pix_loss: bool = True) -> MaskedAutoencoder:
     encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=1, num_heads=2)
-    return build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss)
+    return build_autoencoder(
+        ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss
+    )
 
 
 class Oracle(nn.Module):
@@ -65,7 +67,10 @@ def test_mean_of_visible_patches_by_loops():
     targets, mask = torch.randn(3, 12, 4), random_mask(3)
     guesses = mean_visible(targets, mask)
     for image in range(3):
-        mean = sum(targets[image, patch] for patch in visible_patches(mask, image)) / mask.ids_keep.shape[1]
+        mean = (
+            sum(targets[image, patch] for patch in visible_patches(mask, image))
+            / mask.ids_keep.shape[1]
+        )
         torch.testing.assert_close(guesses[image], mean.expand(12, -1), rtol=0, atol=1e-6)
 
 
@@ -74,7 +79,10 @@ def test_nearest_visible_patch_by_loops():
     guesses = nearest_visible(targets, mask, GRID)
     for image in range(3):
         for patch in range(12):
-            nearest = min(visible_patches(mask, image), key=lambda other: math.dist(place(patch), place(other)))
+            nearest = min(
+                visible_patches(mask, image),
+                key=lambda other: math.dist(place(patch), place(other)),
+            )
             assert torch.equal(guesses[image, patch], targets[image, nearest])
 
 
@@ -85,8 +93,13 @@ def test_estimated_statistics_by_loops_over_visible_patches():
         seen = visible_patches(mask, image)
         for patch in range(12):
             weights = [1 / max(math.dist(place(patch), place(other)) ** 2, 0.25) for other in seen]
-            for estimate, values in ((mean, patches[image].mean(-1)), (deviation, patches[image].std(-1))):
-                expected = sum(w * values[other] for w, other in zip(weights, seen, strict=True)) / sum(weights)
+            for estimate, values in (
+                (mean, patches[image].mean(-1)),
+                (deviation, patches[image].std(-1)),
+            ):
+                expected = sum(
+                    w * values[other] for w, other in zip(weights, seen, strict=True)
+                ) / sum(weights)
                 torch.testing.assert_close(estimate[image, patch, 0], expected, rtol=0, atol=1e-5)
 
 
@@ -100,7 +113,11 @@ def test_scores_are_means_over_images_by_loops(batch_size, norm_pix_loss):
         for image, *one in zip(images[start : start + batch_size], *masks, strict=True):
             inputs, mask = NORMALIZE(image[None].float() / 255), Mask(*(part[None] for part in one))
             target = patch_targets(patchify(inputs, PATCH), norm_pix_loss)
-            guesses = (model(inputs, mask), mean_visible(target, mask), nearest_visible(target, mask, GRID))
+            guesses = (
+                model(inputs, mask),
+                mean_visible(target, mask),
+                nearest_visible(target, mask, GRID),
+            )
             losses.append([masked_patch_loss(guess, target, mask.mask).item() for guess in guesses])
     expected = [sum(column) / 5 for column in zip(*losses, strict=True)]
     assert [*scores.values()] == pytest.approx(expected, rel=1e-4)
@@ -148,7 +165,9 @@ def test_a_perfect_model_of_pixels_gives_the_image_back():
 def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
     oracle = Oracle(small_model())
     oracle.norm_pix_loss = True
-    texture = random_images(5, PATCH).repeat(1, 1, *GRID)  # all patches have the same mean and deviation
+    texture = random_images(5, PATCH).repeat(
+        1, 1, *GRID
+    )  # all patches have the same mean and deviation
     result = reconstruct(oracle, texture, NORMALIZE, random_mask(5), CPU)
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
 
@@ -163,7 +182,9 @@ def test_images_of_another_size_are_resized():
 @pytest.mark.parametrize("training", [True, False])
 def test_measured_in_eval_mode_and_left_in_its_own(training):
     encoder = ViTConfig(SIZE, PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9)
-    model = build_autoencoder(encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True).train(training)
+    model = build_autoencoder(
+        encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    ).train(training)
     images, mask = random_images(), random_mask(5)
     scores = [score_reconstruction(model, images, prepare, "random", 0.75, CPU) for _ in range(2)]
     pictures = [reconstruct(model, images, NORMALIZE, mask, CPU).filled for _ in range(2)]

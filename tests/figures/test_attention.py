@@ -6,7 +6,15 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from vit.figures import Panel, attention_figure, film_frames, layers_figure, masked_figure, save_film, strongest_figure
+from vit.figures import (
+    Panel,
+    attention_figure,
+    film_frames,
+    layers_figure,
+    masked_figure,
+    save_film,
+    strongest_figure,
+)
 from vit.figures.attention import dimmed
 from vit.figures.film import rendered
 from vit.figures.scale import PALETTE, Scale
@@ -17,11 +25,15 @@ GRID = (3, 5)
 
 
 def images(count: int = 2, grid: tuple[int, int] = GRID, channels: int = 3) -> torch.Tensor:
-    return torch.rand(count, channels, 4 * grid[0], 4 * grid[1], generator=torch.Generator().manual_seed(0))
+    return torch.rand(
+        count, channels, 4 * grid[0], 4 * grid[1], generator=torch.Generator().manual_seed(0)
+    )
 
 
 def weights(count: int = 2, panels: int = 3, grid: tuple[int, int] = GRID) -> torch.Tensor:
-    noise = torch.randn(count, panels, grid[0] * grid[1], generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(
+        count, panels, grid[0] * grid[1], generator=torch.Generator().manual_seed(1)
+    )
     return noise.mul(2).softmax(-1).unflatten(-1, grid)
 
 
@@ -32,7 +44,9 @@ def names(panels: int = 3) -> list[str]:
 def draw(maps: torch.Tensor, **options):
     grid = (maps.shape[2], maps.shape[3])
     labels = [f"image {i}" for i in range(len(maps))]
-    return attention_figure(images(len(maps), grid), maps, names(maps.shape[1]), labels, "Title", "subtitle", **options)
+    return attention_figure(
+        images(len(maps), grid), maps, names(maps.shape[1]), labels, "Title", "subtitle", **options
+    )
 
 
 def crops(figure, pixels: np.ndarray | None = None) -> list[np.ndarray]:
@@ -78,7 +92,9 @@ def masked(maps: torch.Tensor, **options):
     hidden = torch.zeros(1, *GRID, dtype=torch.bool)
     hidden[:, 1:, 2:] = True
     original = images(1)
-    return masked_figure(original, hidden, 1 - original, maps, [(2, 3)], names(), ["one"], "Title", "", **options)
+    return masked_figure(
+        original, hidden, 1 - original, maps, [(2, 3)], names(), ["one"], "Title", "", **options
+    )
 
 
 def test_a_patch_that_is_not_there_is_not_a_zero():
@@ -109,7 +125,9 @@ def test_values_are_multiples_of_even_attention_over_the_patches_that_are_there(
     assert index_of(patches(second))[2].tolist() == [255, 85, 85, 0, 0]
     assert index_of(bar[0, 0]) >= 254  # its last colours differ by less than rounding
     axes = figure.axes[-1]
-    ticks = dict(zip([label.get_text() for label in axes.get_yticklabels()], axes.get_yticks(), strict=True))
+    ticks = dict(
+        zip([label.get_text() for label in axes.get_yticklabels()], axes.get_yticks(), strict=True)
+    )
     assert ticks["1 = even"] == 1
     assert axes.get_ylim() == pytest.approx((0, 3))
     own = crops(draw(maps[:, :1] * 15, unit="pixels"))[1]
@@ -144,7 +162,16 @@ def test_a_logarithmic_scale_has_equal_steps_for_equal_factors():
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(
-    "values", [[0.0, 0.0], [1.0, 1.0], [1e-9, 2e-9], [0.0, 1e6], [float("nan"), 3.0], [float("nan")] * 2, [-1.0, 2.0]]
+    "values",
+    [
+        [0.0, 0.0],
+        [1.0, 1.0],
+        [1e-9, 2e-9],
+        [0.0, 1e6],
+        [float("nan"), 3.0],
+        [float("nan")] * 2,
+        [-1.0, 2.0],
+    ],
 )
 def test_every_scale_has_a_range_and_ticks_within(values, log):
     scale = Scale.of(np.array(values), log)
@@ -180,8 +207,12 @@ def test_where_there_is_little_the_overlaid_image_is_seen():
     picture, panel, _ = crops(draw(maps, overlay=True))
     grey, seen = (picture / 255) @ [0.2126, 0.7152, 0.0722], panel / 255
     rows, columns = (length // count for length, count in zip(panel.shape[:2], GRID, strict=True))
-    assert np.abs(seen[rows:] - (0.4 + 0.6 * grey[rows:, :, None])).max() < 0.01  # no share: the image, paler
-    tints = [np.ptp(seen[:rows, at * columns : (at + 1) * columns], axis=-1).mean() for at in (0, 1, 2)]
+    assert (
+        np.abs(seen[rows:] - (0.4 + 0.6 * grey[rows:, :, None])).max() < 0.01
+    )  # no share: the image, paler
+    tints = [
+        np.ptp(seen[:rows, at * columns : (at + 1) * columns], axis=-1).mean() for at in (0, 1, 2)
+    ]
     assert tints[0] > 0.2 < 4 * tints[1]
     assert tints[2] < 0.01
 
@@ -212,14 +243,27 @@ def test_the_patch_that_asks_is_outlined_in_image_and_maps(query):
 def test_the_share_on_patches_stands_beside_a_name_where_it_is_below_nine_tenths():
     shown = texts(draw(weights(1, 3), masses=torch.tensor([[0.07, 0.0, 0.997]])))
     assert {"mean of heads", "head 0", "head 1 · <1% on patches"} <= set(shown)
-    assert any(text.startswith("%: the share of the attention that falls on patches") for text in shown)
+    assert any(
+        text.startswith("%: the share of the attention that falls on patches") for text in shown
+    )
     assert {"mean of heads", "head 0", "head 1"} <= set(texts(draw(weights(1, 3))))
     most = texts(draw(weights(1, 1), masses=torch.tensor([[0.07]])))
-    assert any(text.startswith("At least 90% of each map's attention falls on patches") for text in most)
+    assert any(
+        text.startswith("At least 90% of each map's attention falls on patches") for text in most
+    )
     small = texts(draw(weights(1, 13), masses=torch.full((1, 13), 0.31)))
-    assert {"mean of heads · 69%", "head 11 · 69%"} <= set(small)  # where there is no room, the notes alone say of what
+    assert {"mean of heads · 69%", "head 11 · 69%"} <= set(
+        small
+    )  # where there is no room, the notes alone say of what
     alone = attention_figure(
-        images(1), weights(1, 1), ["rollout"], [""], "", "", masses=torch.tensor([[0.31]]), what="rollout"
+        images(1),
+        weights(1, 1),
+        ["rollout"],
+        [""],
+        "",
+        "",
+        masses=torch.tensor([[0.31]]),
+        what="rollout",
     )
     assert "69% on patches" in texts(alone)
 
@@ -236,16 +280,22 @@ def test_grey_images_are_grey_and_large_ones_are_resampled():
     assert crops(attention_figure(large, weights(1, 1), ["a"], [""], "", ""))[0].std() > 5
 
 
-@pytest.mark.parametrize(("panels", "lines"), [(1, 1), (13, 1), (17, 2), pytest.param(40, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("panels", "lines"), [(1, 1), (13, 1), (17, 2), pytest.param(40, 4, marks=pytest.mark.slow)]
+)
 def test_many_panels_go_on_in_lines_of_equal_length(panels, lines):
-    boxes = [axes.get_window_extent() for axes in Sheet(1, 1, panels, (8, 8), (32, 32), "", "").axes[0]]
+    boxes = [
+        axes.get_window_extent() for axes in Sheet(1, 1, panels, (8, 8), (32, 32), "", "").axes[0]
+    ]
     assert len({round(box.y0) for box in boxes}) == lines
     assert len({round(box.x0) for box in boxes}) == 1 + -(-panels // lines)
     assert 0.8 * 150 <= boxes[0].width <= 2.4 * 150
     assert round(boxes[0].width) % 32 == round(boxes[0].height) % 32 == 0
 
 
-@pytest.mark.parametrize(("count", "panels", "across"), [(1, 1, 1), (4, 1, 2), (7, 1, 3), (5, 2, 2), (3, 3, 1)])
+@pytest.mark.parametrize(
+    ("count", "panels", "across"), [(1, 1, 1), (4, 1, 2), (7, 1, 3), (5, 2, 2), (3, 3, 1)]
+)
 def test_images_with_few_panels_stand_beside_each_other(count, panels, across):
     for beside, expected in ((True, across), (False, 1)):
         sheet = Sheet(count, 1, panels, (8, 8), (32, 32), "", "", beside=beside)
@@ -263,7 +313,9 @@ def test_the_strongest_are_as_they_are_and_all_others_dimmed():
         grey = (dimmed(original / 255) * 255).round()
         for pick in (patches, centres):
             assert (pick(panel)[chosen] == pick(original)[chosen]).all()
-            assert np.abs(pick(panel)[~chosen].astype(int) - pick(grey)[~chosen]).max(initial=0) <= 1
+            assert (
+                np.abs(pick(panel)[~chosen].astype(int) - pick(grey)[~chosen]).max(initial=0) <= 1
+            )
     assert {"2 of 15 patches", "15 of 15 patches", "0 of 15 patches"} <= set(texts(figure))
     assert any("60% of the attention on patches" in text for text in texts(figure))
 
@@ -285,8 +337,13 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
     for panel in panels:  # a stroke crosses the middle of hidden patches alone
         stroke = (centres(panel) != patches(panel)).any(-1)
         assert (stroke == hidden)[~asks].all()
-    assert {"mean of heads · 25%", "head 0 · 100%", "head 1 · 0%"} <= set(texts(figure))  # the notes say of what
-    assert any(text.startswith("%: the share of the attention that falls on patches visible") for text in texts(figure))
+    assert {"mean of heads · 25%", "head 0 · 100%", "head 1 · 0%"} <= set(
+        texts(figure)
+    )  # the notes say of what
+    assert any(
+        text.startswith("%: the share of the attention that falls on patches visible")
+        for text in texts(figure)
+    )
     without = masked(maps)
     assert "mean of heads · 33%" in texts(without)
 
@@ -294,17 +351,28 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
 def test_the_distance_figure_has_its_points_where_the_values_are():
     given = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
     panels = [
-        Panel("", {"mean of the heads": values.T.numpy()}, unit, {"even attention": even}, limits=(0, None))
+        Panel(
+            "",
+            {"mean of the heads": values.T.numpy()},
+            unit,
+            {"even attention": even},
+            limits=(0, None),
+        )
         for values, unit, even in ((given, "pixels", 4.5), (given / 2, "bits", 3.0))
     ]
     figure = layers_figure(panels, "Title", "subtitle", dots="a head")
     far, spread = figure.axes[:2]
     for axes, factor, even in ((far, 1.0, 4.5), (spread, 0.5, 3.0)):
         lines = {line.get_label(): line.get_xydata() for line in axes.lines}
-        expected = np.array([[0, 1], [0, 2], [0, 3], [1, 4], [1, 5], [2, 2], [2, 2], [2, 2]]) * [1, factor]
+        expected = np.array([[0, 1], [0, 2], [0, 3], [1, 4], [1, 5], [2, 2], [2, 2], [2, 2]]) * [
+            1,
+            factor,
+        ]
         dots = lines["a head"]
         assert np.allclose(dots[~np.isnan(dots[:, 1])], expected)
-        assert np.allclose(lines["mean of the heads"], [[0, 2 * factor], [1, 4.5 * factor], [2, 2 * factor]])
+        assert np.allclose(
+            lines["mean of the heads"], [[0, 2 * factor], [1, 4.5 * factor], [2, 2 * factor]]
+        )
         assert np.allclose(lines["even attention"][:, 1], even)
         low, high = axes.get_ylim()
         assert low == 0
@@ -314,7 +382,9 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
 
 def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):
     moments = ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
-    frames = film_frames(images()[0], weights(3, 2), moments, names(2), "cat", "Title", "subtitle", query=(1, 1))
+    frames = film_frames(
+        images()[0], weights(3, 2), moments, names(2), "cat", "Title", "subtitle", query=(1, 1)
+    )
     path, pictures = tmp_path / "film.gif", [rendered(frame) for frame in frames]
     save_film(frames, path, seconds=0.25)
     with Image.open(path) as gif:
@@ -329,12 +399,16 @@ def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tm
     for frame, exact, picture in zip(frames, pictures, shown, strict=True):
         assert (picture[0, 0] == [255, 255, 255]).all()
         assert np.abs(picture.astype(int) - exact).mean() < 1.5
-        for wanted, found in zip(crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True):  # maps and bar
+        for wanted, found in zip(
+            crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True
+        ):  # maps and bar
             away = np.abs(found.astype(int) - wanted).max(-1)
             assert np.quantile(away, 0.95) <= 6
     save_film(pictures, tmp_path / "again.gif", seconds=0.25)
     assert path.read_bytes() == (tmp_path / "again.gif").read_bytes()
-    assert [next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames] == moments
+    assert [
+        next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames
+    ] == moments
 
 
 def test_the_frames_of_a_film_share_one_scale():
@@ -364,7 +438,10 @@ REFUSED = {
     "too many": (lambda: draw(torch.ones(10, 50, *GRID)), "480"),
     "a scale": (lambda: draw(weights(), scale="other"), "shared, row, log"),
     "a patch": (lambda: draw(weights(), query=(3, 0)), "no patch in row 3"),
-    "labels": (lambda: attention_figure(images(), weights(), names(), ["one"], "", ""), "do not fit"),
+    "labels": (
+        lambda: attention_figure(images(), weights(), names(), ["one"], "", ""),
+        "do not fit",
+    ),
 }
 
 

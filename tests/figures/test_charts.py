@@ -14,7 +14,9 @@ from vit.figures.style import COLOURS
 
 def test_layers_show_the_mean_over_seeds_and_its_range():
     values = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
-    figure = layers_figure([Panel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub")
+    figure = layers_figure(
+        [Panel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub"
+    )
     (axes,) = figure.axes
     mean, alone, chance = axes.lines
     assert list(mean.get_ydata()) == [1, 2, 3]
@@ -27,12 +29,16 @@ def test_layers_show_the_mean_over_seeds_and_its_range():
 
 def test_panels_of_the_same_series_have_one_legend():
     series = {f"a long name of a series, {number}": np.full((2, 3), number) for number in range(4)}
-    figure = layers_figure([Panel("x", series, lines={"chance": 0.5}), Panel("y", series)], "Title", "sub")
+    figure = layers_figure(
+        [Panel("x", series, lines={"chance": 0.5}), Panel("y", series)], "Title", "sub"
+    )
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(series)
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["chance"]
     assert figure.axes[1].get_legend() is None
-    other = layers_figure([Panel("x", series), Panel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub")
+    other = layers_figure(
+        [Panel("x", series), Panel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub"
+    )
     assert not other.legends
 
 
@@ -63,16 +69,27 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     assert drawn[0, 1] == pytest.approx(0.2)
     assert drawn[2, 0] == pytest.approx(0.5)
     luma = axes.images[0].to_rgba(drawn)[..., :3].sum(-1)
-    assert luma[0, 0] < luma[2, 0] < luma[0, 1] < luma[1, 0]  # right answers darkest, no answer as the paper
-    written = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
+    assert (
+        luma[0, 0] < luma[2, 0] < luma[0, 1] < luma[1, 0]
+    )  # right answers darkest, no answer as the paper
+    written = {
+        (round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts
+    }
     assert (written[1, 0], written[0, 2], written[0, 0]) == ("20", "50", "80")
     assert (1, 2) not in written  # never
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class (10 images each)")
-    other = confusion_figure(torch.tensor([[7, 1], [0, 1234]]), ["cat", "dog"], "Title", "subtitle").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "predicted class",
+        "true class (10 images each)",
+    )
+    other = confusion_figure(
+        torch.tensor([[7, 1], [0, 1234]]), ["cat", "dog"], "Title", "subtitle"
+    ).axes[0]
     assert [label.get_text() for label in other.get_yticklabels()] == ["cat  8", "dog  1,234"]
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1], [2, 2, 3], [0, 0, 0], [1] * 7, [999, 1, 0], [5], [1, 0, 199, 3]])
+@pytest.mark.parametrize(
+    "counts", [[1, 1, 1], [2, 2, 3], [0, 0, 0], [1] * 7, [999, 1, 0], [5], [1, 0, 199, 3]]
+)
 def test_percents_of_a_row_are_near_and_sum_to_100(counts):
     exact = 100 * np.array(counts) / max(sum(counts), 1)
     written = whole_percents(np.array(counts))

@@ -13,7 +13,13 @@ from markupsafe import Markup
 
 from vit.figures.document import render_page
 
-HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "' onload='x", "&lt;b&gt;", "{{ style }}"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "' onload='x",
+    "&lt;b&gt;",
+    "{{ style }}",
+]
 
 
 class Read(HTMLParser):
@@ -60,13 +66,19 @@ def test_controls_and_direction_are_replaced(template):
 
 
 def test_only_markup_passes_as_it_is(template):
-    assert render_page(template("{{ one }}{{ other }}"), one=Markup("<br>"), other="<br>") == "<br>&lt;br&gt;"
+    assert (
+        render_page(template("{{ one }}{{ other }}"), one=Markup("<br>"), other="<br>")
+        == "<br>&lt;br&gt;"
+    )
 
 
 def test_policy_allows_this_style_and_script_and_nothing_else(template):
     page = template("{{ policy }}|{{ style }}|{{ script }}", "p > b {}", "run('<b>')")
     policy, style, script = render_page(page).replace("&#39;", "'").split("|")
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
     assert policy.startswith("default-src 'none'; ")
     assert [f"'sha256-{found}'" for found in hashes] == re.findall(r"'sha256-[^']+'", policy)
     assert "img-src" not in policy

@@ -15,7 +15,10 @@ NAMES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 def courses(layers: int = 3) -> Courses:
     generator = torch.Generator().manual_seed(0)
     return {
-        name: {quantity: torch.rand(len(STEPS), layers, generator=generator) + 0.01 for quantity in QUANTITIES}
+        name: {
+            quantity: torch.rand(len(STEPS), layers, generator=generator) + 0.01
+            for quantity in QUANTITIES
+        }
         for name in NAMES
     }
 
@@ -27,7 +30,9 @@ def test_a_line_is_the_mean_over_layers_and_told_from_all_others():
         for line, name in zip(axes.lines, NAMES, strict=True):
             assert np.allclose(line.get_ydata(), given[name][quantity].numpy().mean(1))
             assert list(line.get_xdata()) == STEPS.tolist()
-        assert len({(line.get_color(), str(line.get_linestyle())) for line in axes.lines}) == len(NAMES)
+        assert len({(line.get_color(), str(line.get_linestyle())) for line in axes.lines}) == len(
+            NAMES
+        )
         values = np.concatenate([line.get_ydata() for line in axes.lines])
         assert axes.get_ylim()[0] < values.min() <= values.max() < axes.get_ylim()[1]
 

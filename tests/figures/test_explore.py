@@ -34,19 +34,37 @@ INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
 
 
 def attention(heads: int, tokens: int, seed: int = 0, sharpness: float = 2.0) -> torch.Tensor:
-    return (torch.randn(heads, tokens, tokens, generator=torch.Generator().manual_seed(seed)) * sharpness).softmax(-1)
+    return (
+        torch.randn(heads, tokens, tokens, generator=torch.Generator().manual_seed(seed))
+        * sharpness
+    ).softmax(-1)
 
 
 def example(
-    grid=(8, 8), class_token=True, registers=0, layers=(0, 1), heads=2, images=1, moments=1, masked=False, name="image"
+    grid=(8, 8),
+    class_token=True,
+    registers=0,
+    layers=(0, 1),
+    heads=2,
+    images=1,
+    moments=1,
+    masked=False,
+    name="image",
 ):
     """What `explore_page` is called with; every map is another one."""
     rows, columns = grid
-    prefix, patches, generator = class_token + registers, rows * columns, torch.Generator().manual_seed(7)
+    prefix, patches, generator = (
+        class_token + registers,
+        rows * columns,
+        torch.Generator().manual_seed(7),
+    )
     pixels = [
-        torch.randint(0, 256, (3, 4 * rows, 4 * columns), generator=generator, dtype=torch.uint8) for _ in range(images)
+        torch.randint(0, 256, (3, 4 * rows, 4 * columns), generator=generator, dtype=torch.uint8)
+        for _ in range(images)
     ]
-    hidden = [torch.rand(grid, generator=generator) < 0.6 if masked else None for _ in range(images)]
+    hidden = [
+        torch.rand(grid, generator=generator) < 0.6 if masked else None for _ in range(images)
+    ]
     states = []
     for moment in range(moments):
         made = []
@@ -59,13 +77,18 @@ def example(
                     pixels[i],
                     {layer: attention(heads, prefix + visible, seed + layer) for layer in layers},
                     hidden[i],
-                    {n: attention(heads + 1, prefix + patches, seed + 50 + n) for n in range(2)} if masked else {},
+                    {n: attention(heads + 1, prefix + patches, seed + 50 + n) for n in range(2)}
+                    if masked
+                    else {},
                     (255 - pixels[i]) // (moment + 1) if masked else None,
                 )
             )
         states.append(Moment(f"epoch {moment}", made))
     geometry = dict(
-        grid_size=grid, class_token=class_token, registers=registers, decoder_prefix=prefix if masked else 0
+        grid_size=grid,
+        class_token=class_token,
+        registers=registers,
+        decoder_prefix=prefix if masked else 0,
     )
     return dict(moments=states, title="A title", facts=[("model", "a small one")], **geometry)
 
@@ -81,7 +104,9 @@ ROWS = {
     "soft": attention(3, 65),
     "sharp": attention(3, 65, sharpness=8),
     "many tokens": attention(1, 500),
-    "a sink beside an even rest": torch.cat([torch.full((1, 1), 0.5), torch.full((1, 64), 0.5 / 64)], dim=1),
+    "a sink beside an even rest": torch.cat(
+        [torch.full((1, 1), 0.5), torch.full((1, 64), 0.5 / 64)], dim=1
+    ),
     "one key": torch.eye(5),
     "two tokens": torch.tensor([[0.1, 0.9]]),
     "bfloat16": attention(2, 33).bfloat16(),
@@ -119,7 +144,8 @@ def test_equal_input_gives_equal_text_at_any_time(monkeypatch):
 def test_an_image_in_several_moments_is_stored_once():
     image = torch.randint(0, 256, (3, 200, 200)).byte()
     moments = [
-        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)]) for m in example(moments=2)["moments"]
+        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)])
+        for m in example(moments=2)["moments"]
     ]
     one, both = (len(page_of(example(), moments=moments[:count])) for count in (1, 2))
     assert one > image.numel()
@@ -144,7 +170,9 @@ def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(
         page_of(arguments, limit=1000)
 
 
-@pytest.mark.parametrize("weights", [attention(2, 65) * math.nan, attention(2, 65) * 2, attention(2, 64)])
+@pytest.mark.parametrize(
+    "weights", [attention(2, 65) * math.nan, attention(2, 65) * 2, attention(2, 64)]
+)
 def test_weights_that_are_no_shares_of_these_tokens_are_refused(weights):
     image = ExploredImage("one", torch.zeros(3, 8, 8).byte(), {0: weights})
     with pytest.raises(PageError, match="'one', layer 0: weights are"):
@@ -153,7 +181,9 @@ def test_weights_that_are_no_shares_of_these_tokens_are_refused(weights):
 
 def patterned(pattern: str, seed: int, grid=(6, 6)) -> torch.Tensor:
     """A head (1 + 36, 1 + 36) that looks as it is told; which patches it seeks depends on the image, by `seed`."""
-    row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    row, column = (
+        axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij")
+    )
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
     seeks = torch.randperm(36, generator=torch.Generator().manual_seed(seed))[:3]
     patches = {
@@ -175,18 +205,33 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
             ExploredImage(
                 "",
                 torch.zeros(3, 6, 6).byte(),
-                {3 * n: torch.stack([patterned(head, seed) for head in heads]) for n, heads in enumerate(layers)},
+                {
+                    3 * n: torch.stack([patterned(head, seed) for head in heads])
+                    for n, heads in enumerate(layers)
+                },
             )
             for seed in range(count)
         ]
 
-    shown = images(["even", "neighbours"], ["one place", "an object", "class token"], ["even", "even", "neighbours"])
+    shown = images(
+        ["even", "neighbours"],
+        ["one place", "an object", "class token"],
+        ["even", "even", "neighbours"],
+    )
     assert opening(shown, 1, (6, 6)) == (1, 1)
     # even heads are alike in all images
     assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (1, -1)
-    assert "if there is none, on the mean of the last layer's heads" in " ".join(page_of(example()).split())
-    assert opening(shown[:1], 1, (6, 6)) == (1, 0)  # of one image nobody knows what the next would change
-    hidden = [ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
+    assert "if there is none, on the mean of the last layer's heads" in " ".join(
+        page_of(example()).split()
+    )
+    assert opening(shown[:1], 1, (6, 6)) == (
+        1,
+        0,
+    )  # of one image nobody knows what the next would change
+    hidden = [
+        ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool))
+        for i in shown
+    ]
     assert opening(hidden, 1, (6, 6)) == (1, 0)
 
 
@@ -237,7 +282,10 @@ class Page:
     def drawn(self, canvas: str = "map-pixels") -> np.ndarray:
         """(rows, columns) places on the colour map, from 0 to 255; nan where nothing is drawn."""
         return np.array(
-            [[INDEX[tuple(p[:3].tolist())] if p[3] else math.nan for p in row] for row in self.pixels(canvas)]
+            [
+                [INDEX[tuple(p[:3].tolist())] if p[3] else math.nan for p in row]
+                for row in self.pixels(canvas)
+            ]
         )
 
     def numbers(self) -> list[float]:
@@ -252,10 +300,14 @@ class Page:
         """The pointer goes to a patch; what follows is up to the caller."""
         element = self[stage]
         self.run("arguments[0].scrollIntoView({block: 'nearest'})", element)
-        box = self.run("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", element)
+        box = self.run(
+            "const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", element
+        )
         right = round(((column + 0.5) / grid[1] - 0.5) * box[0])
         down = round(((row + 0.5) / grid[0] - 0.5) * box[1])
-        return ActionChains(self.driver, duration=0).move_to_element_with_offset(element, right, down)
+        return ActionChains(self.driver, duration=0).move_to_element_with_offset(
+            element, right, down
+        )
 
     def log(self) -> list[dict]:
         """The console's messages, but for one about how a test itself reads canvases."""
@@ -307,13 +359,24 @@ def test_pixels_are_the_numbers(page, geometry):
         for mode in ("row", "column"):
             page.follow(f"layer={layer}&head={head}&query={row},{column}&mode={mode}&scale=row")
             exact = given[layer][:, token] if mode == "row" else given[layer][:, :, token]
-            shares = decoded(given[layer])[:, token] if mode == "row" else decoded(given[layer])[:, :, token]
+            shares = (
+                decoded(given[layer])[:, token]
+                if mode == "row"
+                else decoded(given[layer])[:, :, token]
+            )
             top = shares[:, prefix:].max()
             places = page.drawn()
             assert_drawn(places, shares[head, prefix:].reshape(grid), top)
-            step = 2 * math.sqrt(exact.max()) / 255 + 1 / 255**2  # and so they are what was given, as far as coded
-            assert np.abs(places / 255 * top - exact[head, prefix:].reshape(grid).numpy()).max() < step + top / 255
-            assert page.numbers() == pytest.approx((100 * shares[head, :prefix]).tolist(), abs=0.051)
+            step = (
+                2 * math.sqrt(exact.max()) / 255 + 1 / 255**2
+            )  # and so they are what was given, as far as coded
+            assert (
+                np.abs(places / 255 * top - exact[head, prefix:].reshape(grid).numpy()).max()
+                < step + top / 255
+            )
+            assert page.numbers() == pytest.approx(
+                (100 * shares[head, :prefix]).tolist(), abs=0.051
+            )
     for i in range(prefix):  # from tokens that have no place
         page.follow(f"layer=0&head=0&mode=row&scale=row&query={-1 - i}")
         shares = decoded(given[0])[:, i, prefix:]
@@ -350,7 +413,11 @@ def test_small_maps_are_the_same_numbers_and_choose(page):
     page.open(arguments, "#layer=2&head=0&query=3,4")
     shares = decoded(given[2])[:, 1 + 28, 1:].reshape(3, 8, 8)
     for i, one in enumerate([shares.mean(0), *shares]):
-        assert_drawn(page.drawn(f"#grid tbody tr:nth-child(3) td:nth-child({i + 2}) canvas"), one, shares.max())
+        assert_drawn(
+            page.drawn(f"#grid tbody tr:nth-child(3) td:nth-child({i + 2}) canvas"),
+            one,
+            shares.max(),
+        )
     page["grid"].find_elements(By.TAG_NAME, "button")[1 * 4 + 3].click()
     shares = decoded(given[1])[:, 1 + 28, 1:].reshape(3, 8, 8)
     assert_drawn(page.drawn(), shares[2], shares.max())
@@ -366,14 +433,18 @@ def test_strongest_keys_are_listed_with_their_numbers(page):
     for line, patch in zip(lines, order, strict=False):
         assert line[:2] == [f"{patch // 8},", f"{patch % 8}"]
         assert float(line[-1].strip("%")) == pytest.approx(100 * shares[3 + patch], abs=0.051)
-    assert sum(float(line[-1].strip("%")) for line in lines) + sum(page.numbers()) == pytest.approx(100, abs=0.5)
+    assert sum(float(line[-1].strip("%")) for line in lines) + sum(page.numbers()) == pytest.approx(
+        100, abs=0.5
+    )
     most = f"most on row {order[0] // 8} column {order[0] % 8}, {100 * shares[3 + order[0]]:.1f}%; class token "
     assert most in page.text("sentence")
 
 
 def asks(page) -> str:
     """Who asks, by the words under the map."""
-    return re.search(r", ((patch row \d+ column \d+|class token|register \d+)):", page.text("sentence"))[1]
+    return re.search(
+        r", ((patch row \d+ column \d+|class token|register \d+)):", page.text("sentence")
+    )[1]
 
 
 def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
@@ -383,9 +454,9 @@ def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
         for row, column in ((0, 0), (2, 4), (1, 3)):
             page.at(stage, row, column, grid).perform()
             assert asks(page) == f"patch row {row} column {column}"
-            assert page.run(f"return document.querySelector('#{stage} path.query:not(.halo)').getAttribute('d')") == (
-                f"M{column} {row}h1v1h-1z"
-            )
+            assert page.run(
+                f"return document.querySelector('#{stage} path.query:not(.halo)').getAttribute('d')"
+            ) == (f"M{column} {row}h1v1h-1z")
     page.at("map", 0, 1, grid).click().perform()
     page.at("map", 2, 2, grid).perform()
     assert asks(page) == "patch row 0 column 1"  # held
@@ -397,7 +468,9 @@ def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
 
 
 def test_keys_move_everything(page):
-    page.open(example(grid=(3, 5), registers=1, layers=range(3), images=2), "#layer=2&head=0&query=1,1")
+    page.open(
+        example(grid=(3, 5), registers=1, layers=range(3), images=2), "#layer=2&head=0&query=1,1"
+    )
     page.run("document.getElementById('map').focus()")
     for keys, expected in (
         ([Keys.ARROW_RIGHT], "patch row 1 column 2"),
@@ -448,7 +521,9 @@ def test_controls_do_what_they_say(page):
     rollout = page.driver.find_element(By.CSS_SELECTOR, "input[value=rollout]")
     assert not rollout.is_enabled()  # layers 0 to 2 are not there
     picture = page.pixels("picture-pixels")
-    assert (picture[..., :3] == arguments["moments"][0].images[1].image.permute(1, 2, 0).numpy()).all()
+    assert (
+        picture[..., :3] == arguments["moments"][0].images[1].image.permute(1, 2, 0).numpy()
+    ).all()
 
 
 def test_rollout_is_that_of_the_measures(page):
@@ -457,10 +532,14 @@ def test_rollout_is_that_of_the_measures(page):
     page.open(arguments, "#query=2,3&mode=rollout&scale=row")
     for layer in range(4):
         page.follow(f"query=2,3&mode=rollout&scale=row&layer={layer}")
-        exact = attention_rollout([torch.from_numpy(decoded(given[n]))[None] for n in range(layer + 1)])[0].numpy()
+        exact = attention_rollout(
+            [torch.from_numpy(decoded(given[n]))[None] for n in range(layer + 1)]
+        )[0].numpy()
         shares = exact[2 + 15, 2:].reshape(4, 6)
         assert_drawn(page.drawn(), shares, shares.max())
-        given_exact = attention_rollout([given[n][None] for n in range(layer + 1)])[0, 2 + 15, 2:].reshape(4, 6)
+        given_exact = attention_rollout([given[n][None] for n in range(layer + 1)])[
+            0, 2 + 15, 2:
+        ].reshape(4, 6)
         assert np.abs(page.drawn() / 255 * shares.max() - given_exact.numpy()).max() < 0.004
 
 
@@ -499,7 +578,10 @@ def test_masked_model(page):
         picture = page.pixels("picture-pixels")
         if shown == "seen":
             assert (picture[covered, 3] == 0).all()
-            assert (picture[~covered] == np.concatenate([pixels, np.full((16, 24, 1), 255)], -1)[~covered]).all()
+            assert (
+                picture[~covered]
+                == np.concatenate([pixels, np.full((16, 24, 1), 255)], -1)[~covered]
+            ).all()
         else:
             assert (picture[..., :3] == (255 - pixels if shown == "filled" else pixels)).all()
 
@@ -519,12 +601,23 @@ def test_training_slider(page):
         expected[~image.hidden.numpy()] = shares[0, 1:]
         assert_drawn(page.drawn(), expected, shares[:, 1:].max())
         assert page.text("moment-name") == f"epoch {moment}"
-        assert (page.pixels("picture-pixels")[..., :3] == image.filled.permute(1, 2, 0).numpy()).all()
+        assert (
+            page.pixels("picture-pixels")[..., :3] == image.filled.permute(1, 2, 0).numpy()
+        ).all()
 
 
 def test_a_grey_image_and_one_patch_work(page):
     image = ExploredImage("", torch.arange(64).byte().view(1, 8, 8), {4: torch.ones(1, 1, 1)})
-    page.open(dict(moments=[Moment("", [image])], grid_size=(1, 1), class_token=False, registers=0, title="", facts=[]))
+    page.open(
+        dict(
+            moments=[Moment("", [image])],
+            grid_size=(1, 1),
+            class_token=False,
+            registers=0,
+            title="",
+            facts=[],
+        )
+    )
     assert page.drawn().tolist() == [[255]]
     assert (page.pixels("picture-pixels")[..., 1].ravel() == np.arange(64)).all()
     assert "row 0 column 0, 100.0%" in page.text("sentence")
@@ -535,24 +628,37 @@ def test_hostile_names_stay_text(page):
     moments = [
         Moment(
             f"{HOSTILE[m]}{m}",
-            [ExploredImage(name, i.image, i.weights) for name, i in zip(HOSTILE, moment.images, strict=True)],
+            [
+                ExploredImage(name, i.image, i.weights)
+                for name, i in zip(HOSTILE, moment.images, strict=True)
+            ],
         )
         for m, moment in enumerate(arguments["moments"])
     ]
-    arguments |= dict(moments=moments, title=" ".join(HOSTILE), facts=[(name, name) for name in HOSTILE])
+    arguments |= dict(
+        moments=moments, title=" ".join(HOSTILE), facts=[(name, name) for name in HOSTILE]
+    )
     text = page_of(arguments)
     assert text.encode()  # no lone surrogate
     assert not set("\u2028\u202e\x00") & set(text)
     page.open_text(text)
     options = [option.text for option in Select(page["image"]).options]
-    assert options[3].split() == ["line\ufffdseparator", "&", "\ufffdredrocer\ufffd", "\ufffd", "\ufffd"]
+    assert options[3].split() == [
+        "line\ufffdseparator",
+        "&",
+        "\ufffdredrocer\ufffd",
+        "\ufffd",
+        "\ufffd",
+    ]
     assert [options[i] for i in (1, 2, 4)] == [HOSTILE[i] for i in (1, 2, 4)]
     assert options[0] == HOSTILE[0]
     assert page.driver.find_elements(By.TAG_NAME, "img") == []
     assert len(page.driver.find_elements(By.TAG_NAME, "script")) == 3
     for i in range(len(HOSTILE)):
         page.press("i")
-        assert page.text("picture-caption") == page.run(f"return document.getElementById('image')[{(i + 1) % 5}].text")
+        assert page.text("picture-caption") == page.run(
+            f"return document.getElementById('image')[{(i + 1) % 5}].text"
+        )
     page.press("t")
     assert HOSTILE[0] in page.text("moment-name")
     assert page.driver.find_element(By.CSS_SELECTOR, "footer dd").text == HOSTILE[0]
@@ -561,7 +667,14 @@ def test_hostile_names_stay_text(page):
 
 def test_nothing_runs_over_the_side(page):
     arguments = example(
-        (4, 4), masked=True, registers=4, moments=2, images=10, heads=12, layers=range(12), name="averylongname" * 8
+        (4, 4),
+        masked=True,
+        registers=4,
+        moments=2,
+        images=10,
+        heads=12,
+        layers=range(12),
+        name="averylongname" * 8,
     )
     arguments |= dict(title="Averylongtitle" * 6, facts=[("model", "averylongfact" * 12)])
     page.open(arguments)
@@ -571,7 +684,9 @@ def test_nothing_runs_over_the_side(page):
             page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             assert page.run("return document.documentElement.scrollWidth") <= width
             top = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
-            assert (page.run(top, "picture") == page.run(top, "map")) == (width > 360)  # stacked on a phone
+            assert (page.run(top, "picture") == page.run(top, "map")) == (
+                width > 360
+            )  # stacked on a phone
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -594,7 +709,11 @@ def test_the_keyboard_alone_reaches_every_control(page):
                     now.matches("select, input") ? [...now.labels].map((label) => label.textContent).join()
                     : now.getAttribute("aria-label") || now.textContent];""")
         )
-    seen = {number: (style, width, label) for number, style, width, label in reached if number is not None}
+    seen = {
+        number: (style, width, label)
+        for number, style, width, label in reached
+        if number is not None
+    }
     assert len(seen) == controls > 15
     for style, width, label in seen.values():
         assert style != "none"
@@ -606,7 +725,9 @@ def test_it_opens_where_it_is_told_and_on_the_ground_of_the_page(page):
     arguments = example(layers=range(3), heads=3)
     layer, head = opening(arguments["moments"][0].images, 1, (8, 8))
     page.open(arguments)
-    shares = decoded(arguments["moments"][0].images[0].weights[layer])[:, 1 + 36, 1:].reshape(3, 8, 8)
+    shares = decoded(arguments["moments"][0].images[0].weights[layer])[:, 1 + 36, 1:].reshape(
+        3, 8, 8
+    )
     assert page.text("sentence").startswith(f"layer {layer}, head {head}, patch row 4 column 4")
     assert_drawn(page.drawn(), shares[head], shares.max())
     shown = page.text("sentence")
@@ -618,10 +739,15 @@ def test_it_opens_where_it_is_told_and_on_the_ground_of_the_page(page):
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_page)
         page.run("return new Promise((done) => setTimeout(done, 100))")
         dark = page.pixels("map-pixels")[..., :3].astype(int)
-        least, most = (np.unravel_index(find(shares[head]), (8, 8)) for find in (np.argmin, np.argmax))
+        least, most = (
+            np.unravel_index(find(shares[head]), (8, 8)) for find in (np.argmin, np.argmax)
+        )
         assert light[least].sum() > light[most].sum()
         assert dark[least].sum() < dark[most].sum()
-        assert (page.pixels("bar")[0, :, :3] == matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]).all()
+        assert (
+            page.pixels("bar")[0, :, :3]
+            == matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+        ).all()
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
@@ -636,7 +762,9 @@ def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_t
     page.press(*[Keys.ARROW_LEFT] * 10)
     assert page.text("opacity-name") == "50%"
     assert np.abs(page.pixels("picture-map")[..., 3] - full / 2).max() <= 1
-    WebDriverWait(page.driver, 5, 0.05).until(lambda _: "opacity=50" in page.run("return location.hash"))
+    WebDriverWait(page.driver, 5, 0.05).until(
+        lambda _: "opacity=50" in page.run("return location.hash")
+    )
     page["over"].click()
     assert not page["picture-map"].is_displayed()
     assert not page["opacity"].is_enabled()
@@ -656,7 +784,9 @@ def jpeg(size: tuple[int, int]) -> bytes:
 def test_a_photograph_is_shown_in_its_own_pixels_and_so_are_the_patches_looked_at(page):
     arguments = example(grid=(4, 6))
     one = arguments["moments"][0].images[0]
-    arguments["moments"] = [Moment("", [ExploredImage(one.name, one.image, one.weights, photo=jpeg((80, 120)))])]
+    arguments["moments"] = [
+        Moment("", [ExploredImage(one.name, one.image, one.weights, photo=jpeg((80, 120)))])
+    ]
     page.open(arguments, "#layer=1&head=0&query=1,1")
     shown = page.pixels("picture-pixels")
     assert shown.shape[:2] == (80, 120)
@@ -678,7 +808,9 @@ def test_the_photograph_comes_back_after_an_image_without_one(page):
     ]
     page.open(arguments | dict(moments=[Moment("", images)]))
     for chosen, size in (("photo", 64), ("original", 32), ("photo", 64)):
-        assert page.run("return document.querySelector('input[name=shown]:checked').value") == chosen
+        assert (
+            page.run("return document.querySelector('input[name=shown]:checked').value") == chosen
+        )
         assert page.pixels("picture-pixels").shape[:2] == (size, size)
         page.press("i")
 
@@ -721,7 +853,9 @@ def test_playing_goes_through_layers_and_training_to_the_end_and_can_be_stopped(
 
 
 def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
     page.open(example(grid=(4, 6)), "#layer=1&head=0&query=2,3&over=0")
     page["save"].click()
     saved = tmp_path / "attention-epoch-0-layer-1-head-0-patch-row-2-column-3.png"
@@ -730,7 +864,9 @@ def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
     across, down = 6 * 85, 4 * 85  # 512 pixels, in whole ones for each of six columns
     assert picture.shape == (down + 24 + 96, 2 * across + 3 * 24, 3)
     middles = picture[24 + 42 : 24 + down : 85]
-    assert (middles[:, 2 * 24 + across + 42 :: 85][:, :6] == page.pixels("map-pixels")[..., :3]).all()
+    assert (
+        middles[:, 2 * 24 + across + 42 :: 85][:, :6] == page.pixels("map-pixels")[..., :3]
+    ).all()
     assert np.ptp(picture[down + 24 + 20 :].astype(int)) > 100  # words below
 
 
@@ -758,8 +894,12 @@ def saved_words(page, *links) -> list[dict]:
     for count, link in enumerate(links, 1):
         page.follow(link)
         page["save"].click()
-        WebDriverWait(page.driver, 10, 0.05).until(lambda _, n=count: page.run("return saved.length") == n)
-        WebDriverWait(page.driver, 10, 0.05).until(lambda _: page.run("return saved[saved.length - 1].name"))
+        WebDriverWait(page.driver, 10, 0.05).until(
+            lambda _, n=count: page.run("return saved.length") == n
+        )
+        WebDriverWait(page.driver, 10, 0.05).until(
+            lambda _: page.run("return saved[saved.length - 1].name")
+        )
     return page.run(
         "return saved.map(({ name, width, height, words, dots }) => ({ name, width, height, words, dots }))"
     )
@@ -776,7 +916,9 @@ NAMED = [
 @pytest.mark.parametrize(  # every name once in the default suite, on one scale or the other
     ("grid", "name", "scale"),
     [
-        pytest.param(grid, name, scale, marks=[pytest.mark.slow] * (scale != ("row", "log")[number % 2]))
+        pytest.param(
+            grid, name, scale, marks=[pytest.mark.slow] * (scale != ("row", "log")[number % 2])
+        )
         for number, (grid, name) in enumerate(NAMED)
         for scale in ("row", "log")
     ],
@@ -819,7 +961,10 @@ def test_saved_pictures_say_what_they_show(page):
         start.replace(f"query={row},{column}", f"query={gone_row},{gone_column}"),
         start.replace("part=encoder", "part=decoder"),
     )
-    assert one["name"] == f"attention-epoch-0-image-0-layer-1-head-0-patch-row-{row}-column-{column}.png"
+    assert (
+        one["name"]
+        == f"attention-epoch-0-image-0-layer-1-head-0-patch-row-{row}-column-{column}.png"
+    )
     assert one["words"][3][0].startswith(
         f"epoch 0 · image 0: layer 1, head 0, patch row {row} column {column}: most on"
     )
@@ -850,13 +995,16 @@ def test_one_scale_for_all_maps_is_that_of_all_images(page):
 
 def test_the_link_that_is_copied_restores_the_state(page):
     page.driver.execute_cdp_cmd(
-        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+        "Browser.grantPermissions",
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]},
     )
-    link = (
-        "#image=1&layer=7&head=1&query=5,6&mode=column&scale=log&over=0&opacity=35&moment=0&part=decoder&shown=filled"
+    link = "#image=1&layer=7&head=1&query=5,6&mode=column&scale=log&over=0&opacity=35&moment=0&part=decoder&shown=filled"
+    page.open(
+        example(images=2, layers=(2, 7), moments=2, masked=True), link.replace("layer=7", "layer=1")
     )
-    page.open(example(images=2, layers=(2, 7), moments=2, masked=True), link.replace("layer=7", "layer=1"))
-    shown = {name: page.text(name) for name in ("sentence", "moment-name", "opacity-name", "layer-name")}
+    shown = {
+        name: page.text(name) for name in ("sentence", "moment-name", "opacity-name", "layer-name")
+    }
     places = page.drawn()
     page["copy"].click()
     WebDriverWait(page.driver, 5, 0.02).until(lambda _: page.text("copy") == "Link copied")
@@ -875,13 +1023,21 @@ def test_controls_fold_on_a_phone_and_image_and_map_do_not_wait_below_them(page)
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     try:
         page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        page.open(example(registers=2, moments=2, masked=True, images=5), "#layer=1&head=0&query=1,1")
+        page.open(
+            example(registers=2, moments=2, masked=True, images=5), "#layer=1&head=0&query=1,1"
+        )
         assert not page["layer"].is_displayed()
-        box = page.run("const b = arguments[0].getBoundingClientRect(); return [b.top, b.bottom]", page["picture"])
+        box = page.run(
+            "const b = arguments[0].getBoundingClientRect(); return [b.top, b.bottom]",
+            page["picture"],
+        )
         assert 0 < box[0] < box[1] < 844  # the whole image, its map over it
         page.driver.find_element(By.CSS_SELECTOR, "#fold summary").click()
         assert page["layer"].is_displayed()
-        assert page.run("return document.getElementById('fold').getBoundingClientRect().top") > 0.25 * 844
+        assert (
+            page.run("return document.getElementById('fold').getBoundingClientRect().top")
+            > 0.25 * 844
+        )
         assert page.text("fold-name") == "epoch 1 · layer 1 · head 0"
         page.driver.find_element(By.CSS_SELECTOR, "#fold summary").click()
         assert not page["layer"].is_displayed()
@@ -899,17 +1055,23 @@ def spoken(driver: webdriver.Chrome) -> str:
 
 def test_an_old_browser_and_one_without_scripts_are_told(page):
     source = {"source": "delete window.DecompressionStream"}
-    script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)["identifier"]
+    script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)[
+        "identifier"
+    ]
     try:
         page._path.write_text(page_of(example()), encoding="utf-8")
         page.driver.get(page._path.as_uri())
         WebDriverWait(page.driver, 10, 0.02).until(lambda _: "too old" in page["notice"].text)
         assert not page["explorer"].is_displayed()
     finally:
-        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+        page.driver.execute_cdp_cmd(
+            "Page.removeScriptToEvaluateOnNewDocument", {"identifier": script}
+        )
     page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.driver.get(page._path.as_uri())
-        WebDriverWait(page.driver, 10, 0.02).until(lambda driver: "scripts are switched off" in spoken(driver))
+        WebDriverWait(page.driver, 10, 0.02).until(
+            lambda driver: "scripts are switched off" in spoken(driver)
+        )
     finally:
         page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -19,9 +19,27 @@ from vit.figures import Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.images import pasted_figure
 from vit.figures.measures import layers_figure, shares_figure
-from vit.figures.style import COLOURS, captioned, fitted, printable, style, text_width, titled_figure, wrapped
+from vit.figures.style import (
+    COLOURS,
+    captioned,
+    fitted,
+    printable,
+    style,
+    text_width,
+    titled_figure,
+    wrapped,
+)
 
-HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]
+HOSTILE = [
+    "$x^$ {",
+    "<script>",
+    "a\nb\rc",
+    "\u202egpj.exe",
+    "_hidden",
+    "",
+    "\udcff",
+    "very long " * 40,
+]
 T = ("Title $", "subtitle " * 40)
 
 
@@ -36,7 +54,9 @@ def maps(count: int, panels: int, rows: int = 3, columns: int = 5) -> torch.Tens
 def attention(count: int, panels: int, grid: tuple[int, int] = (3, 5), **options):
     names = ["mean of heads", *(f"head {head}" for head in range(panels - 1))]
     images = rand(count, 3, 4 * grid[0], 4 * grid[1])
-    return draw.attention_figure(images, maps(count, panels, *grid), names, ["one"] * count, *T, **options)
+    return draw.attention_figure(
+        images, maps(count, panels, *grid), names, ["one"] * count, *T, **options
+    )
 
 
 def masked():
@@ -44,13 +64,17 @@ def masked():
     hidden[:, 1:, 2:] = True
     images, names = rand(4, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
     patches = [(2, 3)] * 4
-    return draw.masked_figure(images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T)
+    return draw.masked_figure(
+        images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T
+    )
 
 
 def strongest():
     found, panels = maps(4, 2), ["mean", "head 0"]
     options = dict(share=0.6, masses=torch.full((4, 2), 0.1), query=(0, 0))
-    return draw.strongest_figure(rand(4, 3, 12, 20), found, found > 1 / 15, panels, HOSTILE[4:], *T, **options)
+    return draw.strongest_figure(
+        rand(4, 3, 12, 20), found, found > 1 / 15, panels, HOSTILE[4:], *T, **options
+    )
 
 
 def reconstruction(count: int):
@@ -65,7 +89,9 @@ def sheet(parts: bool):
     return draw.sheet_figure(images, HOSTILE, *T, 3, of_pixels, ["sky", "road"] if parts else [])
 
 
-METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
+METRICS = [
+    {"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)
+]
 METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
 HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
@@ -83,7 +109,9 @@ def series(*names: str) -> dict[str, np.ndarray]:
 
 
 MATRICES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
-AXES = dict(x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0)
+AXES = dict(
+    x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0
+)
 SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
 NAMED = [f"{name}: long name of a series" for name in "abcd"]
 BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
@@ -97,10 +125,18 @@ FIGURES = {
     "strongest": strongest,
     "masked": masked,
     "a frame": lambda: draw.film_frames(
-        rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2)
+        rand(3, 12, 20),
+        maps(3, 3),
+        HOSTILE[-3:],
+        ["mean", "head 0", "head 1"],
+        "cat",
+        *T,
+        query=(2, 2),
     )[2],
     "dots": lambda: layers_figure(
-        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2, *T, dots="a head"
+        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2,
+        *T,
+        dots="a head",
     ),
     "confusion": lambda: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T),
     "reliability": lambda: draw.reliability_figure(BINS, 0.1, *T),
@@ -114,45 +150,78 @@ FIGURES = {
     "dots of named layers": lambda: layers_figure(
         [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
     ),
-    "confusion of many": lambda: draw.confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""),
+    "confusion of many": lambda: draw.confusion_figure(
+        torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""
+    ),
     "dynamics of a frozen matrix": lambda: dynamics(("W_O",)),
     "reconstruction of 16": lambda: reconstruction(16),
     "reconstruction of one": lambda: reconstruction(1),
     "sheet": lambda: sheet(False),
     "sheet with parts": lambda: sheet(True),
     "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
-    "three curves": lambda: draw.curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
+    "three curves": lambda: draw.curves_figure(
+        METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
+    ),
     "runs": lambda: draw.compared_figure(RUNS, *T),
     "runs that begin later": lambda: draw.compared_figure(
-        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2, *T
+        [
+            Panel(
+                "a",
+                [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)],
+                share=True,
+            )
+        ]
+        * 2,
+        *T,
     ),
-    "scaling": lambda: draw.scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
+    "scaling": lambda: draw.scaling_figure(
+        dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T
+    ),
     "four panels of layers": lambda: layers_figure(
         [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
     ),
     "five panels of layers": lambda: layers_figure(
-        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T
+        [
+            Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5})
+            for n in range(5)
+        ],
+        *T,
     ),
     "arms": lambda: arms_figure(
         ["all $x$", "none", "a long name of an arm"],
-        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
+        [
+            Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True)
+            for name in ("loss", "probe")
+        ],
         *T,
     ),
     "arms in two rows": lambda: arms_figure(
-        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T
+        ["one", "other"],
+        [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4,
+        *T,
     ),
     "scatter": lambda: scatter_figure(
-        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T
+        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5,
+        "loss",
+        *T,
     ),
     "shares": lambda: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T),
     "relations": lambda: relations_figure(
-        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T
+        [f"a thing {i}" for i in range(6)],
+        [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3,
+        *T,
     ),
     "pairs": lambda: pairs_figure(
         ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
     ),
     "pasted": lambda: pasted_figure(
-        [rand(3, 3, 8, 8)] * 2, (1, 0), (2, 2), ["a wheel", "a ball"], HOSTILE[-3:], [HOSTILE[-3:]] * 2, *T
+        [rand(3, 3, 8, 8)] * 2,
+        (1, 0),
+        (2, 2),
+        ["a wheel", "a ball"],
+        HOSTILE[-3:],
+        [HOSTILE[-3:]] * 2,
+        *T,
     ),
 }
 # Of these, another case of the same kind says nearly the same in the default suite.
@@ -174,9 +243,16 @@ def texts(figure: Figure) -> list[Text]:
         found += [*axes.texts, axes.title, axes._left_title]
         for axis in (axes.xaxis, axes.yaxis):
             ticks = [tick for tick in axis._update_ticks() if tick.get_visible()]
-            found += [label for tick in ticks for label in (tick.label1, tick.label2) if label.get_visible()]
+            found += [
+                label
+                for tick in ticks
+                for label in (tick.label1, tick.label2)
+                if label.get_visible()
+            ]
             found.append(axis.label)
-    legends = figure.findobj(lambda artist: type(artist).__name__ == "Legend" and artist.get_visible())
+    legends = figure.findobj(
+        lambda artist: type(artist).__name__ == "Legend" and artist.get_visible()
+    )
     found += [text for legend in legends for text in [*legend.get_texts(), legend.get_title()]]
     found += [text for part in [figure, *figure.subfigs] for text in part.texts]
     return [text for text in found if text.get_visible() and text.get_text().strip()]
@@ -184,7 +260,9 @@ def texts(figure: Figure) -> list[Text]:
 
 @pytest.mark.parametrize("name", MARKED)
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_many_whole_dots(name):
+def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_many_whole_dots(
+    name,
+):
     figure = FIGURES[name]()
     assert to_rgb(figure.get_facecolor()) == to_rgb(COLOURS.paper)
     boxes = [(text, text.get_window_extent()) for text in texts(figure)]
@@ -200,10 +278,14 @@ def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_m
         high = min(first.y1, second.y1) - max(first.y0, second.y0)
         assert wide <= 1 or high <= 1, (one, other)
     for part in [figure, *figure.subfigs]:
-        for legend in part.legends if name != "sheet with parts" else []:  # of which one canvas holds all
+        for legend in (
+            part.legends if name != "sheet with parts" else []
+        ):  # of which one canvas holds all
             box = legend.get_window_extent()
             assert not any(
-                box.overlaps(axes.get_tightbbox()) for axes in figure.axes if axes.axison and axes.get_visible()
+                box.overlaps(axes.get_tightbbox())
+                for axes in figure.axes
+                if axes.axison and axes.get_visible()
             )
     for axes in figure.axes:
         if axes.images and (grid := axes.images[0].get_array().shape[:2]) in GRIDS:
@@ -245,17 +327,25 @@ def test_figures_of_one_thing_say_so():
         with captioned("a model"):
             figures = [titled_figure(4, 1, "A title", subtitle) for subtitle in ("subtitle", "")]
         figures.append(titled_figure(4, 1, "A title", "subtitle"))
-    assert [figure.texts[1].get_text() for figure in figures] == ["a model · subtitle", "a model", "subtitle"]
+    assert [figure.texts[1].get_text() for figure in figures] == [
+        "a model · subtitle",
+        "a model",
+        "subtitle",
+    ]
 
 
-@pytest.mark.parametrize("text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40])
+@pytest.mark.parametrize(
+    "text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40]
+)
 def test_text_is_cut_and_wrapped_by_its_width(text):
     cut = fitted(text, 60, 8)
     assert text_width(cut, 8) <= 60
     assert cut == text or cut.endswith("…") or "\N{REPLACEMENT CHARACTER}" in cut
     lines = wrapped(text, 60, 8)
     assert all(text_width(line, 8) <= 60 for line in lines)
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\u202e", "\N{REPLACEMENT CHARACTER}")
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace(
+        "\u202e", "\N{REPLACEMENT CHARACTER}"
+    )
 
 
 def test_names_start_no_formula_and_no_line():

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, head_ablation, in_grid_order
+from vit.errors import AttentionError
+from vit.interpret import AttentionMaps, Geometry, geometry_of, head_ablation, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -39,9 +40,12 @@ MODELS = {
     "timm": lambda: TimmVisionTransformer(**TIMM),
     "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
     "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
-    "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
+    "timm, no class token": lambda: TimmVisionTransformer(
+        **TIMM, class_token=False, global_pool="avg"
+    ),
     "timm, hybrid": lambda: TimmVisionTransformer(
-        **TIMM | dict(patch_size=(2, 1)), embed_layer=partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2))
+        **TIMM | dict(patch_size=(2, 1)),
+        embed_layer=partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2)),
     ),
     "transformers ViT": lambda: hf.ViTModel(hf.ViTConfig(**HF, **WIDE)),
     "transformers Dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**HF, **SQUARE)),
@@ -51,7 +55,9 @@ MODELS = {
     "transformers DeiT": lambda: hf.DeiTModel(hf.DeiTConfig(**HF, **SQUARE)),
     "transformers IJepa": lambda: hf.IJepaModel(hf.IJepaConfig(**HF, **SQUARE)),
     "transformers CLIP": lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**HF, **SQUARE)),
-    "transformers SigLIP": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)),
+    "transformers SigLIP": lambda: hf.SiglipVisionModel(
+        hf.SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)
+    ),
     "transformers ViTMAE": lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE)),
 }
 
@@ -98,9 +104,12 @@ def state_of(model: nn.Module) -> object:
     """All that looking into a model could leave behind, in it and in torch."""
     attributes = ("training", "kernel", "fused_attn", "_forward_hooks", "_forward_pre_hooks")
     modules = {key: copy.copy(vars(module)) for key, module in model.named_modules()}
-    kinds = [getattr(getattr(m, "config", None), "_attn_implementation", None) for m in model.modules()]
+    kinds = [
+        getattr(getattr(m, "config", None), "_attn_implementation", None) for m in model.modules()
+    ]
     values = {
-        key: (found.keys(), [copy.copy(found.get(name)) for name in attributes]) for key, found in modules.items()
+        key: (found.keys(), [copy.copy(found.get(name)) for name in attributes])
+        for key, found in modules.items()
     }
     return values, kinds, F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
 
@@ -109,8 +118,12 @@ UNFUSED = ("ours", "timm", "transformers ViT")  # of all, one of each kind
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "fused"), [*((name, True) for name in MODELS), *((name, False) for name in UNFUSED)])
-def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_it_was_also_after_an_error(name, fused):
+@pytest.mark.parametrize(
+    ("name", "fused"), [*((name, True) for name in MODELS), *((name, False) for name in UNFUSED)]
+)
+def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_it_was_also_after_an_error(
+    name, fused
+):
     model = model_named(name)
     for module in model.modules():
         if isinstance(getattr(module, "fused_attn", None), bool):
@@ -124,7 +137,10 @@ def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_i
     seen = {}
 
     def keep(module, given, kwargs, out):
-        seen[module] = given[0] if given else kwargs["hidden_states"], out[0] if isinstance(out, tuple) else out
+        seen[module] = (
+            given[0] if given else kwargs["hidden_states"],
+            out[0] if isinstance(out, tuple) else out,
+        )
 
     for layer in maps.names:
         model.get_submodule(layer).register_forward_hook(keep, with_kwargs=True)
@@ -135,9 +151,13 @@ def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_i
     assert state_of(model) == before
     for number, layer in enumerate(maps.names):
         weights, (given, mixed) = maps.weights[number], seen[model.get_submodule(layer)]
-        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5
+        )
         assert weights.var(-1).max() > 1e-5
-        torch.testing.assert_close(by_hand(model.get_submodule(layer), weights, given), mixed, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            by_hand(model.get_submodule(layer), weights, given), mixed, rtol=0, atol=1e-5
+        )
     with pytest.raises(KeyError, match="something else"), AttentionMaps(model):  # noqa: PT012
         run(model, images)
         raise KeyError("something else")
@@ -171,9 +191,13 @@ def test_only_the_wanted_layers_are_kept_or_consumed_and_of_the_last_pass():
     with pytest.raises(AttentionError, match="layer 1 was not kept; it has: 0, 2"):
         maps.of(1)
     for layer in (3, -4):
-        with pytest.raises(AttentionError, match=f"there is no attention layer {layer}: this model has 3"):
+        with pytest.raises(
+            AttentionError, match=f"there is no attention layer {layer}: this model has 3"
+        ):
             AttentionMaps(model, layers=[layer])
-    with AttentionMaps(model, consume=lambda layer, weights: seen.append((layer, weights.mean()))) as maps:
+    with AttentionMaps(
+        model, consume=lambda layer, weights: seen.append((layer, weights.mean()))
+    ) as maps:
         run(model, images_for(model))
     assert not maps.weights
     assert [layer for layer, _ in seen] == [0, 1, 2]
@@ -187,19 +211,33 @@ def test_fewer_maps_than_layers_raise():
     with pytest.raises(AttentionError, match="3 of 3 attention layers gave no maps"), maps:
         pass
     assert not maps.weights
-    model.blocks[1].attn.forward = lambda x, queries: (x @ x.transpose(1, 2)).softmax(-1) @ x  # escapes
+    model.blocks[1].attn.forward = lambda x, queries: (
+        (x @ x.transpose(1, 2)).softmax(-1) @ x
+    )  # escapes
     with (
-        pytest.raises(AttentionError, match=r"1 of 3 attention layers gave no maps: blocks\.1\.attn"),
+        pytest.raises(
+            AttentionError, match=r"1 of 3 attention layers gave no maps: blocks\.1\.attn"
+        ),
         AttentionMaps(model),
     ):
         model(images_for(model))
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
-    with pytest.raises(AttentionError, match=r"the model itself; .*need_weights=False"), AttentionMaps(layer):
+    with (
+        pytest.raises(AttentionError, match=r"the model itself; .*need_weights=False"),
+        AttentionMaps(layer),
+    ):
         layer(x, x, x)
-    whole = build_autoencoder(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2))
-    with pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"), AttentionMaps(whole, [-1]):
+    whole = build_autoencoder(
+        ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2)
+    )
+    with (
+        pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"),
+        AttentionMaps(whole, [-1]),
+    ):
         whole(torch.rand(1, 3, 8, 8))
-    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()  # by torch's own layer
+    pooling = hf.SiglipVisionModel(
+        hf.SiglipVisionConfig(**HF, **SQUARE)
+    ).eval()  # by torch's own layer
     with (
         pytest.raises(AttentionError, match=r"head\.attention; .*; layers= can leave them out$"),
         AttentionMaps(pooling),
@@ -253,7 +291,12 @@ def test_layers_that_cannot_be_followed_are_not_left_out_unless_others_are_asked
 def test_geometry(name):
     geometry = geometry_of(model_named(name))
     square = {"Dinov2": 1, "Dinov2, registers": 3, "DeiT": 2, "IJepa": 0, "CLIP": 1, "SigLIP": 0}
-    wide = {"ours, registers": 4, "timm, registers": 5, "ours, no class token": 0, "timm, no class token": 0}
+    wide = {
+        "ours, registers": 4,
+        "timm, registers": 5,
+        "ours, no class token": 0,
+        "timm, no class token": 0,
+    }
     if (kind := name.removeprefix("transformers ")) in square:
         assert geometry == Geometry((4, 4), (4, 4), square[kind], square[kind] > 0)
     else:
@@ -267,12 +310,17 @@ def test_a_model_that_does_not_say_where_its_tokens_lie():
         geometry_of(model)
     with pytest.raises(AttentionError, match=r"Xcit does not say how its tokens lie"):
         geometry_of(timm.create_model("xcit_nano_12_p8_224", depth=1))
-    with pytest.raises(AttentionError, match=r"ViTMAEForPreTraining shuffles its patches; look at load_model\(model\)"):
+    with pytest.raises(
+        AttentionError,
+        match=r"ViTMAEForPreTraining shuffles its patches; look at load_model\(model\)",
+    ):
         geometry_of(model_named("transformers ViTMAE"))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["ours, registers", "timm, registers", "ours, no class token", "transformers ViT"])
+@pytest.mark.parametrize(
+    "name", ["ours, registers", "timm, registers", "ours, no class token", "transformers ViT"]
+)
 def test_grids_and_the_mass_beside_them(name):
     model = model_named(name)
     with AttentionMaps(model) as maps:
@@ -285,7 +333,9 @@ def test_grids_and_the_mass_beside_them(name):
     assert grid[1, 2, 1, 3] == weights[1, 2, token, prefix + 6 + 3]
     torch.testing.assert_close(grid.sum((2, 3)) + mass, torch.ones(2, 4), rtol=0, atol=1e-5)
     mean, _ = maps.to_grid(1, query="mean")
-    torch.testing.assert_close(mean.flatten(2), weights[:, :, prefix:, prefix:].mean(2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        mean.flatten(2), weights[:, :, prefix:, prefix:].mean(2), rtol=0, atol=1e-6
+    )
     if prefix:
         assert torch.equal(maps.to_grid(1, "cls").maps.flatten(2), weights[:, :, 0, prefix:])
     else:
@@ -293,7 +343,11 @@ def test_grids_and_the_mass_beside_them(name):
             maps.to_grid(1, "cls")
     if prefix > 1:
         assert torch.equal(maps.to_grid(1, "register 0").maps.flatten(2), weights[:, :, 1, prefix:])
-    wrong = {(2, 0): "no patch in row 2", "register 9": "registers, counted from 0", "register x": "a query is 'cls'"}
+    wrong = {
+        (2, 0): "no patch in row 2",
+        "register 9": "registers, counted from 0",
+        "register x": "a query is 'cls'",
+    }
     for query, said in wrong.items():
         with pytest.raises(AttentionError, match=said):
             maps.to_grid(1, query)
@@ -314,10 +368,15 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
     grid, mass = maps.to_grid(1, "cls", mask=mask)
     absent = grid.isnan()
     assert torch.equal(absent[:, 0].flatten(1), mask.mask.bool())
-    torch.testing.assert_close(grid.nan_to_num().sum((2, 3)) + mass, torch.ones(3, 4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        grid.nan_to_num().sum((2, 3)) + mass, torch.ones(3, 4), rtol=0, atol=1e-5
+    )
     for image in range(3):
         for place, patch in enumerate(mask.ids_keep[image].tolist()):
-            assert grid[image, 1].flatten()[patch] == maps.weights[1][image, 1, 0, 1 + registers + place]
+            assert (
+                grid[image, 1].flatten()[patch]
+                == maps.weights[1][image, 1, 0, 1 + registers + place]
+            )
     # a patch asks from its own place in each image's order
     hidden = int(mask.mask[0].nonzero()[0])
     with pytest.raises(AttentionError, match="is hidden from the encoder"):
@@ -327,13 +386,19 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
         model(images, same)
     patch = int(same.ids_keep[0, 2])
     grid, _ = maps.to_grid(1, divmod(patch, 6), mask=same)
-    assert grid[2, 3].flatten()[int(same.ids_keep[2, 4])] == maps.weights[1][2, 3, 1 + registers + 2, 1 + registers + 4]
+    assert (
+        grid[2, 3].flatten()[int(same.ids_keep[2, 4])]
+        == maps.weights[1][2, 3, 1 + registers + 2, 1 + registers + 4]
+    )
     with pytest.raises(AttentionError, match="under a mask, give it as mask="):
         maps.to_grid(1, "cls")
 
 
 def test_weights_under_a_mask_in_the_order_of_the_grid():
-    mask, weights = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3), torch.rand(2, 2, 4, 4)
+    mask, weights = (
+        mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3),
+        torch.rand(2, 2, 4, 4),
+    )
     for image, found in enumerate(in_grid_order(weights, mask, 1)):
         places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
         assert torch.equal(found, weights[image][:, places][:, :, places])
@@ -350,7 +415,9 @@ def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
         AttentionMaps(twice),
     ):
         twice(torch.randn(2, 5, 16))
-    differential = TimmVisionTransformer(**TIMM, attn_layer="diff").eval()  # two softmaxes, one minus the other
+    differential = TimmVisionTransformer(
+        **TIMM, attn_layer="diff"
+    ).eval()  # two softmaxes, one minus the other
     with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(differential):
         differential(torch.randn(1, 3, 8, 12))
     assert F.scaled_dot_product_attention.__module__ != "vit.interpret.layers"
@@ -371,7 +438,9 @@ def test_several_passes_and_parts_run_by_themselves_are_no_repetition():
 
 @torch.no_grad()
 def test_two_blocks_cannot_look_into_one_model_but_into_two():
-    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True).eval()
+    model = build_autoencoder(
+        ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True
+    ).eval()
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
     with AttentionMaps(model.encoder) as outside:
         with pytest.raises(AttentionError, match="another `with` block already records this model"):
@@ -425,7 +494,9 @@ def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
         dynamic.forward_features(torch.randn(2, 3, *size))
     assert maps.geometry.grid_size == grid
     assert maps.to_grid(-1, (grid[0] - 1, grid[1] - 1)).maps.shape == (2, 4, *grid)
-    dinov2 = hf.Dinov2Model(hf.Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))).eval()
+    dinov2 = hf.Dinov2Model(
+        hf.Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))
+    ).eval()
     with torch.no_grad(), AttentionMaps(dinov2) as maps:
         dinov2(torch.randn(2, 3, 8, 32))
     assert maps.to_grid(-1, "cls").maps.shape == (2, 4, 2, 8)
@@ -444,7 +515,10 @@ def test_attention_that_is_nan_is_no_map():
     model = autoencoder().encoder
     with torch.no_grad():
         model.patch_embed.proj.weight.mul_(1e30)
-        with pytest.raises(AttentionError, match=r"blocks\.0\.attn: its attention is nan"), AttentionMaps(model):
+        with (
+            pytest.raises(AttentionError, match=r"blocks\.0\.attn: its attention is nan"),
+            AttentionMaps(model),
+        ):
             model(torch.randn(2, 3, 16, 16))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
@@ -460,6 +534,8 @@ def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
     pooling = TimmVisionTransformer(**TIMM | dict(global_pool="map", class_token=False)).eval()
     with torch.no_grad(), AttentionMaps(pooling) as maps:
         pooling(torch.randn(1, 3, 8, 12))
-    with pytest.raises(AttentionError, match="1 queries and 12 keys are not 0 prefix tokens and 12 patches"):
+    with pytest.raises(
+        AttentionError, match="1 queries and 12 keys are not 0 prefix tokens and 12 patches"
+    ):
         maps.to_grid(-1, (1, 1))
     assert maps.to_grid(0, (1, 1)).maps.shape == (1, 4, 2, 6)

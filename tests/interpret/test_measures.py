@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
+from vit.errors import AttentionError
 from vit.interpret import (
-    AttentionError,
     AttentionMaps,
     Geometry,
     attention_distance,
@@ -88,7 +88,9 @@ def test_relevance_by_its_definition_image_by_image():
             gradient = torch.autograd.grad(logits[0, 1], weights, retain_graph=True)[0]
             expected = expected + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ expected
         torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(found, relevance(model, images, 2, run=lambda x: model.forward_head(model(x))))
+    assert not torch.allclose(
+        found, relevance(model, images, 2, run=lambda x: model.forward_head(model(x)))
+    )
     model.requires_grad_(False)  # frozen weights change nothing
     frozen = relevance(model, images, 1, run=lambda x: model.forward_head(model(x)))
     torch.testing.assert_close(frozen, found, rtol=0, atol=1e-6)
@@ -98,15 +100,24 @@ def test_relevance_by_its_definition_image_by_image():
 def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
     model, images = small_model(), torch.randn(2, 3, 8, 12)
     with pytest.raises(
-        AttentionError, match=r"among logits \(B, classes\), and the model returns \(2, 13, 16\); give run="
+        AttentionError,
+        match=r"among logits \(B, classes\), and the model returns \(2, 13, 16\); give run=",
     ):
         relevance(model, images, 1)  # would be the second token
-    with pytest.raises(AttentionError, match=r"SimpleNamespace; give run=, e\.g\. lambda x: model\(x\)\.logits, or"):
-        relevance(model, images, 1, run=lambda x: SimpleNamespace(logits=model.forward_head(model(x))))
+    with pytest.raises(
+        AttentionError, match=r"SimpleNamespace; give run=, e\.g\. lambda x: model\(x\)\.logits, or"
+    ):
+        relevance(
+            model, images, 1, run=lambda x: SimpleNamespace(logits=model.forward_head(model(x)))
+        )
     for number in (3, -1):
-        with pytest.raises(AttentionError, match=f"there is no class {number}: the model has 3, from 0"):
+        with pytest.raises(
+            AttentionError, match=f"there is no class {number}: the model has 3, from 0"
+        ):
             relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
-    with pytest.raises(AttentionError, match=r"score gives \(2, 16\) for 2 images; one number per image"):
+    with pytest.raises(
+        AttentionError, match=r"score gives \(2, 16\) for 2 images; one number per image"
+    ):
         relevance(model, images, lambda tokens: tokens[:, 0])
 
 
@@ -120,7 +131,10 @@ def test_relevance_in_the_models_own_precision():
 def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
     """Such as a pooling layer: broadcast, its one row would count for every token."""
     pooling = random_weights()[:, :, :1]
-    for measure in (lambda w: attention_distance(w, GRID), lambda w: attention_rollout([random_weights(), w])):
+    for measure in (
+        lambda w: attention_distance(w, GRID),
+        lambda w: attention_rollout([random_weights(), w]),
+    ):
         with pytest.raises(AttentionError, match="a layer has 1 queries and 13 keys"):
             measure(pooling)
 
@@ -133,7 +147,10 @@ def test_distance_in_pixels_of_a_grid_that_is_not_square():
     weights[0, 0] = torch.eye(13)  # everybody looks at itself
     weights[0, 1, 1:, 1 + 5] = 1.0  # everybody looks at the last patch of the first row
     found = attention_distance(weights, GRID)
-    expected = sum(math.hypot(4 * (row - 0), 2 * (column - 5)) for row in range(2) for column in range(6)) / 12
+    expected = (
+        sum(math.hypot(4 * (row - 0), 2 * (column - 5)) for row in range(2) for column in range(6))
+        / 12
+    )
     torch.testing.assert_close(found, torch.tensor([[0.0, expected]]))
     half = weights * 0.5
     half[..., 0] += 0.5  # what the class token takes has no place, and does not count
@@ -149,7 +166,9 @@ def test_entropy_in_bits():
     two = torch.zeros(1, 1, 2, 4)
     two[..., :2] = 0.5
     assert attention_entropy(two).item() == pytest.approx(1)
-    mixed = torch.cat([two.roll(1, -1), torch.full((1, 1, 4, 4), 1 / 4)], dim=2)  # of two queries, and of four
+    mixed = torch.cat(
+        [two.roll(1, -1), torch.full((1, 1, 4, 4), 1 / 4)], dim=2
+    )  # of two queries, and of four
     assert attention_entropy(mixed, num_prefix_tokens=2).item() == pytest.approx(2)
 
 
@@ -190,7 +209,9 @@ def test_ablation_is_the_loss_with_the_heads_values_at_zero():
             other.load_state_dict(model.state_dict())
             attention = other.blocks[layer].attn
             attention.proj.weight[:, head * 4 : head * 4 + 4] = 0  # W_O reads nothing of this head
-            expected = nn.functional.cross_entropy(other.forward_head(other(images)), labels) - whole
+            expected = (
+                nn.functional.cross_entropy(other.forward_head(other(images)), labels) - whole
+            )
             torch.testing.assert_close(found[layer, head], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -199,7 +220,9 @@ def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
-    found = head_ablation(model, lambda: masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
+    found = head_ablation(
+        model, lambda: masked_patch_loss(model(images, mask), model.targets(images), mask.mask)
+    )
     assert found.shape == (4, 4)
     assert found[:3].isfinite().all()
     assert found[3].isnan().tolist() == [False, False, True, True]  # the decoder has two heads
@@ -218,7 +241,11 @@ def test_half_precision_does_not_overflow(dtype):
     """On images of 224 pixels the squared distances alone are beyond float16."""
     geometry = Geometry((14, 14), (16, 16), 1, True)
     weights = random_weights(1, 2, 197)
-    for measure in (lambda w: attention_distance(w, geometry), attention_entropy, lambda w: attention_rollout([w, w])):
+    for measure in (
+        lambda w: attention_distance(w, geometry),
+        attention_entropy,
+        lambda w: attention_rollout([w, w]),
+    ):
         exact, found = measure(weights), measure(weights.to(dtype))
         assert torch.isfinite(found).all()
         torch.testing.assert_close(found, exact, rtol=0.02, atol=1e-3)
@@ -228,4 +255,9 @@ def test_relevance_through_layers_of_different_lengths_asks_for_a_part():
     model = build_autoencoder(ENCODER, DecoderConfig(dim=8, depth=1, num_heads=2), True).eval()
     mask = make_mask("random", 1, (2, 6), 0.5, seeded())
     with pytest.raises(AttentionError, match=r"follow a part, model\.encoder, and give run="):
-        relevance(model, torch.randn(1, 3, 8, 12), lambda filled: filled.sum((1, 2)), run=lambda x: model(x, mask))
+        relevance(
+            model,
+            torch.randn(1, 3, 8, 12),
+            lambda filled: filled.sum((1, 2)),
+            run=lambda x: model(x, mask),
+        )

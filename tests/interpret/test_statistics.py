@@ -9,8 +9,8 @@ from torch import nn
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
+from vit.errors import AttentionError
 from vit.interpret import (
-    AttentionError,
     AttentionMaps,
     attention_distance,
     attention_entropy,
@@ -49,19 +49,27 @@ def test_batches_add_up_to_the_whole(settings, batch):
         distance = attention_distance(weights, geometry)
         close = dict(rtol=0, atol=1e-5)
         torch.testing.assert_close(found.distance[place], distance.mean(0), **close)
-        torch.testing.assert_close(found.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3)
-        torch.testing.assert_close(found.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close)
+        torch.testing.assert_close(
+            found.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3
+        )
+        torch.testing.assert_close(
+            found.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close
+        )
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2))
         torch.testing.assert_close(found.prefix_mass[place], mass, **close)
 
 
 def test_distances_lie_on_the_grid_of_the_images_that_ran():
-    model = TimmVisionTransformer(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True)
+    model = TimmVisionTransformer(
+        img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True
+    )
     images = torch.randn(2, 3, 8, 32)  # as many patches as of 16 x 16
     with torch.no_grad(), AttentionMaps(model.eval()) as maps:
         model(images)
     found = attention_statistics(model, [images])
-    torch.testing.assert_close(found.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0))
+    torch.testing.assert_close(
+        found.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0)
+    )
 
 
 def test_the_layout_of_a_model_that_does_not_say_it():

@@ -24,7 +24,8 @@ def classifier(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "pool", [dict(global_pool="token"), dict(global_pool="avg"), dict(global_pool="avg", fc_norm=True)]
+    "pool",
+    [dict(global_pool="token"), dict(global_pool="avg"), dict(global_pool="avg", fc_norm=True)],
 )
 def test_predictions_are_the_heads_and_features_what_it_reads(pool, tmp_path):
     classifier = loaded(tmp_path, encoder(**pool, num_classes=3, registers=1))
@@ -45,7 +46,9 @@ def test_predictions_are_the_heads_and_features_what_it_reads(pool, tmp_path):
 def test_an_autoencoder_gives_its_encoders_features(tmp_path):
     model = loaded(tmp_path, autoencoder())
     images = noise(2)
-    assert torch.equal(embed(model, images).patches, model(model.origin.inputs(images)).detach()[:, 1:])
+    assert torch.equal(
+        embed(model, images).patches, model(model.origin.inputs(images)).detach()[:, 1:]
+    )
 
 
 def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
@@ -63,7 +66,9 @@ def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
 
 def test_a_model_in_another_precision(classifier):
     expected = predict(classifier, noise(2))
-    torch.testing.assert_close(predict(classifier.double(), noise(2)), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        predict(classifier.double(), noise(2)), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_model_stays_as_it_was(classifier):
@@ -77,7 +82,9 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
         predict(classifier, [])
     with pytest.raises(DataError, match=r"missing\.png: not a file"):
         predict(classifier, tmp_path / "missing.png")
-    with pytest.raises(DataError, match="an image cannot be a ndarray: images are files, PIL images"):
+    with pytest.raises(
+        DataError, match="an image cannot be a ndarray: images are files, PIL images"
+    ):
         predict(classifier, np.zeros((8, 8, 3), dtype=np.uint8))
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
@@ -87,10 +94,14 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
     with pytest.raises(CheckpointError, match="has no classification head; use a classifier"):
         predict(headless, noise(1))
     one_output = loaded(tmp_path / "one", encoder(num_classes=1))
-    with pytest.raises(CheckpointError, match="its head is for one output, no choice between classes"):
+    with pytest.raises(
+        CheckpointError, match="its head is for one output, no choice between classes"
+    ):
         predict(one_output, noise(1))
     classifier.origin.details["problem_type"] = "multi_label_classification"
-    with pytest.raises(CheckpointError, match="its head is for multi_label_classification, no choice"):
+    with pytest.raises(
+        CheckpointError, match="its head is for multi_label_classification, no choice"
+    ):
         predict(classifier, noise(1))
     classifier.origin.details["problem_type"] = None
     with torch.no_grad():

@@ -17,7 +17,9 @@ from vit.look.shown import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
-    encoder = VisionTransformer(ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads))
+    encoder = VisionTransformer(
+        ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads)
+    )
     save_model(folder, encoder, NORMALIZE)
     return load_model(folder)
 
@@ -44,7 +46,9 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
         for name in ("a", "b", "c"):
             (tmp_path / "many" / split / name).mkdir(parents=True)
             for number in range(3):
-                Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "many" / split / name / f"{number}.png")
+                Image.new("RGB", (8, 8), (number, 9, 9)).save(
+                    tmp_path / "many" / split / name / f"{number}.png"
+                )
     subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "many"), "data", 3)
     assert sorted(subject.names) == ["a", "b", "c"]
     assert "many, test images" in subject.caption
@@ -56,7 +60,9 @@ def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path
     """Nobody trains on photographs that are only looked at: none is held out."""
     (tmp_path / "holiday" / split).mkdir(parents=True)
     for number in range(count):
-        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "holiday" / split / f"{number}.png")
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(
+            tmp_path / "holiday" / split / f"{number}.png"
+        )
     subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "holiday"), "data", 9)
     assert subject.names == [str(number) for number in range(count)]
     assert subject.caption.endswith("holiday, images")
@@ -74,8 +80,18 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
 
 
 def test_short_names(tmp_path):
-    sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
-    assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]
+    sources = [
+        "timm/vit_tiny",
+        "hf/me/vit",
+        tmp_path / "run",
+        tmp_path / "run" / "snapshots" / "step-7",
+    ]
+    assert [short_name(str(source)) for source in sources] == [
+        "timm/vit_tiny",
+        "hf/me/vit",
+        "run",
+        "run, step-7",
+    ]
 
 
 def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():

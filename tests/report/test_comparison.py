@@ -18,7 +18,9 @@ from vit.report.comparison import ComparisonError, as_table, compare_runs, read_
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
     """`folder` with other values in a file of it; those of a section by "section.key"."""
-    read, write = (yaml.safe_load, yaml.safe_dump) if file.endswith(".yaml") else (json.loads, json.dumps)
+    read, write = (
+        (yaml.safe_load, yaml.safe_dump) if file.endswith(".yaml") else (json.loads, json.dumps)
+    )
     content = read((folder / file).read_text())
     for key, value in values.items():
         section, _, name = key.partition(".")
@@ -74,7 +76,9 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     assert rows[0]["seeds"] == "0, 1, 2"
     assert [row["data"] for row in rows] == ["Noise (a)", "Noise (a)", "Noise (b)"]
     assert [row["train.epochs"] for row in rows] == ["100", "200", "100"]
-    assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])  # alike everywhere
+    assert not any(
+        key.startswith(("data.", "model.", "optim.")) for key in rows[0]
+    )  # alike everywhere
 
 
 def test_what_would_have_been_done_without_the_images_is_not_compared(tmp_path):
@@ -114,13 +118,17 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
     folders = [finished(tmp_path / "one", 0.5), finished(tmp_path / "two", 0.25, batch_size=3)]
     assert main(["compare", *map(str, folders), "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| run | train.batch_size | images | measured on | seeds | accuracy | seconds |"
+    assert (
+        lines[0] == "| run | train.batch_size | images | measured on | seeds | accuracy | seconds |"
+    )
     assert lines[2].endswith("/one | 256 | 1,000 | 100 test images | 0 | 50.00% | 60 |")
     assert lines[3].endswith("/two | 3 | 1,000 | 100 test images | 0 | 25.00% | 60 |")
 
 
 def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
-    one, again = (finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6)))
+    one, again = (
+        finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6))
+    )
     assert [row["accuracy"] for row in compared(one, again)] == ["50.00%", "60.00%"]
     with pytest.raises(ComparisonError, match="twice"):
         compared(one, tmp_path / "again" / ".." / "one")
@@ -133,7 +141,10 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
     ids=["weights", "images", "labels"],
 )  # fmt: skip
 def test_a_probe_of_others_is_not_shown(file, values, tmp_path):
-    assert "linear probe" not in compared(changed(finished(tmp_path / "a", 0.5, linear=0.6), file, **values))[0]
+    assert (
+        "linear probe"
+        not in compared(changed(finished(tmp_path / "a", 0.5, linear=0.6), file, **values))[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,14 +164,18 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
     for number in (0, 1):
         folder = finished(tmp_path / str(number), 0.5)
         changed(folder, "config.yaml", **{key: pair[number] for key, pair in settings.items()})
-        values = {"data.whole_content_hash": "same"} | {key: pair[number] for key, pair in summary.items()}
+        values = {"data.whole_content_hash": "same"} | {
+            key: pair[number] for key, pair in summary.items()
+        }
         folders.append(changed(folder, "summary.json", **values))
     found = compared(*folders)
     assert len(found) == rows
     if "data.subset_seed" in settings:
         assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
     if "model.init" in settings and rows == 2:
-        assert [row["model.init"] for row in found] == [f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)]
+        assert [row["model.init"] for row in found] == [
+            f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)
+        ]
 
 
 # ---- The picture -----------------------------------------------------------------------------------------------------
@@ -169,7 +184,9 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
 def pretrained(folder: Path, loss: float, **reconstruct: float) -> Path:
     """A finished pretraining of 4 epochs."""
     finished(folder, 0.0)
-    changed(folder, "config.yaml", **{f"reconstruct.{key}": value for key, value in reconstruct.items()})
+    changed(
+        folder, "config.yaml", **{f"reconstruct.{key}": value for key, value in reconstruct.items()}
+    )
     baselines = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
     changed(folder, "summary.json", test_loss=loss, test_loss_of_baselines=baselines, epochs=4)
     return folder
@@ -194,7 +211,9 @@ def labels(axes: Axes) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def over_hours(folder: Path, key: str, values: list[float], end: float, behind: float = 0, **train: object) -> Path:
+def over_hours(
+    folder: Path, key: str, values: list[float], end: float, behind: float = 0, **train: object
+) -> Path:
     """A finished run of an hour that measured itself after equal parts of it, with so many hours behind its first weights."""
     pretraining = key == "val_knn_accuracy"
     finished(folder, end, objective="reconstruct" if pretraining else "classify", **train)
@@ -205,29 +224,49 @@ def over_hours(folder: Path, key: str, values: list[float], end: float, behind: 
     whole = {"tested_on": "held-out training images", "whole_content_hash": "whole"}
     changed(folder, "summary.json", **{f"data.{key}": value for key, value in whole.items()})
     lines = [{"epoch": n, "loss": 0.5, "seconds": 0.0} for n in range(3)]
-    lines += [{"epoch": n, key: value, "seconds": 3600 * n / len(values)} for n, value in enumerate(values, 1)]
+    lines += [
+        {"epoch": n, key: value, "seconds": 3600 * n / len(values)}
+        for n, value in enumerate(values, 1)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
-def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(tmp_path, monkeypatch, capsys):
+def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(
+    tmp_path, monkeypatch, capsys
+):
     tuned = over_hours(tmp_path / "tuned", "val_accuracy", [0.6, 0.8], 0.81, behind=1.5)
     scratch = [
-        over_hours(tmp_path / f"s{n}", "val_accuracy", [0.2, 0.5], 0.5 + n / 10, batch_size=3, seed=n) for n in (0, 1)
+        over_hours(
+            tmp_path / f"s{n}", "val_accuracy", [0.2, 0.5], 0.5 + n / 10, batch_size=3, seed=n
+        )
+        for n in (0, 1)
     ]
     before = over_hours(tmp_path / "before", "val_knn_accuracy", [0.1, 0.2, 0.3, 0.4], 0.4)
     other = finished(tmp_path / "other", 0.5, epochs=3)
     (other / "metrics.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n')
     figure = drawn_figure(monkeypatch, tuned, *scratch, other, before)
     neighbours, classes = figure.axes
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["nearest neighbours", "accuracy of the classifier"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "nearest neighbours",
+        "accuracy of the classifier",
+    ]
     assert [axes.get_xlabel() for axes in figure.axes] == ["hours of training"] * 2
     courses = [
-        line.get_xydata().tolist() for line in classes.lines if len(line.get_xdata()) == 2 and line.get_alpha() is None
+        line.get_xydata().tolist()
+        for line in classes.lines
+        if len(line.get_xdata()) == 2 and line.get_alpha() is None
     ]
     assert courses == [[[2.0, 0.6], [2.5, 0.8]], *2 * [[[0.5, 0.2], [1.0, 0.5]]]]
-    assert [line.get_xdata() for line in classes.lines if line.get_alpha()] == [[1.5, 1.5]]  # where it began
-    assert neighbours.lines[0].get_xydata().tolist() == [[0.25, 0.1], [0.5, 0.2], [0.75, 0.3], [1.0, 0.4]]
+    assert [line.get_xdata() for line in classes.lines if line.get_alpha()] == [
+        [1.5, 1.5]
+    ]  # where it began
+    assert neighbours.lines[0].get_xydata().tolist() == [
+        [0.25, 0.1],
+        [0.5, 0.2],
+        [0.75, 0.3],
+        [1.0, 0.4],
+    ]
     assert (marks(neighbours), marks(classes)) == ([(1, 0.4)], [(2.5, 0.81), (1, 0.5), (1, 0.6)])
     assert labels(neighbours) == ["40.00%  before"]
     assert labels(classes) == ["81.00%  tuned", "55.00% ± 7.07%  s0, s1"]
@@ -241,12 +280,22 @@ def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(tmp_path, 
 
 @pytest.mark.parametrize(
     ("key", "found"),
-    [("val_accuracy", {"head": {"accuracy": 0.7}}), ("val_knn_accuracy", {"knn": {"accuracy": 0.7}})],
+    [
+        ("val_accuracy", {"head": {"accuracy": 0.7}}),
+        ("val_knn_accuracy", {"knn": {"accuracy": 0.7}}),
+    ],
 )
-def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(key, found, tmp_path, monkeypatch):
+def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(
+    key, found, tmp_path, monkeypatch
+):
     run = over_hours(tmp_path / "run", key, [0.5], 0.6)
     (run / "test").mkdir()
-    data = {"content_hash": "whole", "test_images": 1000, "tested_on": "test images", "name": "Noise"}
+    data = {
+        "content_hash": "whole",
+        "test_images": 1000,
+        "tested_on": "test images",
+        "name": "Noise",
+    }
     settings = {"labels": 1.0, "every_layer": False}
     for changes, end, images in (
         ({}, 0.7, "1,000 test images"),
@@ -257,7 +306,9 @@ def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(ke
         (run / "test" / "results.json").write_text(json.dumps(results))
         figure = drawn_figure(monkeypatch, run)
         assert marks(figure.axes[0]) == [(1, end)]
-        assert " ".join(figure.texts[1].get_text().split()).endswith(f"at the end, on {images} of Noise")
+        assert " ".join(figure.texts[1].get_text().split()).endswith(
+            f"at the end, on {images} of Noise"
+        )
 
 
 def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, refused):
@@ -282,11 +333,16 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
 
 
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refused):
-    runs = [over_hours(tmp_path / str(n), "val_accuracy", [0.1, 0.2], 0.5, batch_size=n) for n in range(1, 7)]
+    runs = [
+        over_hours(tmp_path / str(n), "val_accuracy", [0.1, 0.2], 0.5, batch_size=n)
+        for n in range(1, 7)
+    ]
     out = tmp_path / "a.png"
     assert "6 kinds of runs" in refused("compare", *runs, "--hours", out)
     assert "--hours" in refused("compare", runs[0], "--hours", tmp_path / "a.jpg")
-    assert "is not a folder" in refused("compare", runs[0], "--hours", tmp_path / "1" / "config.yaml" / "a.png")
+    assert "is not a folder" in refused(
+        "compare", runs[0], "--hours", tmp_path / "1" / "config.yaml" / "a.png"
+    )
     (runs[1] / "metrics.jsonl").write_text("{\n{}\n")
     assert "metrics.jsonl" in refused("compare", runs[1], "--hours", out)
     assert not list(tmp_path.glob("a.*"))
@@ -297,7 +353,9 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refus
 def test_losses_of_different_targets_stand_apart(tmp_path):
     one = pretrained(tmp_path / "one", loss=0.6)
     plain = pretrained(tmp_path / "plain", loss=0.3, norm_pix_loss=False)
-    masked = changed(pretrained(tmp_path / "masked", loss=0.4), "config.yaml", **{"mask.ratio": 0.5})
+    masked = changed(
+        pretrained(tmp_path / "masked", loss=0.4), "config.yaml", **{"mask.ratio": 0.5}
+    )
     names = {"one": "normalised pixels, random mask 75%", "plain": "plain pixels, random mask 75%",
              "masked": "normalised pixels, random mask 50%"}  # fmt: skip
     for folder in (one, plain, masked):
@@ -306,12 +364,16 @@ def test_losses_of_different_targets_stand_apart(tmp_path):
         (folder / "summary.json").write_text(json.dumps(summary))
     rows = compared(one, plain, masked)
     for row, loss, own in zip(rows, ("0.6000", "0.3000", "0.4000"), names.values(), strict=True):
-        assert {name: row[f"loss, {name}"] for name in names.values()} == dict.fromkeys(names.values(), "") | {
-            own: loss
-        }
+        assert {name: row[f"loss, {name}"] for name in names.values()} == dict.fromkeys(
+            names.values(), ""
+        ) | {own: loss}
         assert "loss" not in row
-    assert [row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))]
+    assert [
+        row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))
+    ]
     # patches of another size are other targets
-    rows = compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75, "model.patch_size": [8, 4]}))
+    rows = compared(
+        one, changed(masked, "config.yaml", **{"mask.ratio": 0.75, "model.patch_size": [8, 4]})
+    )
     assert [row[f"loss, {names['one']}, patch 4 of 32"] for row in rows] == ["0.6000", ""]
     assert [row[f"loss, {names['one']}, patch [8, 4] of 32"] for row in rows] == ["", "0.4000"]

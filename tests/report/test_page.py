@@ -82,7 +82,10 @@ class Read(ReadText):
         """Those whose description has `alt` in it: uint8 (height, width, 4)."""
         found = [attrs["src"] for tag, attrs in self.tags if tag == "img" and alt in attrs["alt"]]
         return [
-            np.asarray(Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))).convert("RGBA")) for src in found
+            np.asarray(
+                Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))).convert("RGBA")
+            )
+            for src in found
         ]
 
 
@@ -115,12 +118,20 @@ def test_figures_are_those_of_the_summary(pretrained, page):
     rows = {row[0]: row[-1] for row in page.rows}
     baselines, found = summary["test_loss_of_baselines"], summary["neighbours"]
     assert rows["the model"] == f"{summary['test_loss']:.4f}"
-    assert rows["guessing the mean of the visible patches"] == f"{baselines['mean_of_visible_patches']:.4f}"
+    assert (
+        rows["guessing the mean of the visible patches"]
+        == f"{baselines['mean_of_visible_patches']:.4f}"
+    )
     assert rows["copying the nearest visible patch"] == f"{baselines['nearest_visible_patch']:.4f}"
     assert rows["by the model's features"] == f"{found['encoder_accuracy']:.2%}"
     assert rows["by raw pixels"] == f"{found['raw_pixel_accuracy']:.2%}"
     time, size = duration(summary["seconds"]), f"{summary['parameters']:,}"
-    assert {"pretrained", f"{summary['test_loss']:.3f}", f"{found['encoder_accuracy']:.1%}", time} <= set(page.text)
+    assert {
+        "pretrained",
+        f"{summary['test_loss']:.3f}",
+        f"{found['encoder_accuracy']:.1%}",
+        time,
+    } <= set(page.text)
     known = (summary["data"]["content_hash"], size, summary["device"], summary["versions"]["torch"])
     assert all(text in page.words for text in known)
     assert "24 images of Noise" in page.words
@@ -150,11 +161,17 @@ def test_a_classifier_has_its_own_figures(classifier):
     table = np.array(summary["test_confusion"])
     names, shares = ["cat", "dog", "ship"], table / table.sum(1, keepdims=True)
     mixed = [row for row in page.rows if row[0] in names and row[1] in names]
-    wrong = sorted((shares[i, j] for i in range(3) for j in range(3) if i != j and shares[i, j]), reverse=True)
+    wrong = sorted(
+        (shares[i, j] for i in range(3) for j in range(3) if i != j and shares[i, j]), reverse=True
+    )
     assert [row[2] for row in mixed] == [f"{share:.1%}" for share in wrong[:5]]
     for label, taken, share in mixed:
         assert share == f"{shares[names.index(label), names.index(taken)]:.1%}"
-    assert len(page.pictures("classes it confuses")) == len(page.pictures("Accuracy against confidence")) == 1
+    assert (
+        len(page.pictures("classes it confuses"))
+        == len(page.pictures("Accuracy against confidence"))
+        == 1
+    )
     assert "fills in" not in page.words
 
 
@@ -175,7 +192,10 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
         record.summary["test_loss"],
         *record.summary["test_loss_of_baselines"].values(),
     ]
-    assert [curve.lines for curve in curves_of(record.settings, "test images", {}, lines)] == [{}, {}]
+    assert [curve.lines for curve in curves_of(record.settings, "test images", {}, lines)] == [
+        {},
+        {},
+    ]
 
 
 def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained, page):
@@ -224,7 +244,9 @@ def test_an_unfinished_run_says_so_and_shows_its_curves(half, tmp_path):
 
 def own_results(folder: Path) -> dict[str, Any]:
     """RESULTS, as measured on the weights of the run in `folder`."""
-    return RESULTS | {"content_hash": json.loads((folder / "summary.json").read_text())["content_hash"]}
+    return RESULTS | {
+        "content_hash": json.loads((folder / "summary.json").read_text())["content_hash"]
+    }
 
 
 def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
@@ -266,7 +288,9 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     out = copied.parent / "else where" / "page.html"
     for place, link in ((None, "explore.html"), (out, "../run/explore.html")):
         tags = read(copied, place).tags
-        assert [attrs["href"] for tag, attrs in tags if tag == "a" and not attrs["href"].startswith("#")] == [link]
+        assert [
+            attrs["href"] for tag, attrs in tags if tag == "a" and not attrs["href"].startswith("#")
+        ] == [link]
     write_report(copied, out)
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
 
@@ -332,9 +356,18 @@ def test_lengths_of_time_settings_and_bars():
     assert [duration(seconds) for seconds in (0.4, 59.6, 60, 3599, 3600, 7260, 90_000)] == [
         "0 s", "1 min", "1 min", "59 min 59 s", "1 h", "2 h 1 min", "1 d 1 h",
     ]  # fmt: skip
-    assert [spelled(value) for value in ("", "a b", None, [1, 2])] == ['""', "a b", "null", "[1, 2]"]
+    assert [spelled(value) for value in ("", "a b", None, [1, 2])] == [
+        '""',
+        "a b",
+        "null",
+        "[1, 2]",
+    ]
     drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], METRICS["masked_loss"])
-    assert drawn == [("one", "25.00", "0.5000"), ("two", "100.00", "2.0000"), ("none", "0.00", "-1.0000")]
+    assert drawn == [
+        ("one", "25.00", "0.5000"),
+        ("two", "100.00", "2.0000"),
+        ("none", "0.00", "-1.0000"),
+    ]
 
 
 # ---- Names that would be more than text ------------------------------------------------------------------------------
@@ -358,9 +391,20 @@ def hostile(tmp_path_factory) -> Path:
 
 def test_hostile_names_are_neither_tags_nor_attributes(hostile, classifier):
     page, usual = read(hostile), read(classifier)
-    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in usual.tags} | {"ul", "li", "h3", "code"}
-    assert {key for _, attrs in page.tags for key in attrs} <= {key for _, attrs in usual.tags for key in attrs}
-    assert all(attrs["src"].startswith("data:image/png;base64,") for tag, attrs in page.tags if tag == "img")
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in usual.tags} | {
+        "ul",
+        "li",
+        "h3",
+        "code",
+    }
+    assert {key for _, attrs in page.tags for key in attrs} <= {
+        key for _, attrs in usual.tags for key in attrs
+    }
+    assert all(
+        attrs["src"].startswith("data:image/png;base64,")
+        for tag, attrs in page.tags
+        if tag == "img"
+    )
     for name in HOSTILE:
         assert printable(name) in page.words
     titles = [text for text in page.text if printable(hostile.name) in text]
@@ -436,19 +480,25 @@ def test_page_fits_and_can_be_read(which, show, driver, request):
         assert len(contrasts) > 100
         assert min(contrasts)[0] >= 4.5, min(contrasts)
         broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
-        WebDriverWait(driver, 10, 0.05).until(lambda _, broken=broken: driver.execute_script(broken) == [])
+        WebDriverWait(driver, 10, 0.05).until(
+            lambda _, broken=broken: driver.execute_script(broken) == []
+        )
         paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert paper == "rgb(255, 255, 255)"  # figures have the page's own paper
 
 
 def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
     show(pretrained)
-    levels = driver.execute_script("return [...document.querySelectorAll('h1, h2, h3')].map((e) => +e.tagName[1])")
+    levels = driver.execute_script(
+        "return [...document.querySelectorAll('h1, h2, h3')].map((e) => +e.tagName[1])"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert driver.execute_script("return [...document.images].every((e) => e.alt.length > 5)")
-    titles = driver.execute_script("return [...document.querySelectorAll('h2')].map((e) => e.textContent)")
+    titles = driver.execute_script(
+        "return [...document.querySelectorAll('h2')].map((e) => e.textContent)"
+    )
     links = driver.find_elements(By.CSS_SELECTOR, "nav a")
     assert [link.text for link in links] == titles
     for link, title in zip(links, titles, strict=True):
@@ -456,8 +506,12 @@ def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
                                      link.get_attribute("hash")) == title  # fmt: skip
 
 
-@pytest.mark.parametrize("widths", [(390, 1280), pytest.param((1280, 390), marks=pytest.mark.slow)], ids=str)
-def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(pretrained, widths, show, driver):
+@pytest.mark.parametrize(
+    "widths", [(390, 1280), pytest.param((1280, 390), marks=pytest.mark.slow)], ids=str
+)
+def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(
+    pretrained, widths, show, driver
+):
     show(pretrained)
     large = driver.find_elements(By.CSS_SELECTOR, ".large")
     assert len(large) > 3
@@ -468,7 +522,10 @@ def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(pretrained, w
         assert not close.is_displayed()
         driver.execute_script("arguments[0].click()", link)
         assert link.find_element(By.CSS_SELECTOR, "img").size["width"] > before
-        assert driver.execute_script("return document.elementFromPoint(5, 5).closest('.large')") == figure
+        assert (
+            driver.execute_script("return document.elementFromPoint(5, 5).closest('.large')")
+            == figure
+        )
         close.click()
         assert link.find_element(By.CSS_SELECTOR, "img").size["width"] == before
 
@@ -481,6 +538,9 @@ def test_policy_stops_what_is_not_the_page_s_own(pretrained, tmp_path, driver):
     )
     driver.get((tmp_path / "page.html").as_uri())
     assert driver.execute_script("return window.ran === undefined")
-    assert driver.execute_script("return getComputedStyle(document.querySelector('#own')).color") != "rgb(255, 0, 0)"
+    assert (
+        driver.execute_script("return getComputedStyle(document.querySelector('#own')).color")
+        != "rgb(255, 0, 0)"
+    )
     stopped = " ".join(line["message"] for line in driver.get_log("browser"))
     assert stopped.count("Content Security Policy") >= 3

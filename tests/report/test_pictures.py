@@ -15,13 +15,19 @@ def test_the_class_token_looks_where_the_last_layer_says(pretrained):
     looking = last_attention(encoder, images)
     with torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as maps:
         encoder(images)
-    assert torch.equal(looking.maps.flatten(2), maps.of(-1)[:, :, 0, 1:])  # what the class token gives to patches
+    assert torch.equal(
+        looking.maps.flatten(2), maps.of(-1)[:, :, 0, 1:]
+    )  # what the class token gives to patches
     assert torch.allclose(1 - looking.prefix_mass, looking.maps.sum((2, 3)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("changes", "query"),
-    [({}, "cls"), ({"class_token": False}, (2, 2)), ({"task": "classify", "class_token": False}, "mean")],
+    [
+        ({}, "cls"),
+        ({"class_token": False}, (2, 2)),
+        ({"task": "classify", "class_token": False}, "mean"),
+    ],
 )
 def test_the_token_that_is_asked_is_one_that_the_encoder_has(tmp_path, changes, query):
     encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vit.config import flat_settings
+from vit.errors import RunError
 from vit.report.record import read_folder, read_run
-from vit.runs import RunError
 
 
 @pytest.fixture
@@ -29,7 +29,11 @@ def test_a_record_has_all_of_a_folder(folder):
     record = read_run(folder)
     assert record.name == folder.name
     assert (record.settings["augment.flip"], record.settings["train.seed"]) == (0.25, 0)
-    assert (list(record.results), record.metrics, record.epochs) == (["a", "b/deep"], [{"step": 1, "epoch": 0.5}], 0.5)
+    assert (list(record.results), record.metrics, record.epochs) == (
+        ["a", "b/deep"],
+        [{"step": 1, "epoch": 0.5}],
+        0.5,
+    )
     assert record.samples is None
     assert len(record.notes) == 2
     assert any("other/results.json measured other weights" in note for note in record.notes)

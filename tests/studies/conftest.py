@@ -11,14 +11,28 @@ from torch import Tensor
 from studies import StudyConfig, kinds
 from studies.experiment import Experiment, Trained
 from studies.kinds import Kinds, parts_of_scenes
-from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    Config,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+)
 from vit.scenes import draw_scenes
 
 TINY = Config(
     data=DataConfig(source="scenes", limit=256),
     augment=AugmentConfig(crop_scale=(0.5, 1.0)),
     model=ModelConfig(
-        preset="micro", embed_dim=96, depth=2, num_heads=3, decoder_dim=32, decoder_depth=1, decoder_heads=2
+        preset="micro",
+        embed_dim=96,
+        depth=2,
+        num_heads=3,
+        decoder_dim=32,
+        decoder_depth=1,
+        decoder_heads=2,
     ),
     optim=OptimConfig(blr=3e-3, warmup_epochs=0.5),
     train=TrainConfig(epochs=2, batch_size=64, precision="fp32"),
@@ -49,7 +63,9 @@ def _drawn_once() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def experiment(tmp_path_factory) -> Experiment:
     """Two seeds of a model that trains in a second; all tests of studies share its runs."""
-    return Experiment(TINY, StudyConfig([0, 1], 48), tmp_path_factory.mktemp("studies") / "runs", silent)
+    return Experiment(
+        TINY, StudyConfig([0, 1], 48), tmp_path_factory.mktemp("studies") / "runs", silent
+    )
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,8 @@ from studies.attention_or_cause import (
 )
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps
+from vit.errors import AttentionError
+from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
@@ -36,7 +37,12 @@ def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> Asked:
 def test_agreement_that_is_planted_is_found_and_chance_is_none():
     torch.manual_seed(0)
     effect, near, chance = torch.rand(3, 3000, 16)
-    found = scored(planted({NEARNESS: near, "it": effect**3, "near it": effect + 3 * near, "chance": chance}, effect))
+    found = scored(
+        planted(
+            {NEARNESS: near, "it": effect**3, "near it": effect + 3 * near, "chance": chance},
+            effect,
+        )
+    )
     assert found["it"].tolist() == pytest.approx([1, 1, 1, -1, 1], abs=1e-4)
     assert found["chance"].tolist() == pytest.approx([0, 0, TOP / 16, 0, 0], abs=0.02)
     assert 0.15 < found["near it"][0] < 0.45 < 0.7 < found["near it"][1]  # nearness hides it
@@ -50,7 +56,10 @@ def test_hidden_patches_are_asked_about_visible_ones(trained):
     assert asked.visible.shape == (24, 16)
     assert not (asked.visible == asked.hidden[:, None]).any()
     assert set(asked.guesses) == {NEARNESS, ATTENTION, "rollout, encoder and decoder", GRADIENT}
-    assert all(one.shape == (24, 16) for one in (*asked.guesses.values(), asked.left_out, asked.averaged, asked.error))
+    assert all(
+        one.shape == (24, 16)
+        for one in (*asked.guesses.values(), asked.left_out, asked.averaged, asked.error)
+    )
     assert asked.left_out.min() >= 0
     assert asked.guesses[NEARNESS].max() <= -1
     # the same are asked about before training
@@ -74,7 +83,10 @@ GRID = (3, 4)
 def model_of(depth: int = 1) -> MaskedAutoencoder:
     encoder = ViTConfig((6, 8), (2, 2), embed_dim=16, depth=2, num_heads=2, pos_embed="sincos")
     return randomize(
-        build_autoencoder(encoder, DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True), 0.3
+        build_autoencoder(
+            encoder, DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True
+        ),
+        0.3,
     ).eval()
 
 
@@ -134,7 +146,9 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:
         model(inputs, mask)
     weights = maps.of(-1).mean(1)
-    torch.testing.assert_close(found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]])
+    torch.testing.assert_close(
+        found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]]
+    )
     rollout = found["rollout, encoder and decoder"]
     assert (rollout > 0).all()
     assert (rollout.sum(-1) < 1).all()
@@ -145,7 +159,9 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
 
 
 def encoder_of() -> VisionTransformer:
-    return randomize(VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2)), std=0.4).eval()
+    return randomize(
+        VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2)), std=0.4
+    ).eval()
 
 
 def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():

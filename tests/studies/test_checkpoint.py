@@ -20,9 +20,10 @@ from studies.experiment import Experiment, without_queries
 from studies.results import run_study
 from studies.tables import StudyError
 from vit.atomic import write_text
-from vit.checkpoints import CheckpointError, save_model
+from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
+from vit.errors import CheckpointError
 from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
@@ -33,7 +34,12 @@ SMALLER = {
     "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
     "tyres_and_roads": {"association": partial(association, permutations=19)},
     "who_trains_them": {"FROZEN": ("W_Q frozen", "W_V frozen")},
-    "static_and_contextual": {"PATCHES": 2, "PLACES": 100, "IMAGES": 3, "CASES": 12},  # there are 64 places
+    "static_and_contextual": {
+        "PATCHES": 2,
+        "PLACES": 100,
+        "IMAGES": 3,
+        "CASES": 12,
+    },  # there are 64 places
 }
 SMALL = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
 
@@ -52,14 +58,22 @@ def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:
     """The same images and settings, and nothing may be trained."""
     made = replace(experiment, study=StudyConfig([0, 1], 48, str(checkpoint)))
     made.used |= {
-        data: images for data, images in experiment.used.items() if made.config.model.image_size_2d == (32, 32)
+        data: images
+        for data, images in experiment.used.items()
+        if made.config.model.image_size_2d == (32, 32)
     }
     made.tell = lambda _: pytest.fail("trained")
     return made
 
 
 def saved(folder: Path, model: VisionTransformer | MaskedAutoencoder) -> Path:
-    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.5, 0.6, 0.7]), data="Mine", interpolation="bilinear")
+    save_model(
+        folder,
+        model,
+        Normalization([0.1, 0.2, 0.3], [0.5, 0.6, 0.7]),
+        data="Mine",
+        interpolation="bilinear",
+    )
     return folder
 
 
@@ -93,19 +107,31 @@ QUICK = ("static-and-contextual", "one-hot")
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
-    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))  # to paint takes longest
+    monkeypatch.setattr(
+        results, "save_figure", lambda figure, path: write_text(path, "")
+    )  # to paint takes longest
     run_study(name, replace(one_seed), tmp_path / "trained", f"python -m studies {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())
-    cells = [cell for table in found["tables"] for row in table["rows"] for cell in row if isinstance(cell, list)]
+    cells = [
+        cell
+        for table in found["tables"]
+        for row in table["rows"]
+        for cell in row
+        if isinstance(cell, list)
+    ]
     assert cells
     assert all(len(cell) == 1 and math.isfinite(cell[0]) for cell in cells)
-    assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
+    assert all(
+        len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"]
+    )
     assert_losses_are_compared(found["tables"])
     pictures = re.findall(r"\]\((\w+\.png)\)", (folder / "tables.md").read_text())
     assert {path.name for path in folder.iterdir()} == {"tables.md", "results.json", *pictures}
     # what was measured on what
-    assert found["data"] == [{"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}]
+    assert found["data"] == [
+        {"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}
+    ]
     assert found["training_seconds"] > 0
     assert found["measuring_seconds"] > 0
     assert found["settings"]["model.depth"] == 2
@@ -116,14 +142,24 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     run_study(name, experiment, tmp_path / "checkpoint", "")
     before, now = (rows(tmp_path / kind / name) for kind in ("trained", "checkpoint"))
     assert {key: before[key] for key in now} == now
-    assert all(any(what in " ".join(key) for what in experiment.left_out) for key in before.keys() - now.keys())
-    left_out = ["shuffled across images", "shuffled within images"] if name == "tyres-and-roads" else []
+    assert all(
+        any(what in " ".join(key) for what in experiment.left_out)
+        for key in before.keys() - now.keys()
+    )
+    left_out = (
+        ["shuffled across images", "shuffled within images"] if name == "tyres-and-roads" else []
+    )
     assert experiment.left_out == left_out
-    pictures = [{path.name for path in (tmp_path / kind / name).iterdir()} for kind in ("trained", "checkpoint")]
+    pictures = [
+        {path.name for path in (tmp_path / kind / name).iterdir()}
+        for kind in ("trained", "checkpoint")
+    ]
     assert pictures[0] == pictures[1]
 
 
-def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_one(experiment, tmp_path):
+def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_one(
+    experiment, tmp_path
+):
     torch.manual_seed(3)
     encoder, decoder = ViTConfig(**SMALL), DecoderConfig(dim=8, depth=1, num_heads=2)
     kept = build_autoencoder(encoder, decoder, norm_pix_loss=False)
@@ -133,10 +169,15 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     (one,) = small.models()
     expected = to_float(one.sample(4), (16, 16), "bilinear")
     torch.testing.assert_close(one.normalize.invert(one.inputs(4)), expected)
-    assert one.inputs(4)[:, 0].mean() == pytest.approx(float((expected[:, 0].mean() - 0.1) / 0.5), abs=1e-5)
+    assert one.inputs(4)[:, 0].mean() == pytest.approx(
+        float((expected[:, 0].mean() - 0.1) / 0.5), abs=1e-5
+    )
     for part in ("model", "initial"):
         model = getattr(one, part)
-        assert (model.encoder.config, model.decoder.config) == (kept.encoder.config, kept.decoder.config)
+        assert (model.encoder.config, model.decoder.config) == (
+            kept.encoder.config,
+            kept.decoder.config,
+        )
         assert model.norm_pix_loss is False
         assert not model.training
     assert weights_hash(one.model) == weights_hash(kept) != weights_hash(one.initial)
@@ -146,15 +187,21 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
 @pytest.mark.slow
 def test_of_one_head_there_is_no_correlation(experiment, tmp_path):
     sizes = SMALL | {"image_size": (32, 32), "num_heads": 1}
-    one = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    one = build_autoencoder(
+        ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    )
     heads = attention_or_cause.study(looking_at(experiment, saved(tmp_path, one))).tables[1]
     assert [row[2].values for row in heads.rows] == [(0.0,)] * len(attention_or_cause.HEAD_MEASURES)
 
 
-def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained, smaller, tmp_path, monkeypatch):
+def test_page_and_pictures_name_it_and_say_what_is_left_out(
+    experiment, trained, smaller, tmp_path, monkeypatch
+):
     """Company is learned of the images of a training: of Scenes only where these are Scenes."""
     figures = {}
-    monkeypatch.setattr(results, "save_figure", lambda figure, path: figures.update({path.stem: figure}))
+    monkeypatch.setattr(
+        results, "save_figure", lambda figure, path: figures.update({path.stem: figure})
+    )
     other = looking_at(experiment, trained.folder)
     other.config = replace(other.config, data=replace(other.config.data, source="cifar10"))
     other.used[other.config.data] = replace(experiment.data(), name="Mine")
@@ -189,7 +236,9 @@ def classifier(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
 def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
-    with pytest.raises(StudyError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"):
+    with pytest.raises(
+        StudyError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"
+    ):
         run_study(name, looking_at(experiment, classifier), tmp_path, "")
     assert not list(tmp_path.iterdir())
 
@@ -199,31 +248,46 @@ def test_but_an_encoder_can_be_looked_at(experiment, classifier, smaller, tmp_pa
     assert (tmp_path / "embedding-or-not" / "tables.md").exists()
 
 
-def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(experiment, tmp_path):
-    model = build_autoencoder(ViTConfig(**SMALL | {"image_size": (32, 32)}), DecoderConfig(8, 1, 2), norm_pix_loss=True)
+def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(
+    experiment, tmp_path
+):
+    model = build_autoencoder(
+        ViTConfig(**SMALL | {"image_size": (32, 32)}), DecoderConfig(8, 1, 2), norm_pix_loss=True
+    )
     without_queries(model)
     uniform = looking_at(experiment, saved(tmp_path / "uniform", model))
     run_study("embedding-or-not", uniform, tmp_path, "")
     values = {
-        key[1]: row[2] for key, row in rows(tmp_path / "embedding-or-not").items() if key[0].startswith("Mean angle")
+        key[1]: row[2]
+        for key, row in rows(tmp_path / "embedding-or-not").items()
+        if key[0].startswith("Mean angle")
     }
     assert values["W_Q"] == [None]
     assert 0 < values["W_K"][0] < 90
-    with pytest.raises(StudyError, match=r"^is-it-similarity: in layer 0, W_Q or W_K [^\n]* compare nothing; [^\n]*$"):
+    with pytest.raises(
+        StudyError,
+        match=r"^is-it-similarity: in layer 0, W_Q or W_K [^\n]* compare nothing; [^\n]*$",
+    ):
         run_study("is-it-similarity", uniform, tmp_path, "")
 
 
 @pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
 def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
     folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
-    with pytest.raises(StudyError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
+    with pytest.raises(
+        StudyError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"
+    ):
         looking_at(experiment, folder)
 
 
-def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_not_change_it(experiment, tmp_path):
+def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_not_change_it(
+    experiment, tmp_path
+):
     sizes = SMALL | {"image_size": (32, 32), "patch_size": (8, 8)}
     large = looking_at(experiment, saved(tmp_path / "large", VisionTransformer(ViTConfig(**sizes))))
-    with pytest.raises(StudyError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"):
+    with pytest.raises(
+        StudyError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"
+    ):
         run_study("static-and-contextual", large, tmp_path, "")
 
 

@@ -17,7 +17,10 @@ REFUSED = [
     ("one-hot --model.init vit-tiny-p4-cifar10", "model.init: studies compare"),
     ("identity-case --checkpoint none", "identity-case compares training runs"),
     ("one-hot --checkpoint none", "no checkpoint at none"),
-    ("one-hot --checkpoint mae --model.patch_size=2", "model.patch_size: the checkpoint has its own"),
+    (
+        "one-hot --checkpoint mae --model.patch_size=2",
+        "model.patch_size: the checkpoint has its own",
+    ),
     ("one-hot --data gone", "--data: 'gone' is neither cifar10"),
     ("one-hot more", "unrecognized arguments: more"),
 ]
@@ -48,4 +51,6 @@ def test_of_all_studies_each_records_the_command_that_repeats_it(tmp_path, monke
     monkeypatch.setattr(results, "run_study", lambda *given: commands.append(given[-1]) or "")
     monkeypatch.chdir(tmp_path)
     assert main(["all", "--quick", "--train.epochs", "2", "--out", "all"]) == 0
-    assert commands == [f"python -m studies {name} --quick --train.epochs 2 --out all" for name in STUDIES]
+    assert commands == [
+        f"python -m studies {name} --quick --train.epochs 2 --out all" for name in STUDIES
+    ]

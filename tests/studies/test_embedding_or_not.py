@@ -44,4 +44,6 @@ def test_known_angles():
     turned = torch.tensor([[math.cos(0.3), 0, math.sin(0.3), 0], [0, 0, 0, 1.0]])
     expected = [math.degrees(0.3), 90]
     assert principal_angles(plane, turned).tolist() == pytest.approx(expected)
-    assert principal_angles(torch.cat([plane, plane]), turned).tolist() == pytest.approx(expected)  # nothing new
+    assert principal_angles(torch.cat([plane, plane]), turned).tolist() == pytest.approx(
+        expected
+    )  # nothing new

@@ -27,23 +27,33 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(tmp_path, one_se
     run = setup(config, learned.data)
     moments = {0: {name: value.clone() for name, value in run.model.state_dict().items()}}
     for step in train_steps(run):
-        moments[step.step] = {name: value.clone() for name, value in run.result.state_dict().items()}
+        moments[step.step] = {
+            name: value.clone() for name, value in run.result.state_dict().items()
+        }
     for one, at in ((learned.initial, 0), (learned.model, run.total_steps)):
         for name, value in one.state_dict().items():
             assert torch.equal(value, moments[at][name]), (at, name)
         assert not one.training
-    for (name, value), plain in zip(learned.model.state_dict().items(), run.model.state_dict().values(), strict=True):
+    for (name, value), plain in zip(
+        learned.model.state_dict().items(), run.model.state_dict().values(), strict=True
+    ):
         assert name.endswith("pos_embed") or not torch.equal(value, plain)
     assert read_dynamics(learned.folder / "dynamics.jsonl").steps[-1] == run.total_steps
 
 
-def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(one_seed, trained, monkeypatch):
+def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(
+    one_seed, trained, monkeypatch
+):
     monkeypatch.setattr(one_seed, "tell", pytest.fail)
-    (moved,) = one_seed.models(config=replace(one_seed.config, data=replace(one_seed.config.data, root="elsewhere")))
+    (moved,) = one_seed.models(
+        config=replace(one_seed.config, data=replace(one_seed.config.data, root="elsewhere"))
+    )
     assert moved.folder == trained.folder
 
 
-def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, one_seed, trained, monkeypatch):
+def test_an_interrupted_training_goes_on_to_the_same_weights(
+    tmp_path, one_seed, trained, monkeypatch
+):
     config = replace(one_seed.config, run=replace(one_seed.config.run, save_every=3))
     cut_short = replace(one_seed, folder=tmp_path, config=config)
 
@@ -87,8 +97,12 @@ def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained, m
         assert all(block.attn.W_Q.abs().max() == 0 for block in one.encoder.blocks)
     here, there = changed.initial.state_dict(), trained.initial.state_dict()
     differ = {name for name in there if not torch.equal(here[name], there[name])}
-    assert differ == {f"encoder.blocks.{i}.attn.qkv.weight" for i in range(len(trained.model.encoder.blocks))}
-    assert not torch.equal(changed.model.encoder.attention(0).W_K, trained.model.encoder.attention(0).W_K)
+    assert differ == {
+        f"encoder.blocks.{i}.attn.qkv.weight" for i in range(len(trained.model.encoder.blocks))
+    }
+    assert not torch.equal(
+        changed.model.encoder.attention(0).W_K, trained.model.encoder.attention(0).W_K
+    )
 
 
 def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypatch):
@@ -109,7 +123,9 @@ def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypa
 def test_numbers_that_learn(one_seed, trained):
     def of(arm: str) -> int:
         config = ARMS[arm].config(one_seed.config)
-        model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), norm_pix_loss=True)
+        model = build_autoencoder(
+            config.model.vit_config(), config.model.decoder_config(), norm_pix_loss=True
+        )
         return replace(trained, config=config, initial=model).numbers_that_learn()
 
     layers = 2 * [96] + [32]  # widths, of encoder and decoder
@@ -119,7 +135,10 @@ def test_numbers_that_learn(one_seed, trained):
     assert of("positions learned") - of("all learn") == 65 * 96
     assert of("no positions in the encoder") == of("all learn")
     fixed = 65 * 96 + 65 * 32
-    assert of("all learn") == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
+    assert (
+        of("all learn")
+        == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
+    )
     assert all(of(arm) > 0 for arm in ARMS)  # whose parts are there, or they are refused
 
 
@@ -140,7 +159,9 @@ def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_se
     for arm, blind in (("no positions in the encoder", True), ("all learn", False)):
         (learned,) = one_seed.models(arm)
         with torch.no_grad():
-            here, there = (learned.model.encoder(one)[:, 1:].unflatten(1, (8, 8)) for one in (images, rolled))
+            here, there = (
+                learned.model.encoder(one)[:, 1:].unflatten(1, (8, 8)) for one in (images, rolled)
+            )
         assert torch.allclose(here.roll(1, dims=2), there, atol=1e-4) == blind
 
 
@@ -160,7 +181,8 @@ def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
 
 def test_the_same_trainings_on_scenes(tmp_path):
     config = Config(
-        data=DataConfig(source="folder", root="photos", name="Mine", limit=300), augment=AugmentConfig(flip=0.0)
+        data=DataConfig(source="folder", root="photos", name="Mine", limit=300),
+        augment=AugmentConfig(flip=0.0),
     )
 
     def of(config: Config) -> Config:

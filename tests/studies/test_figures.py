@@ -37,7 +37,9 @@ def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
 
 
 def test_shares_are_not_rounded_to_whole_percents():
-    figure = arms_figure(["a", "b"], [Panel("accuracy", [[0.42], [0.498]], share=True)], "Title", "sub")
+    figure = arms_figure(
+        ["a", "b"], [Panel("accuracy", [[0.42], [0.498]], share=True)], "Title", "sub"
+    )
     figure.canvas.draw()
     (axes,) = figure.axes
     for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True):
@@ -56,7 +58,9 @@ def test_what_is_high_stands_together():
     assert sorted(order) == [0, 1, 2, 3, 4]
     group = [NAMES[place] in "abc" for place in order]
     assert sum(one != other for one, other in pairwise(group)) == 1
-    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(float)  # places on a line
+    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(
+        float
+    )  # places on a line
     along = [[3, 0, 4, 1, 2][place] for place in seriated(chain)]
     assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
 
@@ -65,7 +69,11 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
     other = np.arange(25.0).reshape(5, 5)
     other = other + other.T
     figure = relations_figure(
-        NAMES, [Panel("one", blocks()), Panel("other", other, limits=(-9.0, 9.0))], "t", "s", [("a", "y")]
+        NAMES,
+        [Panel("one", blocks()), Panel("other", other, limits=(-9.0, 9.0))],
+        "t",
+        "s",
+        [("a", "y")],
     )
     order = seriated(blocks())
     first, second = (axes for axes in figure.axes if axes.images)
@@ -74,7 +82,9 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
         off = ~np.eye(5, dtype=bool)
         assert np.array_equal(drawn[off], values[np.ix_(order, order)][off])
         assert np.isnan(np.diag(drawn)).all()
-        assert [text.get_text() for text in axes.get_yticklabels()] == [NAMES[place] for place in order]
+        assert [text.get_text() for text in axes.get_yticklabels()] == [
+            NAMES[place] for place in order
+        ]
         assert len(axes.patches) == 2  # the pair, both ways
     assert first.images[0].get_clim() == (-2, 2)
     assert second.images[0].get_clim() == (-9, 9)
@@ -83,7 +93,11 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
 
 def test_points_of_all_panels_share_one_scale():
     panels = [
-        Panel("first", {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))}, "x"),
+        Panel(
+            "first",
+            {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))},
+            "x",
+        ),
         Panel("second", {"a": (np.array([5.0, 6, 7]), Y)}, "z"),
     ]
     figure = scatter_figure(panels, "loss", "Title", "sub")
@@ -99,7 +113,9 @@ def test_points_of_all_panels_share_one_scale():
 
 def test_parts_lie_end_to_end():
     rows = {"even $": {"a": 0.25, "b": 0.25, "c": 0.5}, "against": {"a": 0.9, "b": -0.2, "c": 0.3}}
-    figure = shares_figure([Panel("whole", rows), Panel("other", {"all": {"x": 1.0}})], "Title", "sub")
+    figure = shares_figure(
+        [Panel("whole", rows), Panel("other", {"all": {"x": 1.0}})], "Title", "sub"
+    )
     axes, other = figure.axes
     bars = np.array([[(bar.get_x(), bar.get_width()) for bar in part] for part in axes.containers])
     assert bars[:, 0].ravel() == pytest.approx([0, 0.25, 0.25, 0.25, 0.5, 0.5])
@@ -115,7 +131,9 @@ def test_parts_lie_end_to_end():
 def test_zero_is_grey_and_opposites_lie_as_far_from_it():
     pairs = torch.zeros(1, 2, 2, 3, 4, 4)
     pairs[0, 0, 0], pairs[0, 0, 1] = 0.3, -0.3
-    figure = pairs_figure(["head $0$"], {"all": (pairs, [["a", "b"]])}, ("asks", "is found"), "Title", "sub")
+    figure = pairs_figure(
+        ["head $0$"], {"all": (pairs, [["a", "b"]])}, ("asks", "is found"), "Title", "sub"
+    )
     tiles = [int(axes.images[0].get_array()[0, 0, 0]) for axes in figure.axes]
     assert tiles == [255, 0, 128, 128]
     words = [axes.get_title() for axes in figure.axes] + [text.get_text() for text in figure.texts]
@@ -124,9 +142,13 @@ def test_zero_is_grey_and_opposites_lie_as_far_from_it():
 
 
 def test_every_picture_has_its_outline_and_its_words():
-    rows = [torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    rows = [
+        torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
+    ]
     words = [["", "0.1", "0.2"], ["", "0.3", "0.4"]]
-    figure = pasted_figure(rows, (1, 0), (2, 2), ["a wheel", "a ball"], ["own", "sea", "air"], words, "t", "s")
+    figure = pasted_figure(
+        rows, (1, 0), (2, 2), ["a wheel", "a ball"], ["own", "sea", "air"], words, "t", "s"
+    )
     assert len(figure.axes) == 6
     assert [axes.get_xlabel() for axes in figure.axes] == [word for row in words for word in row]
     for axes in figure.axes:

@@ -30,9 +30,13 @@ def encoder(trained) -> VisionTransformer:
 
 def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encoder):
     like = preferences(trained, encoder, 48)
-    torch.testing.assert_close(like, preferences(trained, encoder, 48, identity=True), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        like, preferences(trained, encoder, 48, identity=True), rtol=0, atol=1e-5
+    )
     assert like.shape == (12, 2, 3, 3)
-    assert like.mean((0, 2))[:, [0, 2]].min() > 0.5  # of the tokens, also with nearness held constant
+    assert (
+        like.mean((0, 2))[:, [0, 2]].min() > 0.5
+    )  # of the tokens, also with nearness held constant
     assert leaning(like[None])[0].all()
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
@@ -57,7 +61,9 @@ def test_random_weights_lean_neither_way(trained):
 
 
 def test_shares_sum_to_one(trained):
-    first, keys = (of(trained, trained.model.encoder, 48) for of in (first_layer_shares, key_shares))
+    first, keys = (
+        of(trained, trained.model.encoder, 48) for of in (first_layer_shares, key_shares)
+    )
     assert first.shape == (3, len(MEETINGS))
     assert keys.shape == (2, 3, len(KEYS))
     for shares in (first, keys):

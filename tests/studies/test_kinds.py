@@ -64,9 +64,14 @@ def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     is_wheel = drawn[image][inside] == PART_NAMES.index("wheel")
     assert is_wheel.float().mean() >= kinds.CLEAR
     assert torch.equal(cut[image][inside][:, is_wheel], whole[image][inside][:, is_wheel])
-    rounding = 0.5 / 255 / min(trained.normalize.std)  # of grey to a whole byte: 0 to the model, but for that
+    rounding = (
+        0.5 / 255 / min(trained.normalize.std)
+    )  # of grey to a whole byte: 0 to the model, but for that
     assert (~is_wheel).any()
-    assert trained.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max() <= rounding + 1e-6
+    assert (
+        trained.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max()
+        <= rounding + 1e-6
+    )
 
 
 def test_looks_are_of_pixels_alone(parts, trained):
@@ -143,7 +148,9 @@ def test_labels_that_touch():
     assert torch.equal(found, found.T)
     assert (found[2, :2] < -3).all()
     met, ends = 12, torch.tensor([24.0, 24.0, 48.0])  # 12 of 24 pairs are of 0 and 1
-    assert found[0, 1].item() == pytest.approx(math.log2((met + 1) / (ends[0] * ends[1] / 96 + 1)), abs=1e-6)
+    assert found[0, 1].item() == pytest.approx(
+        math.log2((met + 1) / (ends[0] * ends[1] / 96 + 1)), abs=1e-6
+    )
 
 
 # --- tokens
@@ -151,7 +158,9 @@ def test_labels_that_touch():
 
 @pytest.fixture(params=[{}, dict(class_token=False), dict(registers=2)], ids=str)
 def model(request) -> VisionTransformer:
-    config = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param)
+    config = ViTConfig(
+        image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param
+    )
     return randomize(VisionTransformer(config), std=0.4).eval()
 
 
@@ -163,7 +172,9 @@ def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):
     assert found.shape == (4, 3, 12, 16)
     with torch.no_grad():
         torch.testing.assert_close(found[0], model.embed(model.patchify(images))[:, prefix:])
-        torch.testing.assert_close(model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_patch_alone_is_one_with_all_others_hidden(model):
@@ -174,7 +185,9 @@ def test_a_patch_alone_is_one_with_all_others_hidden(model):
         mask = mask_from_noise((torch.arange(12) != patch).float().expand(2, -1), 1)
         with torch.no_grad():
             expected = model(images, mask)[:, model.num_prefix_tokens]
-            torch.testing.assert_close(model.norm(found[-1, :, patch]), expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                model.norm(found[-1, :, patch]), expected, rtol=1e-4, atol=1e-5
+            )
 
 
 def draws(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -190,7 +203,9 @@ def test_group_means_by_their_definition():
     for half in (0, 1):
         for group in range(3):
             expected = beyond[:, half::2][:, labels[half::2] == group].mean(1)
-            torch.testing.assert_close(found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5
+            )
     # a group that a half has not is not a number
     labels = torch.tensor([[0, 1], [0, 0]])
     found = group_means([draws(1, 2, 2, 4)], labels, 2)
@@ -216,12 +231,16 @@ def test_queries_and_keys_are_those_of_attention(trained):
     encoder, inputs = trained.model.encoder, trained.inputs(4)
     found = queries_and_keys(encoder, inputs)  # (2, layers, B, L, D)
     for layer, made in enumerate(asking(encoder, inputs)):
-        logits = torch.stack([side.unflatten(-1, (3, -1)).transpose(1, 2) for side in found[:, layer]])
+        logits = torch.stack(
+            [side.unflatten(-1, (3, -1)).transpose(1, 2) for side in found[:, layer]]
+        )
         logits = logits[0] @ logits[1].mT * logits.shape[-1] ** -0.5
         prefix = encoder.num_prefix_tokens
         torch.testing.assert_close(logits, made.logits[:, :, prefix:, prefix:])
     lone = queries_and_keys(encoder, inputs, alone=True)
-    torch.testing.assert_close(lone[:, 0], found[:, 0])  # before the first mixing, neighbours make no difference
+    torch.testing.assert_close(
+        lone[:, 0], found[:, 0]
+    )  # before the first mixing, neighbours make no difference
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
 
 

@@ -36,7 +36,8 @@ def test_a_measure_is_written_with_its_spread_and_no_digit_more(values, share, t
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [((-0.0008,), "0.00"), ((-0.126, -0.124), "-0.12 ± 0.00"), ((float("nan"), 1.0), "not finite")]
+    ("values", "text"),
+    [((-0.0008,), "0.00"), ((-0.126, -0.124), "-0.12 ± 0.00"), ((float("nan"), 1.0), "not finite")],
 )
 def test_or_with_as_many_digits_as_were_asked_for(values, text):
     assert str(seeds(values, digits=2)) == text
@@ -58,7 +59,12 @@ def test_markdown_cells_stay_cells():
     table = Table("T", ("arm", "loss"), [("a|b", seeds([0.5, 0.6])), ("plain", 3)])
     lines = table.as_markdown().splitlines()
     assert lines[0] == "**T**"
-    assert lines[2:] == ["| arm | loss |", "| --- | --- |", r"| a\|b | 0.550 ± 0.071 |", "| plain | 3 |"]
+    assert lines[2:] == [
+        "| arm | loss |",
+        "| --- | --- |",
+        r"| a\|b | 0.550 ± 0.071 |",
+        "| plain | 3 |",
+    ]
     assert table.as_plain()["rows"] == [["a|b", [0.5, 0.6]], ["plain", 3]]
     assert Table("T", ("loss",), [(seeds([math.nan, 1.0]),)]).as_plain()["rows"] == [[[None, 1.0]]]
 
@@ -74,7 +80,9 @@ def quick(monkeypatch):
         experiment.data()
         experiment.models()
         values = [0.5 + seed for seed in experiment.study.seeds]
-        return Results([Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()})
+        return Results(
+            [Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()}
+        )
 
     monkeypatch.setattr(import_module("studies.one_hot"), "study", study)
 
@@ -91,7 +99,12 @@ def test_every_study_has_a_module_that_says_how_to_read_it_and_what_it_costs(nam
 def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
     reading = run_study("one-hot", experiment, tmp_path, "python -m studies one-hot --out y")
     folder = tmp_path / "one-hot"
-    assert {path.name for path in folder.iterdir()} == {"tables.md", "results.json", "one.png", "two.png"}
+    assert {path.name for path in folder.iterdir()} == {
+        "tables.md",
+        "results.json",
+        "one.png",
+        "two.png",
+    }
     page = (folder / "tables.md").read_text()
     parts = [
         f"# {STUDIES['one-hot']}",
@@ -109,7 +122,9 @@ def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, qu
     assert found["seeds"] == [0, 1]
 
 
-def test_a_study_that_is_interrupted_as_it_draws_is_made_again(experiment, tmp_path, quick, monkeypatch):
+def test_a_study_that_is_interrupted_as_it_draws_is_made_again(
+    experiment, tmp_path, quick, monkeypatch
+):
     def draw(figure, path):
         write_text(path, "")
         raise KeyboardInterrupt
@@ -122,19 +137,33 @@ def test_a_study_that_is_interrupted_as_it_draws_is_made_again(experiment, tmp_p
     assert (tmp_path / "one-hot" / "tables.md").exists()
 
 
-def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick, monkeypatch):
+def test_a_study_is_made_again_in_its_place_and_another_is_not(
+    experiment, tmp_path, quick, monkeypatch
+):
     experiment = replace(experiment)  # without what other tests have loaded
     run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
     moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
-    run_study("one-hot", replace(experiment, config=moved), tmp_path, "python -m studies one-hot --data.root elsewhere")
+    run_study(
+        "one-hot",
+        replace(experiment, config=moved),
+        tmp_path,
+        "python -m studies one-hot --data.root elsewhere",
+    )
     assert "elsewhere" in (tmp_path / "one-hot" / "tables.md").read_text()
     other, images = replace(experiment), experiment.data()
     other.used |= {other.config.data: replace(images, train=images.train.subset(torch.arange(200)))}
     monkeypatch.setattr(other, "models", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(StudyError, match=r"holds this study on other images .*; name another folder"):
+    with pytest.raises(
+        StudyError, match=r"holds this study on other images .*; name another folder"
+    ):
         run_study("one-hot", other, tmp_path, "python -m studies one-hot")
     with pytest.raises(StudyError, match="holds a study with other settings; name another folder"):
-        run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "python -m studies one-hot")
+        run_study(
+            "one-hot",
+            replace(experiment, study=StudyConfig([5])),
+            tmp_path,
+            "python -m studies one-hot",
+        )
     results = tmp_path / "one-hot" / "results.json"
     for content, said in (("no JSON", "is damaged"), (None, "holds other files")):
         results.write_text(content) if content else results.unlink()
@@ -142,7 +171,10 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
             run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
 
 
-FEWER, WITHOUT_LABELS = (lambda images: images.subset(torch.arange(6))), partial(replace, class_names=())
+FEWER, WITHOUT_LABELS = (
+    (lambda images: images.subset(torch.arange(6))),
+    partial(replace, class_names=()),
+)
 REFUSED = [  # a study, settings, what becomes of the test images, and the reason
     ("attention-or-cause", {"mask": {"ratio": 0.95}}, None, "3 visible patches are too few to rank; lower mask.ratio"),
     ("fixed-or-learned", {}, WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
@@ -158,8 +190,12 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
     experiment, tmp_path, monkeypatch, name, settings, change, said
 ):
     """Nothing is trained, and nothing is written."""
-    made = replace(experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1))
-    images = replace(experiment.data(), name="Mine")  # the images of other settings are not looked for
+    made = replace(
+        experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1)
+    )
+    images = replace(
+        experiment.data(), name="Mine"
+    )  # the images of other settings are not looked for
     images = replace(images, test=change(images.test)) if change else images
     made.used |= experiment.used | {made.config.data: images}
     monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))
@@ -170,5 +206,7 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
 
 def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
-    with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
+    with pytest.raises(
+        StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"
+    ):
         run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")

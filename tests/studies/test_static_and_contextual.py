@@ -48,7 +48,9 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
         shares = token_shares(model.encoder, design_of(trained))
         assert shares.shape == (3, len(TERMS))
         torch.testing.assert_close(shares.sum(1), torch.ones(3))
-        torch.testing.assert_close(shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6)  # patch + position
+        torch.testing.assert_close(
+            shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6
+        )  # patch + position
         assert (shares[0, :2] > 0.01).all()
         assert shares[-1, 3:].sum() > 0.01
 
@@ -79,14 +81,18 @@ def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
     assert "fuselage" in found["air"]
     assert not (cases.scenes[HOME] == cases.scenes[STREET]).flatten(1).all(1).any()
     inputs, patches, places = cases.pasted(trained, WHEEL, HOME)
-    torch.testing.assert_close(study.paste(inputs, patches, places, (4, 4)), inputs)  # its own patch, put back
+    torch.testing.assert_close(
+        study.paste(inputs, patches, places, (4, 4)), inputs
+    )  # its own patch, put back
     assert not torch.equal(cases.pasted(trained, BALL, HOME)[1], patches)
 
 
 def test_a_token_moves_only_where_something_comes_in(trained, cases):
     found = cases.distances(trained, trained.model.encoder)
     assert found.shape == (2, 4, 3, len(cases.places))
-    torch.testing.assert_close(found[:, :, 0], torch.zeros_like(found[:, :, 0]), rtol=0, atol=1e-5)  # the embedding
+    torch.testing.assert_close(
+        found[:, :, 0], torch.zeros_like(found[:, :, 0]), rtol=0, atol=1e-5
+    )  # the embedding
     assert (found[:, :, -1].mean(-1) > 0.01).all()
 
 
@@ -117,7 +123,9 @@ def test_a_patch_put_back_has_its_own_token():
     inputs, places = images(300), torch.arange(300) % 12  # more than one batch
     rows = torch.arange(300)
     found = pasted_tokens(model, inputs, patchify(inputs, SIZE)[rows, places], places)
-    torch.testing.assert_close(found, residual_stream(model, inputs)[:, rows, places], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found, residual_stream(model, inputs)[:, rows, places], rtol=1e-4, atol=1e-5
+    )
 
 
 # --- variance

@@ -15,7 +15,9 @@ class Planted:
 
     def __init__(self, parts: Kinds, near: Tensor):
         values, vectors = torch.linalg.eigh(near.double())
-        self.of = vectors * values.clamp(min=0).sqrt()  # (K, K), products as near as they can be to `near`
+        self.of = (
+            vectors * values.clamp(min=0).sqrt()
+        )  # (K, K), products as near as they can be to `near`
         self.labels, self.done = parts.labels, 0
 
     def __call__(self, encoder: object, inputs: Tensor, alone: bool) -> Tensor:
@@ -46,7 +48,9 @@ def test_a_planted_request_is_found(trained, parts, monkeypatch):
     queries, keys = Planted(parts, torch.eye(len(asked))), Planted(parts, torch.eye(len(asked)))
     queries.of, keys.of = torch.eye(len(asked), dtype=torch.float64), asked.T
     found = [lambda *seen, side=side: side(*seen) for side in (queries, keys)]
-    monkeypatch.setattr(kinds, "queries_and_keys", lambda *seen: torch.stack([side(*seen) for side in found]))
+    monkeypatch.setattr(
+        kinds, "queries_and_keys", lambda *seen: torch.stack([side(*seen) for side in found])
+    )
     logits = parts.logits(trained, trained.model.encoder, WHOLE)[0]
     assert logits.argmax() == wheel * len(asked) + road
     assert logits[wheel, grass] < logits[wheel, road] / 10

@@ -13,7 +13,9 @@ ENCODER = ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, pos_em
 
 
 def model_of():
-    return randomize(build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True), 0.3).eval()
+    return randomize(
+        build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True), 0.3
+    ).eval()
 
 
 def loss_of(model, images, mask):
@@ -37,7 +39,12 @@ def test_they_are_the_slopes_of_the_loss(images, mask):
     images = images.double()
     found = weights_and_gradients(model, images, mask)
     block = model.encoder.blocks[1]
-    places = {"W_Q": block.attn.W_Q.T, "W_K": block.attn.W_K.T, "W_V": block.attn.W_V.T, "W_O": block.attn.proj.weight}
+    places = {
+        "W_Q": block.attn.W_Q.T,
+        "W_K": block.attn.W_K.T,
+        "W_V": block.attn.W_V.T,
+        "W_O": block.attn.proj.weight,
+    }
     for name, weight in places.items():
         values, gradient = found[name][:, 1]
         assert torch.equal(values, weight.flatten())
@@ -71,7 +78,10 @@ def test_one_pass_has_every_matrix_of_every_layer_and_nothing_of_the_model_chang
     for name in found.keys() - {"b_K"}:
         assert (size(found[name][1]) > 1e-6).all(), name
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert not any(parameter.requires_grad or parameter.grad is not None for parameter in model.encoder.parameters())
+    assert not any(
+        parameter.requires_grad or parameter.grad is not None
+        for parameter in model.encoder.parameters()
+    )
 
 
 def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
@@ -86,7 +96,9 @@ def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
 
 
 def test_size_is_the_root_mean_square():
-    assert size(torch.tensor([[1.0, -1, 1, -1], [0.0, 2, 0, 2]])).tolist() == pytest.approx([1, 2**0.5])
+    assert size(torch.tensor([[1.0, -1, 1, -1], [0.0, 2, 0, 2]])).tolist() == pytest.approx(
+        [1, 2**0.5]
+    )
 
 
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, trained):
@@ -97,7 +109,10 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, train
         assert (pull.moved[name] > 1e-3).all(), name
     assert (pull.gradient["W_E"] > 0).all()
     assert "positions" not in pull.moved  # they are fixed
-    first, now = (one.encoder.patch_embed.proj.weight.detach().flatten() for one in (trained.initial, trained.model))
+    first, now = (
+        one.encoder.patch_embed.proj.weight.detach().flatten()
+        for one in (trained.initial, trained.model)
+    )
     torch.testing.assert_close(pull.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
     torch.testing.assert_close(pull.weight["W_E"].squeeze(), torch.stack([size(first), size(now)]))
     frozen = pull_of(one_seed.models("W_Q frozen"), 32)

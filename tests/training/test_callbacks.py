@@ -15,10 +15,11 @@ import torch
 from tqdm import tqdm
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
+from vit.errors import TrainingError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.process import StopRequests
-from vit.training.step import NonFiniteError, Step
+from vit.training.step import Step
 
 
 def line(step: int, loss: float = 0.5) -> dict:
@@ -28,13 +29,19 @@ def line(step: int, loss: float = 0.5) -> dict:
 def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
     first_bad = torch.tensor(0.0 if math.isfinite(loss) else step)
     return Step(
-        step, epoch, 1e-3, 8, {"first_bad": first_bad} | dict.fromkeys(("loss", "grad_norm"), torch.tensor(loss))
+        step,
+        epoch,
+        1e-3,
+        8,
+        {"first_bad": first_bad} | dict.fromkeys(("loss", "grad_norm"), torch.tensor(loss)),
     )
 
 
 def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> SimpleNamespace:
     """What a callback reads of a run."""
-    config = Config(train=TrainConfig(epochs=epochs), data=DataConfig(val_size=1), run=RunConfig(**settings))
+    config = Config(
+        train=TrainConfig(epochs=epochs), data=DataConfig(val_size=1), run=RunConfig(**settings)
+    )
     return SimpleNamespace(step=step, seconds=0.0, total_steps=total, config=config)
 
 
@@ -68,7 +75,9 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     lines = read_metrics(path)
     kept = min(saved_at, 5)
     assert [one["step"] for one in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
-    assert [one["loss"] for one in lines[kept:]] == [step + saved_at / 10 for step in range(saved_at + 1, 8)]
+    assert [one["loss"] for one in lines[kept:]] == [
+        step + saved_at / 10 for step in range(saved_at + 1, 8)
+    ]
 
 
 def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(tmp_path):
@@ -86,7 +95,7 @@ def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path)
     run = run_at(0)
     file = MetricsFile(tmp_path / "metrics.jsonl", run)
     run.seconds = 1.0
-    with pytest.raises(NonFiniteError, match="step 1: the loss is nan"):
+    with pytest.raises(TrainingError, match="step 1: the loss is nan"):
         file.on_step(run, done_at(1, 0.1, math.nan))
 
 
@@ -105,9 +114,12 @@ def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("every", "start", "logged"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [1, 3, 6, 7]), (3, 4, [6, 7]), (10, 0, [1, 7])]
+    ("every", "start", "logged"),
+    [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [1, 3, 6, 7]), (3, 4, [6, 7]), (10, 0, [1, 7])],
 )
-def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_path, monkeypatch, every, start, logged):
+def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(
+    tmp_path, monkeypatch, every, start, logged
+):
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: every)
     run = run_at(start, total=7)
     file, lines = MetricsFile(tmp_path / "metrics.jsonl", run), []
@@ -131,7 +143,9 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
     assert (steps[0], steps[-1]) == (0, total)
     assert len(steps) == len(set(steps)) <= count
     gaps = [after - before for before, after in itertools.pairwise(steps)]
-    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))  # but for rounding
+    assert all(
+        later >= earlier - 1 for earlier, later in itertools.pairwise(gaps)
+    )  # but for rounding
     assert (snapshot_steps(total, 0), snapshot_steps(total, 1)) == ([], [total])
 
 
@@ -139,14 +153,18 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
 def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monkeypatch):
     monkeypatch.setattr("vit.training.callbacks.measure", lambda run, baselines: {"test_loss": 0.5})
     run = run_at(0, val_every=every)
-    lines = [Validation(StopRequests()).on_step(run, done_at(step, step / 3)) for step in range(1, 13)]
+    lines = [
+        Validation(StopRequests()).on_step(run, done_at(step, step / 3)) for step in range(1, 13)
+    ]
     expected = [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
     assert [line for line in lines if line is not None] == expected
 
 
 # --- progress: a bar on a terminal, plain lines elsewhere ------------------------------------------------------------
 
-LINE = re.compile(r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left")
+LINE = re.compile(
+    r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left"
+)
 
 
 class Terminal(io.StringIO):
@@ -164,7 +182,8 @@ def show(stream: io.StringIO, start: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "seconds", "shown"), [(0, 60, [2, 10]), (7, 60, [9, 10]), (5, 1e-9, [7, 8, 9, 10]), (9, 60, [10])]
+    ("start", "seconds", "shown"),
+    [(0, 60, [2, 10]), (7, 60, [9, 10]), (5, 1e-9, [7, 8, 9, 10]), (9, 60, [10])],
 )
 def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_time_has_come(
     start, seconds, shown, monkeypatch
@@ -183,7 +202,9 @@ def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_ti
 
 def test_the_first_step_which_may_compile_says_nothing_about_the_time_left(monkeypatch):
     seconds = [0.0]
-    monkeypatch.setattr("vit.training.callbacks.time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(
+        "vit.training.callbacks.time", SimpleNamespace(perf_counter=lambda: seconds[0])
+    )
     monkeypatch.setattr("tqdm.std.time", lambda: seconds[0])
     progress = Progress(run_at(0, total=10, epochs=2), stream := io.StringIO())
     for step, seconds[0] in ((1, 100), (2, 102)):
@@ -196,7 +217,7 @@ def test_a_run_that_ends_after_its_first_step_shows_it():
     progress.on_step(run_at(7, total=10), done_at(7, 2.5))
     progress.close()
     assert re.search(r"\b7/10 steps, 00:00 elapsed, \? left\n$", stream.getvalue())
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(TrainingError):
         Progress(run_at(0), Terminal()).on_step(run_at(1), done_at(1, 0.3, math.nan))
 
 

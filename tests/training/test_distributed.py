@@ -17,7 +17,8 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from tiny import noise, save_images
 
-from vit.config import Config, ConfigError, RunConfig, TrainConfig
+from vit.config import Config, RunConfig, TrainConfig
+from vit.errors import ConfigError
 from vit.openmp import usable_cores
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
@@ -25,9 +26,7 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-NAMES = (
-    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
-)
+NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
 ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
 # 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in different processes, and in
@@ -86,8 +85,12 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
 
 
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)  # the other process has rows of zeros
-    place = torch.tensor([[3, 5], [0, 5], [-1, 5]])  # rows 3 and 0 of five; the last is none of the batch
+    monkeypatch.setattr(
+        torch.distributed, "all_reduce", lambda values: None
+    )  # the other process has rows of zeros
+    place = torch.tensor(
+        [[3, 5], [0, 5], [-1, 5]]
+    )  # rows 3 and 0 of five; the last is none of the batch
     found = {}
     for compiled in (False, True):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
@@ -102,7 +105,9 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])
-def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_cores(monkeypatch, processes, threads):
+def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_cores(
+    monkeypatch, processes, threads
+):
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # torchrun's default
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
@@ -115,7 +120,13 @@ def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_core
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):
-    values = {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 9, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    values = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": 0,
+        "WORLD_SIZE": 9,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": 1,
+    }
     for key, value in values.items():
         monkeypatch.setenv(key, str(value))
     for config, message in (
@@ -127,12 +138,20 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 
 
 def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
-    values = {"TORCHELASTIC_RUN_ID": "x", "RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}
+    values = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": 1,
+        "WORLD_SIZE": 2,
+        "LOCAL_RANK": 1,
+        "LOCAL_WORLD_SIZE": 2,
+    }
     for key, value in values.items():
         monkeypatch.setenv(key, str(value))
     kept, stores, cores = dist.HashStore(), [], [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, some: cores.append(set(some)), raising=False)
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, some: cores.append(set(some)), raising=False
+    )
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(kept, 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
@@ -165,9 +184,15 @@ def start(
     config = [] if "--config" in argv else ["--config", "reconstruct.yaml"]
     script = [*([] if pictures else ["plain.py"]), str(ROOT / "train.py")]
     command = [*(launcher or [sys.executable]), *script, *config, "--out", out, *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "agg",
+        "PYTHONPATH": str(ROOT),
+    }
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=place, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=place, env=environment, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def run(place: Path, out: str, *argv: str, **how: object) -> tuple[int, str, str]:
@@ -207,13 +232,21 @@ def test_two_processes_learn_classes_as_one(place):
         code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
         assert code == 0, errors
         assert f"{threads} threads measure" in printed
-        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1  # of each process, in training
+        assert (
+            json.loads((place / out / "summary.json").read_text())["threads"] == 1
+        )  # of each process, in training
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
-    weights, others = (load_file(place / out / "model.safetensors") for out in ("one-classifies", "two-classify"))
+    weights, others = (
+        load_file(place / out / "model.safetensors") for out in ("one-classifies", "two-classify")
+    )
     for name, value in weights.items():
-        if not name.endswith("qkv.bias"):  # whose keys' part no softmax feels: its gradient is mere rounding
+        if not name.endswith(
+            "qkv.bias"
+        ):  # whose keys' part no softmax feels: its gradient is mere rounding
             torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
-    alone, together = (read_dynamics(place / out / "dynamics.jsonl") for out in ("one-classifies", "two-classify"))
+    alone, together = (
+        read_dynamics(place / out / "dynamics.jsonl") for out in ("one-classifies", "two-classify")
+    )
     assert together.steps.tolist() == alone.steps.tolist() == [1, 2, 4, 8, 9]
     for quantity, values in alone.recorded.items():
         torch.testing.assert_close(together.recorded[quantity], values, rtol=1e-3, atol=1e-4)
@@ -231,7 +264,10 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     _, errors = process.communicate(timeout=120)
     if process.returncode == 0:
         pytest.fail(f"the run was over before the signal came: {errors}")
-    assert errors.count("stopped by SIGTERM; continue with: python train.py --out stopped --resume") == 1
+    assert (
+        errors.count("stopped by SIGTERM; continue with: python train.py --out stopped --resume")
+        == 1
+    )
     assert "train.py: error" not in errors
     step = load_state(saved_states(place / "stopped" / "checkpoints")[-1])["step"]
     assert 1 <= step < STEPS
@@ -259,7 +295,9 @@ def test_a_script_may_train_twice(tmp_path):
     (tmp_path / "twice.py").write_text(TWICE)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*TORCHRUN, tmp_path / "twice.py"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

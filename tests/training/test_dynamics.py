@@ -18,7 +18,13 @@ from torch import Tensor
 
 from vit.config import Config
 from vit.mae import build_autoencoder
-from vit.training.dynamics import Dynamics, DynamicsError, DynamicsRecorder, is_recorded, read_dynamics
+from vit.training.dynamics import (
+    Dynamics,
+    DynamicsError,
+    DynamicsRecorder,
+    is_recorded,
+    read_dynamics,
+)
 from vit.training.loop import save, train_steps
 from vit.training.run import Run, find_state, setup
 from vit.training.step import Callback, Step, restore
@@ -48,20 +54,30 @@ class Witness(Callback):
         self.afters: list[dict[str, Tensor]] = []
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().double().clone() for name, value in self.model.named_parameters()}
+        return {
+            name: value.detach().double().clone() for name, value in self.model.named_parameters()
+        }
 
     def on_gradient(self, step: int) -> None:
         assert step == len(self.gradients) + 1
         zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
-        found = {name: value.grad for name, value in self.model.named_parameters() if value.grad is not None}
-        self.gradients.append({name: value.double().clone() for name, value in (zeros | found).items()})
+        found = {
+            name: value.grad
+            for name, value in self.model.named_parameters()
+            if value.grad is not None
+        }
+        self.gradients.append(
+            {name: value.double().clone() for name, value in (zeros | found).items()}
+        )
 
     def on_step(self, run: Run, done: Step) -> None:
         assert done.step == len(self.gradients)
         self.afters.append(self.weights())
 
 
-def recording(config: Config, path: Path, states: Path | None = None) -> tuple[Run, DynamicsRecorder]:
+def recording(
+    config: Config, path: Path, states: Path | None = None
+) -> tuple[Run, DynamicsRecorder]:
     """A run that is recorded into `path`, and its recorder; with `states`, from the last one in there."""
     data = dataset()
     state = None if states is None else find_state(states, config, data)
@@ -106,7 +122,10 @@ def parameter_of(part: str, name: str, layer: int, prefix: str) -> tuple[str, sl
     return f"{prefix}blocks.{layer}.attn.qkv.weight", slice(third * dim, (third + 1) * dim)
 
 
-KINDS = {"reconstruct": CONFIG, "classify by muon": changed(CLASSIFY, optim={"name": "muon", "ema": 0.9})}
+KINDS = {
+    "reconstruct": CONFIG,
+    "classify by muon": changed(CLASSIFY, optim={"name": "muon", "ema": 0.9}),
+}
 DIMS = {"encoder": 16, "decoder": 12}
 
 
@@ -147,7 +166,8 @@ def test_every_quantity_is_what_it_says(case):
             first = seen.first[key].squeeze(0)[rows].flatten(1)
             for record, step in enumerate(found.steps.tolist()):
                 gradient, now = (
-                    values[step - 1][key].squeeze(0)[rows].flatten(1) for values in (seen.gradients, seen.afters)
+                    values[step - 1][key].squeeze(0)[rows].flatten(1)
+                    for values in (seen.gradients, seen.afters)
                 )
                 expected = {
                     "gradient_norm": gradient.norm(),
@@ -156,12 +176,21 @@ def test_every_quantity_is_what_it_says(case):
                 for quantity, value in expected.items():
                     assert value > 0
                     got = found.of(quantity, name, part)[record, layer].item()
-                    assert got == pytest.approx(value.item(), rel=1e-4), (quantity, part, name, layer, step)
+                    assert got == pytest.approx(value.item(), rel=1e-4), (
+                        quantity,
+                        part,
+                        name,
+                        layer,
+                        step,
+                    )
 
 
 def test_gradient_is_the_whole_batchs_before_clipping(case):
     """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
-    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in case.seen.gradients]
+    seen = [
+        torch.stack([value.norm() for value in of.values()]).norm().item()
+        for of in case.seen.gradients
+    ]
     assert case.norms == pytest.approx(seen, rel=1e-5)
     assert min(case.norms) > 5 * CONFIG.optim.clip_grad
 
@@ -172,8 +201,16 @@ LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
 @pytest.mark.parametrize(
     ("config", "encoder", "decoder"),
     [
-        (changed(CONFIG, model={"pos_embed": "sincos"}), LAYER | {"W_E"}, LAYER | {"embed", "pred"}),
-        (changed(CLASSIFY, model={"qkv": "identity"}), {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"}, set()),
+        (
+            changed(CONFIG, model={"pos_embed": "sincos"}),
+            LAYER | {"W_E"},
+            LAYER | {"embed", "pred"},
+        ),
+        (
+            changed(CLASSIFY, model={"qkv": "identity"}),
+            {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"},
+            set(),
+        ),
     ],
 )
 def test_which_matrices_there_are(config, encoder, decoder, tmp_path):
@@ -201,7 +238,12 @@ def test_frozen_parts_get_nothing_and_stay(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "total", "steps"),
-    [(1, 4, [1, 2, 3, 4]), (20, 70, [1, 2, 4, 8, 16, 20, 40, 60, 70]), (100, 3, [1, 2, 3]), (0, 5, [])],
+    [
+        (1, 4, [1, 2, 3, 4]),
+        (20, 70, [1, 2, 4, 8, 16, 20, 40, 60, 70]),
+        (100, 3, [1, 2, 3]),
+        (0, 5, []),
+    ],
 )
 def test_first_steps_every_so_many_and_the_last_are_recorded(every, total, steps):
     assert [step for step in range(1, total + 1) if is_recorded(step, every, total)] == steps
@@ -288,7 +330,11 @@ def test_records_after_the_last_state_are_made_again(tmp_path):
 RECORDS = [
     {
         "step": step,
-        "gradient_norm": {"encoder.W_Q": [0.1 * step, 0.2], "decoder.W_Q": [0.3], "encoder.W_E": [0.4]},
+        "gradient_norm": {
+            "encoder.W_Q": [0.1 * step, 0.2],
+            "decoder.W_Q": [0.3],
+            "encoder.W_E": [0.4],
+        },
         "drift": {"encoder.W_Q": [step / 3, 0.0], "decoder.W_Q": [0.5], "encoder.W_E": [math.nan]},
     }
     for step in (1, 2, 4)
@@ -316,10 +362,14 @@ def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
 
 DAMAGE = {
     "missing": Path.unlink,
-    "of an earlier version": lambda path: save_file({"drift": torch.ones(2, 2)}, path, {"dynamics": "{}"}),
+    "of an earlier version": lambda path: save_file(
+        {"drift": torch.ones(2, 2)}, path, {"dynamics": "{}"}
+    ),
     "other lines": lambda path: write(path, {"step": 1, "loss": 0.5}),
     "no mapping": lambda path: write(path, 1, 2),
-    "a layer less": lambda path: write(path, *RECORDS, RECORDS[0] | {"drift": {"encoder.W_Q": [0.1]}}),
+    "a layer less": lambda path: write(
+        path, *RECORDS, RECORDS[0] | {"drift": {"encoder.W_Q": [0.1]}}
+    ),
     "no number": lambda path: write(path, RECORDS[0] | {"step": None}),
 }
 

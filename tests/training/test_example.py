@@ -50,7 +50,9 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     assert cli.main(["train", "--config", str(config), "--out", str(whole)]) == 0
     metrics = read_metrics(whole / "metrics.jsonl")
     assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
-    assert metrics[0]["loss"] == pytest.approx(metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"])
+    assert metrics[0]["loss"] == pytest.approx(
+        metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"]
+    )
     record = read_run(whole)
     assert record.summary["objective"] == "teach"
     assert (whole / "reconstructions.png").exists()
@@ -63,7 +65,9 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
         assert fit(config, whole, resume=True).summary
     again = load_state(saved_states(whole / "checkpoints")[-1])
     teacher = [key for key in state["objective"] if key.startswith("teacher.module.")]
-    assert any(not torch.equal(before["objective"][key], state["objective"][key]) for key in teacher)
+    assert any(
+        not torch.equal(before["objective"][key], state["objective"][key]) for key in teacher
+    )
     for part in ("model", "objective"):
         for name, value in state[part].items():
             assert torch.equal(value, again[part][name]), name

@@ -7,7 +7,8 @@ import torch
 from tiny import seeded
 from torch import Tensor, nn
 
-from vit.config import ConfigError, DecoderConfig, OptimConfig, ViTConfig
+from vit.config import DecoderConfig, OptimConfig, ViTConfig
+from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
@@ -15,7 +16,13 @@ from vit.training.optimizer import make_optimizer
 from vit.training.schedule import set_learning_rate
 
 ENCODER = dict(
-    image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2, pos_embed="learned", registers=1
+    image_size=(8, 8),
+    patch_size=(4, 4),
+    embed_dim=8,
+    depth=2,
+    num_heads=2,
+    pos_embed="learned",
+    registers=1,
 )
 ALL = r"0|1|2"
 
@@ -39,7 +46,9 @@ PARTS = {
 def small_model(**settings) -> MaskedAutoencoder:
     torch.manual_seed(0)
     encoder = ViTConfig(**ENCODER | settings)
-    model = build_autoencoder(encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    model = build_autoencoder(
+        encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    )
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
@@ -53,7 +62,10 @@ def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int
     set_learning_rate(updates, 0.02)
     for step in range(steps):
         draws = seeded(step)
-        images, mask = torch.randn(4, 3, 8, 8, generator=draws), make_mask("random", 4, (2, 2), 0.5, draws)
+        images, mask = (
+            torch.randn(4, 3, 8, 8, generator=draws),
+            make_mask("random", 4, (2, 2), 0.5, draws),
+        )
         model.loss(images, mask)[0].backward()
         updates.step()
         updates.zero_grad()
@@ -65,7 +77,9 @@ def pieces(model: MaskedAutoencoder) -> dict[tuple[str, str], Tensor]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             thirds = parameter.chunk(3) if ".qkv." in name else [parameter]
-            found |= {(name, str(index)): third.detach().clone() for index, third in enumerate(thirds)}
+            found |= {
+                (name, str(index)): third.detach().clone() for index, third in enumerate(thirds)
+            }
     return found
 
 
@@ -74,21 +88,33 @@ SEVERAL = ("W_Q W_K W_V W_O", "encoder.blocks.0 W_K")
 
 @pytest.mark.parametrize(
     ("names", "optimizer"),
-    [*((name, "adamw") for name in (*PARTS, *SEVERAL)), *((name, "muon") for name in ("W_Q", "pos_embed", *SEVERAL))],
+    [
+        *((name, "adamw") for name in (*PARTS, *SEVERAL)),
+        *((name, "muon") for name in ("W_Q", "pos_embed", *SEVERAL)),
+    ],
 )
 def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     model, names = small_model(), names.split()
     before = pieces(model)
     train(model, names, optimizer)
     state = dict(model.named_parameters())
-    now = {(name, i): state[name].chunk(3)[int(i)] if ".qkv." in name else state[name] for name, i in before}
+    now = {
+        (name, i): state[name].chunk(3)[int(i)] if ".qkv." in name else state[name]
+        for name, i in before
+    }
     unmoved = {key for key in before if torch.equal(before[key], now[key])}
     rules = [PARTS[name] for name in names]
-    frozen = {(name, i) for name, i in before if any(re.match(a, name) and re.fullmatch(b, i) for a, b in rules)}
+    frozen = {
+        (name, i)
+        for name, i in before
+        if any(re.match(a, name) and re.fullmatch(b, i) for a, b in rules)
+    }
     assert frozen
     assert frozen <= unmoved
     # A key's bias adds the same to all scores of a query: its gradient is rounding and nothing else, and need not move it.
-    assert not {(name, i) for name, i in unmoved - frozen if not (name.endswith("qkv.bias") and i == "1")}
+    assert not {
+        (name, i) for name, i in unmoved - frozen if not (name.endswith("qkv.bias") and i == "1")
+    }
 
 
 @pytest.mark.parametrize("name", ["W_E", "encoder.blocks.2", "decoder.blocks.1.W_Q", "x\ny"])
@@ -97,7 +123,10 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         freeze(small_model(), [name])
     message = str(error.value)
     assert repr(name) in message
-    assert all(part in message for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1"))
+    assert all(
+        part in message
+        for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1")
+    )
     with pytest.raises(FreezeError, match=r"is not a part of this model; it has W_O, "):
         freeze(small_model(qkv="identity"), ["W_Q"])
 
@@ -109,15 +138,22 @@ def test_nothing_left_to_learn_is_refused():
         make_optimizer(model, OptimConfig())
 
 
-@pytest.mark.parametrize("more", [["W_Q"], ["encoder.W_Q"], ["encoder.blocks.0", "decoder.blocks.0"]])
+@pytest.mark.parametrize(
+    "more", [["W_Q"], ["encoder.W_Q"], ["encoder.blocks.0", "decoder.blocks.0"]]
+)
 def test_a_third_that_is_named_twice_or_frozen_with_all_else_counts_once(more):
     def learning(names: list[str]) -> int:
         model = small_model()
         rows = sum(row.numel() for row in freeze(model, names))
-        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) - rows
+        return (
+            sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+            - rows
+        )
 
     frozen = {name for name in more if "blocks" in name}
     third = sum(
-        p.numel() // 3 for key, p in small_model().named_parameters() if "qkv" in key and not frozen & {key[:16]}
+        p.numel() // 3
+        for key, p in small_model().named_parameters()
+        if "qkv" in key and not frozen & {key[:16]}
     )
     assert learning(["W_Q", *more]) == learning([*more, "W_Q"]) == learning([*frozen]) - third

@@ -14,15 +14,14 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from tiny import CLASSES, TINY, dataset, randomize
 from torch import Tensor, nn
 
-from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.checkpoints.initial import load_initial
-from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
+from vit.config import Config, DataConfig, ModelConfig, TrainConfig
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
-from vit.errors import DataError
+from vit.errors import CheckpointError, ConfigError, DataError, RunError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.runs import RunError
 from vit.settings import build_config, read_words
 from vit.training.initial import InitialModel, initial_model
 from vit.weights import weights_hash, write_weights
@@ -31,7 +30,9 @@ THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 
 def config(objective: str = "classify", init: Path | str = "", **model: object) -> Config:
-    return Config(model=replace(TINY, init=str(init), **model), train=TrainConfig(objective=objective))
+    return Config(
+        model=replace(TINY, init=str(init), **model), train=TrainConfig(objective=objective)
+    )
 
 
 def initial(settings: Config, data: Dataset | None = None) -> InitialModel:
@@ -94,7 +95,9 @@ def test_new_model_fits_the_data_and_measures_it():
 
 def test_images_without_labels_cannot_be_classified(mae):
     for init in ("", mae[0]):
-        with pytest.raises(DataError, match=r"^train\.objective: Noise has no labels[^\n]*$") as caught:
+        with pytest.raises(
+            DataError, match=r"^train\.objective: Noise has no labels[^\n]*$"
+        ) as caught:
             begin(config(init=init), dataset(class_names=()))
         assert caught.value.exit_code == 2
     begin(config("reconstruct", mae[0]), dataset(class_names=()))
@@ -110,7 +113,9 @@ def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(mae):
     assert model.head.weight.shape == (3, 16)
     assert model.head.weight.abs().max() < 0.2  # new, so that it says nearly nothing
     assert of(normalize) == of(THEIRS)
-    assert all(value.requires_grad for name, value in model.named_parameters() if name != "pos_embed")
+    assert all(
+        value.requires_grad for name, value in model.named_parameters() if name != "pos_embed"
+    )
 
 
 @pytest.mark.parametrize("decoder", [{}, dict(decoder_dim=32), dict(decoder_heads=4)], ids=str)
@@ -122,13 +127,16 @@ def test_pretraining_goes_on_with_encoder_and_decoder_or_a_new_one_of_another_sh
     assert model.decoder.config.dim == decoder.get("decoder_dim", 16)
     if decoder:
         weight = model.decoder.blocks[0].mlp.fc1.weight
-        assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
+        assert weight.shape != (64, 16) or not torch.equal(
+            weight, before.decoder.blocks[0].mlp.fc1.weight
+        )
     else:
         assert same_state(model.state_dict(), before.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("names", "pool"), [("ape bee cat", "avg"), ("ape cat bee", "avg"), ("ape bee", "avg"), ("ape bee cat", "token")]
+    ("names", "pool"),
+    [("ape bee cat", "avg"), ("ape cat bee", "avg"), ("ape bee", "avg"), ("ape bee cat", "token")],
 )
 def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path, names, pool):
     before = classifier(tmp_path, tuple(names.split()))
@@ -136,7 +144,9 @@ def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path,
     assert same_state(model.state_dict(), before.state_dict(), but="head.")
     assert model.head.weight.shape == (3, 16)
     if names != "ape bee":
-        assert torch.equal(model.head.weight, before.head.weight) == ((names, pool) == ("ape bee cat", "avg"))
+        assert torch.equal(model.head.weight, before.head.weight) == (
+            (names, pool) == ("ape bee cat", "avg")
+        )
 
 
 def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
@@ -154,7 +164,9 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
     assert model.encoder.config.global_pool == "token"
     assert model.encoder.patch_embed.grid_size == (8, 8)
     assert torch.equal(model.encoder.pos_embed, load_model(folder, image_size=32).encoder.pos_embed)
-    assert torch.equal(model.encoder.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight)
+    assert torch.equal(
+        model.encoder.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight
+    )
 
 
 # --- from others -----------------------------------------------------------------------------------------------------
@@ -163,7 +175,10 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
 @pytest.mark.parametrize(
     ("theirs", "asked"),
     [
-        (dict(reg_tokens=2, init_values=0.1), ["model.pos_embed", "model.registers", "model.layer_scale"]),
+        (
+            dict(reg_tokens=2, init_values=0.1),
+            ["model.pos_embed", "model.registers", "model.layer_scale"],
+        ),
         (dict(depth=3, qkv_bias=False), ["model.pos_embed", "model.depth", "model.qkv_bias"]),
         (dict(num_heads=4), ["model.pos_embed"]),  # which the file does not say: the settings do
     ],
@@ -185,13 +200,18 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     model, normalize = begin(build_config(*read_words([*given, *options]))[0])
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
-        torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4
+        )
     assert of(normalize) == of(load_model(path).origin.normalize)
 
 
 def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
     autoencoder(tmp_path)
-    state, settings = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    state, settings = (
+        load_file(tmp_path / "model.safetensors"),
+        json.loads((tmp_path / "config.json").read_text()),
+    )
     del state["decoder.mask_token"]
     write_weights(tmp_path, state, settings)
     with pytest.raises(CheckpointError, match=r"decoder\.mask_token"):
@@ -201,7 +221,15 @@ def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
 # --- the architecture of the checkpoint --------------------------------------------------------------------------------
 
 
-OWN = dict(image_size=24, patch_size=6, embed_dim=32, depth=3, registers=2, pos_embed="learned", layer_scale=0.1)
+OWN = dict(
+    image_size=24,
+    patch_size=6,
+    embed_dim=32,
+    depth=3,
+    registers=2,
+    pos_embed="learned",
+    layer_scale=0.1,
+)
 
 
 @pytest.mark.parametrize("objective", ["classify", "reconstruct"])
@@ -225,16 +253,26 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     bare = config(init=tmp_path)
     said = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
     followed, (_, resized) = follow_checkpoint(said, {"model.image_size"})
-    assert resized == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
+    assert (
+        resized
+        == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
+    )
     assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
     autoencoder(tmp_path / "wide", **OWN | {"image_size": (24, 12)})
     wide = Config(model=replace(said.model, init=str(tmp_path / "wide")), train=bare.train)
-    assert "; --model.image_size '[24, 12]' would" in follow_checkpoint(wide, {"model.image_size"})[1][1]  # for a shell
+    assert (
+        "; --model.image_size '[24, 12]' would"
+        in follow_checkpoint(wide, {"model.image_size"})[1][1]
+    )  # for a shell
     for name, value in (("depth", 4), ("preset", "tiny")):
-        wrong = Config(model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train)
+        wrong = Config(
+            model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train
+        )
         followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
-        with pytest.raises(ConfigError, match=r"differs from the settings; add [^\n]*--model\.depth 3"):
+        with pytest.raises(
+            ConfigError, match=r"differs from the settings; add [^\n]*--model\.depth 3"
+        ):
             begin(followed)
 
 
@@ -242,7 +280,8 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     autoencoder(tmp_path, **OWN)
     small = replace(ModelConfig(init=str(tmp_path)), image_size=24, patch_size=3)
     with pytest.raises(
-        ConfigError, match=r"^model\.patch_size: the decoder of .* predicts .* 6 pixels; add --model.patch_size 6, or"
+        ConfigError,
+        match=r"^model\.patch_size: the decoder of .* predicts .* 6 pixels; add --model.patch_size 6, or",
     ):
         follow_checkpoint(Config(model=small), {"model.image_size", "model.patch_size"})
     labels = Config(model=small, train=TrainConfig(objective="classify"))
@@ -255,9 +294,13 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
 
 
 def test_training_loads_nothing(mae):
-    with pytest.raises(ConfigError, match=r"^model\.init: in Python, [^\n]*fit\(\.\.\., init=load_model\('[^\n]*$"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.init: in Python, [^\n]*fit\(\.\.\., init=load_model\('[^\n]*$"
+    ):
         initial_model(config(init=mae[0]), dataset())
-    with pytest.raises(ConfigError, match=r"^init: this model was not loaded from a checkpoint; [^\n]*load_model$"):
+    with pytest.raises(
+        ConfigError, match=r"^init: this model was not loaded from a checkpoint; [^\n]*load_model$"
+    ):
         initial_model(config(), dataset(), VisionTransformer(TINY.vit_config()))
     handed = initial_model(config(init=mae[0]), dataset(), load_model(mae[0]))
     assert same_state(handed.model.state_dict(), mae[1].encoder.state_dict(), but="head.")
@@ -279,7 +322,11 @@ def test_what_is_new_is_said(mae, tmp_path):
     assert notes(config()) == initial(config()).init == ""
     began = initial(config(init=mae[0]))
     assert began.init == weights_hash(load_model(mae[0], part="encoder"))
-    for init, head in {mae[0]: "a new", tmp_path / "other": "a new", tmp_path / "same": "its"}.items():
+    for init, head in {
+        mae[0]: "a new",
+        tmp_path / "other": "a new",
+        tmp_path / "same": "its",
+    }.items():
         assert notes(config("classify", init)).endswith(f"with {head} head"), init
     for init, decoder in {mae[0]: "its", tmp_path / "same": "a new"}.items():
         assert notes(config("reconstruct", init)).endswith(f"with {decoder} decoder"), init
@@ -302,12 +349,21 @@ def test_a_run_stands_on_the_seconds_of_those_before_it(tmp_path):
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, tmp_path):
     data = dataset()
-    aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now
+    aside = data.test.subset(
+        torch.tensor([0, 1, 2])
+    )  # another part of the training images is held out now
     now, whole = replace(data, test=aside, held_out=True), data
     model, warning = classifier(tmp_path / "unsaid"), "taught classes"
-    save_model(tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_content_hash=now.content_hash)
-    save_model(tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_content_hash=whole.content_hash)
-    found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other")}
+    save_model(
+        tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_content_hash=now.content_hash
+    )
+    save_model(
+        tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_content_hash=whole.content_hash
+    )
+    found = {
+        name: warning in notes(config(init=tmp_path / name), now)
+        for name in ("unsaid", "same", "other")
+    }
     assert found == {"unsaid": True, "same": False, "other": True}
     assert warning not in notes(config(init=mae[0]), now)
     assert warning not in notes(config(init=tmp_path / "unsaid"), whole)

@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from tiny import TINY, image_set
 
-from vit.config import OBJECTIVES, AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
+from vit.config import (
+    OBJECTIVES,
+    AugmentConfig,
+    Config,
+    ModelConfig,
+    ReconstructConfig,
+    TrainConfig,
+)
 from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
@@ -36,13 +43,17 @@ def objective_of(config: Config, classes: int = CLASSES) -> Objective:
 def classification(classes: int = CLASSES, **settings: object) -> Objective:
     train = TrainConfig(objective="classify", epochs=3, batch_size=8)
     config = Config(model=TINY, train=train, classify=Classes(**settings))
-    return objective_of(replace(config, augment=replace(config.augment, crop="none", flip=0)), classes)
+    return objective_of(
+        replace(config, augment=replace(config.augment, crop="none", flip=0)), classes
+    )
 
 
 def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:
     augmented, reconstruct = AugmentConfig(views=views), ReconstructConfig(**settings)
     return objective_of(
-        Config(augment=augmented, model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8))
+        Config(
+            augment=augmented, model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8)
+        )
     )
 
 
@@ -69,7 +80,9 @@ def test_every_objective_has_its_module_and_its_class(name):
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mixing", [dict(mixup=0.8), dict(cutmix=1.0), dict(mixup=0.8, cutmix=1.0)], ids=str)
+@pytest.mark.parametrize(
+    "mixing", [dict(mixup=0.8), dict(cutmix=1.0), dict(mixup=0.8, cutmix=1.0)], ids=str
+)
 def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
     """Image i has colour i and class i: its mean says of what it was made, as its label does."""
     objective = classification(COUNT, **mixing)
@@ -78,7 +91,9 @@ def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
     rows = draws.shard(0, 1)
     inputs = augment(shades[torch.arange(9) % 8], rows, objective.config) * 255
     targets = objective.targets(torch.arange(COUNT), draws)
-    torch.testing.assert_close(inputs.mean((1, 2, 3)), targets @ torch.arange(COUNT).float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        inputs.mean((1, 2, 3)), targets @ torch.arange(COUNT).float(), rtol=0, atol=1e-4
+    )
     pairs = set(zip(draws.indices.tolist(), draws.indices.roll(-1).tolist(), strict=True))
     found = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
     assert found <= {tuple(sorted(pair)) for pair in pairs}
@@ -103,7 +118,9 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
     objective, images = classification(label_smoothing=smoothing).eval(), torch.randn(8, 3, 16, 16)
     draws = draws_of(objective)
     labels = draws.indices % CLASSES
-    loss, metrics = objective(images, objective.targets(torch.arange(COUNT) % CLASSES, draws), Draws())
+    loss, metrics = objective(
+        images, objective.targets(torch.arange(COUNT) % CLASSES, draws), Draws()
+    )
     logits = objective.model.forward_head(objective.model(images))
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=smoothing))
     assert metrics["train_accuracy"] == (logits.argmax(1) == labels).float().mean()
@@ -113,7 +130,10 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
 def test_dropped_patches_are_not_looked_at():
     objective, images = classification(drop_patches=0.5).eval(), torch.randn(8, 3, 16, 16)
     draws = draws_of(objective)
-    targets, read = objective.targets(torch.arange(COUNT) % CLASSES, draws), draws.for_model(torch.device("cpu"))
+    targets, read = (
+        objective.targets(torch.arange(COUNT) % CLASSES, draws),
+        draws.for_model(torch.device("cpu")),
+    )
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     dropped = mask.mask.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3) > 0
     loss, _ = objective(images, targets, read)
@@ -130,16 +150,26 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     filled, tokens = objective.model.loss(images, mask)
     means = torch.stack([row[-4:].mean(0) for row in tokens])  # 4 of 16 are visible
-    expected, accuracy = info_nce(objective.projector(means), objective.config.reconstruct.temperature)
+    expected, accuracy = info_nce(
+        objective.projector(means), objective.config.reconstruct.temperature
+    )
     torch.testing.assert_close(loss, filled + 0.5 * expected)
     assert list(metrics) == ["masked_loss", "contrast", "pair_accuracy"]
     torch.testing.assert_close(metrics["masked_loss"], filled)
     torch.testing.assert_close(metrics["contrast"], expected)
     assert metrics["pair_accuracy"] == accuracy
     metrics["contrast"].backward()
-    learning = {name: parameter for name, parameter in objective.named_parameters() if parameter.requires_grad}
+    learning = {
+        name: parameter
+        for name, parameter in objective.named_parameters()
+        if parameter.requires_grad
+    }
     gradients = {name: parameter.grad is not None for name, parameter in learning.items()}
-    assert all(found for name, found in gradients.items() if name.startswith(("model.encoder", "projector")))
+    assert all(
+        found
+        for name, found in gradients.items()
+        if name.startswith(("model.encoder", "projector"))
+    )
     assert not any(found for name, found in gradients.items() if name.startswith("model.decoder"))
 
 

@@ -31,7 +31,18 @@ SCHEDULES = {
     (1, 0, 0.5, 0.0): [0.5],
     (1, 1, 0.5, 0.0): [0.5],
 }
-HELD = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8828427, 0.6, 0.3171573]  # two steps of warm-up, four of cool-down, to 0.2
+HELD = [
+    0.5,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    0.8828427,
+    0.6,
+    0.3171573,
+]  # two steps of warm-up, four of cool-down, to 0.2
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -39,15 +50,23 @@ def test_learning_rate_is_the_written_list(schedule):
     total, warmup, peak, end = schedule
     rates = [learning_rate(step, warmup, warmup, total, peak, end) for step in range(total)]
     assert rates == pytest.approx(SCHEDULES[schedule], abs=1e-7)
-    assert total == warmup or learning_rate(total, warmup, warmup, total, peak, end) == pytest.approx(end)
+    assert total == warmup or learning_rate(
+        total, warmup, warmup, total, peak, end
+    ) == pytest.approx(end)
 
 
 def test_learning_rate_is_held_until_the_cooldown():
     config = Config(optim=OptimConfig(warmup_epochs=1, cooldown=0.4), train=TrainConfig(epochs=5))
     assert config.schedule(2) == (2, 6, 10)
-    assert [learning_rate(step, *config.schedule(2), 1.0, 0.2) for step in range(10)] == pytest.approx(HELD, abs=1e-7)
+    assert [
+        learning_rate(step, *config.schedule(2), 1.0, 0.2) for step in range(10)
+    ] == pytest.approx(HELD, abs=1e-7)
     assert config.schedule(1) == (1, 3, 5)
-    assert replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4)).schedule(1) == (4, 4, 5)  # no part is both
+    assert replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4)).schedule(1) == (
+        4,
+        4,
+        5,
+    )  # no part is both
 
 
 def whole_model() -> MaskedAutoencoder:
@@ -55,7 +74,9 @@ def whole_model() -> MaskedAutoencoder:
     torch.manual_seed(1)
     sizes = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=1, num_heads=2)
     encoder = ViTConfig(**sizes, registers=1, pos_embed="learned", layer_scale=0.1)
-    return build_autoencoder(encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    return build_autoencoder(
+        encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    )
 
 
 def by_name(model: nn.Module, groups: list[dict], key: str) -> dict[str, float]:
@@ -72,20 +93,30 @@ MATRICES = {
 
 @pytest.mark.parametrize("frozen", ["nothing", "encoder", "bias"])
 def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen):
-    matrices = MATRICES | {"encoder.patch_embed.proj.weight", "decoder.embed.weight", "decoder.pred.weight"}
+    matrices = MATRICES | {
+        "encoder.patch_embed.proj.weight",
+        "decoder.embed.weight",
+        "decoder.pred.weight",
+    }
     model = whole_model()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and frozen not in name)
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if frozen == "nothing":
-        tokens = {f"encoder.{name}" for name in ("cls_token", "reg_token", "pos_embed")} | {"decoder.mask_token"}
+        tokens = {f"encoder.{name}" for name in ("cls_token", "reg_token", "pos_embed")} | {
+            "decoder.mask_token"
+        }
         assert tokens < learning - matrices
     groups = parameter_groups(model, weight_decay=0.05)
-    assert by_name(model, groups, "weight_decay") == {name: 0.05 * (name in matrices) for name in learning}
+    assert by_name(model, groups, "weight_decay") == {
+        name: 0.05 * (name in matrices) for name in learning
+    }
     assert sum(len(group["params"]) for group in groups) == len(learning)
 
 
-@pytest.mark.parametrize("settings", [dict(class_token=False, global_pool="avg"), dict(init_values=0.1)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [dict(class_token=False, global_pool="avg"), dict(init_values=0.1)], ids=str
+)
 @pytest.mark.parametrize("depth", [1, 4])
 def test_layer_decay_is_timms(depth, settings):
     """But for the last norm, which timm counts to the last block, and BEiT, MAE and we to the head."""
@@ -93,8 +124,12 @@ def test_layer_decay_is_timms(depth, settings):
     timms = TimmVisionTransformer(img_size=8, reg_tokens=1, **sizes, **settings)
     plain = timms.no_weight_decay()
     expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
-    same = {("layer_scale" if key == "init_values" else key): value for key, value in settings.items()}
-    ours = VisionTransformer(ViTConfig(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same))
+    same = {
+        ("layer_scale" if key == "init_values" else key): value for key, value in settings.items()
+    }
+    ours = VisionTransformer(
+        ViTConfig(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
+    )
     groups = parameter_groups(ours, 0.05, layer_decay=0.7)
     last = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
     for key in ("lr_scale", "weight_decay"):
@@ -112,8 +147,14 @@ def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
     optimizer = make_optimizer(model, OptimConfig(layer_decay=0.5))
     set_learning_rate(optimizer, 0.8)
     rates = by_name(model, optimizer.param_groups, "lr")
-    expected = {"encoder.pos_embed": 0.2, "encoder.patch_embed.proj.weight": 0.2, "encoder.norm.bias": 0.8}
-    expected |= {f"encoder.blocks.0.{name}": 0.4 for name in ("attn.qkv.weight", "mlp.fc2.bias", "ls1.gamma")}
+    expected = {
+        "encoder.pos_embed": 0.2,
+        "encoder.patch_embed.proj.weight": 0.2,
+        "encoder.norm.bias": 0.8,
+    }
+    expected |= {
+        f"encoder.blocks.0.{name}": 0.4 for name in ("attn.qkv.weight", "mlp.fc2.bias", "ls1.gamma")
+    }
     assert {name: rates[name] for name in expected} == pytest.approx(expected)
     assert {rate for name, rate in rates.items() if name.startswith("decoder")} == {0.8}
 
@@ -123,7 +164,9 @@ def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
 MUON = OptimConfig(name="muon", weight_decay=0.1)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range, lr: float = 0.01) -> None:
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range, lr: float = 0.01
+) -> None:
     for seed in seeds:
         draws = seeded(seed)
         for value in model.parameters():
@@ -142,7 +185,11 @@ def test_muon_has_the_matrices_of_the_blocks_and_nothing_else():
     all_names = by_name(model, optimizer.param_groups, "lr").keys()
     assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}
     step(model, optimizer, range(1))
-    momentum = {name for name, value in model.named_parameters() if "momentum_buffer" in optimizer.state[value]}
+    momentum = {
+        name
+        for name, value in model.named_parameters()
+        if "momentum_buffer" in optimizer.state[value]
+    }
     assert momentum == MATRICES
 
 
@@ -152,10 +199,15 @@ def test_update_of_muon_is_timms():
     for shape in [(24, 8), (8, 8), (8, 32), (1, 5)]:
         gradient = torch.randn(3, *shape, generator=draws)
         exact = [
-            zeropower_via_newtonschulz(one.double(), 5, list(COEFFICIENTS), dtype=torch.float64) for one in gradient
+            zeropower_via_newtonschulz(one.double(), 5, list(COEFFICIENTS), dtype=torch.float64)
+            for one in gradient
         ]
-        torch.testing.assert_close(orthogonalize(1e4 * gradient).double(), torch.stack(exact), rtol=0, atol=1e-4)
-    assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0  # of a matrix that has had no gradient yet
+        torch.testing.assert_close(
+            orthogonalize(1e4 * gradient).double(), torch.stack(exact), rtol=0, atol=1e-4
+        )
+    assert (
+        orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0
+    )  # of a matrix that has had no gradient yet
 
 
 @pytest.mark.parametrize("shape", [(48, 16), (32, 32), (16, 64)])
@@ -169,19 +221,35 @@ def test_muon_in_bf16_is_the_same_up_to_rounding_also_where_singular_values_are_
 
 
 def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
-    exact = functools.partial(zeropower_via_newtonschulz, dtype=torch.float32)  # timm's own type is bfloat16
+    exact = functools.partial(
+        zeropower_via_newtonschulz, dtype=torch.float32
+    )  # timm's own type is bfloat16
     monkeypatch.setattr("timm.optim.muon.zeropower_via_newtonschulz", exact)
     models = [whole_model(), whole_model()]
     ours = make_optimizer(models[0], MUON)
     groups = parameter_groups(models[1], MUON.weight_decay, muon=True)
     for group in groups:
-        group |= {"nesterov": not group["use_fallback"], "eps": 1e-8}  # with Nesterov, timm's fallback is NAdam
-    timms = TimmMuon(groups, lr=0.0, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw", betas=MUON.betas)
+        group |= {
+            "nesterov": not group["use_fallback"],
+            "eps": 1e-8,
+        }  # with Nesterov, timm's fallback is NAdam
+    timms = TimmMuon(
+        groups,
+        lr=0.0,
+        momentum=0.9,
+        nesterov=True,
+        adjust_lr_fn="match_rms_adamw",
+        betas=MUON.betas,
+    )
     for _ in range(2):
         step(models[0], ours, range(3), lr=0.01)
         step(models[1], timms, range(3), lr=0.01)
-        for (name, one), other in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        for (name, one), other in zip(
+            models[0].named_parameters(), models[1].parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                one, other, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+            )
         models[0].load_state_dict(models[1].state_dict())
         ours.load_state_dict(copy.deepcopy(timms.state_dict()))
 
@@ -201,9 +269,13 @@ def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products)
         return model
 
     alone = stepped(SINGLE)
-    for shared in [stepped(Distributed(rank, world_size=2)) for rank in (1, 0, 1)][1:]:  # the first only sends its part
+    for shared in [stepped(Distributed(rank, world_size=2)) for rank in (1, 0, 1)][
+        1:
+    ]:  # the first only sends its part
         for (name, one), other in zip(shared.named_parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                one, other, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            )
     assert len(sent) == 2
     assert all(0.3 < values.count_nonzero() / values.numel() < 0.7 for values in sent.values())
 
@@ -212,7 +284,9 @@ def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():
     models = [whole_model(), whole_model()]
     for model, name in zip(models, ("muon", "adamw"), strict=True):
         step(model, make_optimizer(model, OptimConfig(name=name, weight_decay=0.1)), range(4))
-    for (name, one), other in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+    for (name, one), other in zip(
+        models[0].named_parameters(), models[1].parameters(), strict=True
+    ):
         alike = torch.allclose(one, other, rtol=1e-4, atol=1e-6)
         assert alike == (not (".blocks." in name and one.ndim == 2)), name
 

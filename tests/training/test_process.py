@@ -118,7 +118,13 @@ def test_signal_while_torch_is_imported_ends_the_process_and_raises_nothing(tmp_
     work = "from vit.training.process import StopRequests\nwith StopRequests(): import torch"
     places = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     command = [sys.executable, "-c", work, str(int(number))]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (-number, "")
     assert done.stderr == f"stopped by {number.name}\n"
 
@@ -145,11 +151,15 @@ def test_what_else_cannot_be_raised_is_said_as_ever(capfd, monkeypatch):
     assert "in a destructor" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler, print])
+@pytest.mark.parametrize(
+    "handler", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler, print]
+)
 def test_a_program_leaves_ctrl_c_to_the_system_unless_somebody_has_taken_it(handler):
     before = signal.signal(signal.SIGINT, handler)
     try:
         leave_signals_to_the_system()
-        assert signal.getsignal(signal.SIGINT) == (signal.SIG_DFL if handler is signal.default_int_handler else handler)
+        assert signal.getsignal(signal.SIGINT) == (
+            signal.SIG_DFL if handler is signal.default_int_handler else handler
+        )
     finally:
         signal.signal(signal.SIGINT, before)

@@ -19,9 +19,10 @@ import vit.device
 import vit.training.run
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
-from vit.config import Config, ConfigError
+from vit.config import Config
 from vit.data import Dataset
 from vit.device import Compute
+from vit.errors import ConfigError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -45,12 +46,19 @@ CONFIG = changed(
     run={"grad_accum_steps": 2},
 )
 CLASSIFY = changed(
-    tiny.CLASSIFY, model={"freeze": ["W_Q"]}, optim={"ema": 0.9}, train={"epochs": EPOCHS}, run={"grad_accum_steps": 2}
+    tiny.CLASSIFY,
+    model={"freeze": ["W_Q"]},
+    optim={"ema": 0.9},
+    train={"epochs": EPOCHS},
+    run={"grad_accum_steps": 2},
 )
 
 
 def begin(
-    config: Config, states: Path | None = None, data: Dataset | None = None, dynamics: Path = Path("unused")
+    config: Config,
+    states: Path | None = None,
+    data: Dataset | None = None,
+    dynamics: Path = Path("unused"),
 ) -> Run:
     """A run at its first step, or where a state in `states` left it."""
     data = data or dataset(IMAGES)
@@ -89,7 +97,10 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
         resumed = begin(config, folder)
         assert (resumed.step, resumed.seconds, resumed.notes) == (cut, seconds, [])
     assert losses_cut + go(resumed) == losses
-    parts = [(run.objective, run.optimizer, run.result, *([run.ema] if run.ema else [])) for run in (resumed, whole)]
+    parts = [
+        (run.objective, run.optimizer, run.result, *([run.ema] if run.ema else []))
+        for run in (resumed, whole)
+    ]
     for one, other in zip(*parts, strict=True):
         assert_same(one.state_dict(), other.state_dict())
     assert resumed.step == whole.step == STEPS
@@ -98,7 +109,9 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
 
 # --- exact resume ----------------------------------------------------------------------------------------------------
 
-MODEL = dict(class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"])
+MODEL = dict(
+    class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"]
+)
 CONTRAST = {
     "augment": {"views": 2, "color_jitter": 0.4, "grayscale": 0.2},
     "reconstruct": {"contrast": 0.1},
@@ -133,11 +146,16 @@ def test_run_may_be_cut_at_every_step(tmp_path, monkeypatch):
     monkeypatch.setattr(vit.data.draws, "batch_indices", recording)
     resumed = assert_resumes(CONFIG, list(range(1, STEPS + 1)), tmp_path)
     assert [step for step, _ in seen] == [*range(STEPS), *range(STEPS)]
-    epochs = [[i for step, ids in seen[STEPS:] if step // PER_EPOCH == epoch for i in ids] for epoch in range(EPOCHS)]
+    epochs = [
+        [i for step, ids in seen[STEPS:] if step // PER_EPOCH == epoch for i in ids]
+        for epoch in range(EPOCHS)
+    ]
     for ids in epochs:
         assert sorted(ids) == list(range(IMAGES))
     assert epochs[0] != epochs[1] != epochs[2]
-    for block, first in zip(resumed.model.encoder.blocks, begin(CONFIG).model.encoder.blocks, strict=True):
+    for block, first in zip(
+        resumed.model.encoder.blocks, begin(CONFIG).model.encoder.blocks, strict=True
+    ):
         thirds = zip(block.attn.qkv.weight.chunk(3), first.attn.qkv.weight.chunk(3), strict=True)
         assert [torch.equal(one, other) for one, other in thirds] == [True, False, False]
 
@@ -156,7 +174,10 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     resumed = begin(config, tmp_path / "states")
     assert first + go(resumed) == losses
     assert_same(resumed.result.state_dict(), whole.result.state_dict())
-    assert (resumed.normalize.mean, resumed.normalize.std) == (before.normalize.mean, before.normalize.std)
+    assert (resumed.normalize.mean, resumed.normalize.std) == (
+        before.normalize.mean,
+        before.normalize.std,
+    )
     assert resumed.init == whole.init != ""
     assert resumed.init_seconds == whole.init_seconds == 42
 
@@ -200,7 +221,11 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
 def test_other_data_is_refused(saved):
     one, other = dataset(IMAGES), dataset(IMAGES, seed=1)
     turned = one.train.subset(torch.arange(IMAGES).flip(0))
-    for data in (other, dataclasses.replace(one, test=other.test), dataclasses.replace(one, train=turned)):
+    for data in (
+        other,
+        dataclasses.replace(one, test=other.test),
+        dataclasses.replace(one, train=turned),
+    ):
         with pytest.raises(StateError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
         assert one.content_hash in str(caught.value)
@@ -213,7 +238,10 @@ def test_other_data_is_refused(saved):
         ({"train": {"epochs": 4}}, "train.epochs: the run began with 3, not 4"),
         ({"model": {"freeze": []}}, r"model.freeze: the run began with \['W_Q'\], not \[\]"),
         ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
-        ({"run": {"dynamics_every": 5}}, r"^run\.dynamics_every: [^\n]+ leave it out$"),  # nothing was recorded
+        (
+            {"run": {"dynamics_every": 5}},
+            r"^run\.dynamics_every: [^\n]+ leave it out$",
+        ),  # nothing was recorded
     ],
 )
 def test_other_settings_are_refused(saved, change, key):
@@ -237,9 +265,24 @@ def test_length_may_change_until_the_learning_rate_falls(tmp_path):
 @pytest.mark.parametrize(
     ("before", "steps", "epochs", "message"),
     [
-        (CONFIG, 6, 4, r"at step 6, and with 3 epochs \(9 steps\) the last phase begins after step 5;"),
-        (CONFIG, 5, 2, r"at step 5, and with 2 epochs \(6 steps\) the last phase begins after step 4;"),
-        (changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 2}), 4, 4, "begins after step 3;"),
+        (
+            CONFIG,
+            6,
+            4,
+            r"at step 6, and with 3 epochs \(9 steps\) the last phase begins after step 5;",
+        ),
+        (
+            CONFIG,
+            5,
+            2,
+            r"at step 5, and with 2 epochs \(6 steps\) the last phase begins after step 4;",
+        ),
+        (
+            changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 2}),
+            4,
+            4,
+            "begins after step 3;",
+        ),
     ],
 )
 def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path):
@@ -272,9 +315,13 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
     here = Compute(torch.device("cpu"), "fp32")
-    monkeypatch.setattr(vit.training.run, "choose_compute", lambda *_, **__: here)  # without bf16, as on another GPU
+    monkeypatch.setattr(
+        vit.training.run, "choose_compute", lambda *_, **__: here
+    )  # without bf16, as on another GPU
     run = begin(config, tmp_path / "bf16")
-    assert [note.rpartition("; ")[2] for note in run.notes] == ["there is no bf16 here: from here it computes in fp32"]
+    assert [note.rpartition("; ")[2] for note in run.notes] == [
+        "there is no bf16 here: from here it computes in fp32"
+    ]
     go(run, 1)
 
 
@@ -311,10 +358,15 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
 # --- a state is a model ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("config", "ema"), [(CONFIG, 0.0), (CLASSIFY, 0.9)], ids=["reconstruct", "classify"])
+@pytest.mark.parametrize(
+    ("config", "ema"), [(CONFIG, 0.0), (CLASSIFY, 0.9)], ids=["reconstruct", "classify"]
+)
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
-    run = begin(changed(config, optim={"ema": ema}, run={"dynamics_every": 2}), dynamics=tmp_path / "dynamics")
+    run = begin(
+        changed(config, optim={"ema": ema}, run={"dynamics_every": 2}),
+        dynamics=tmp_path / "dynamics",
+    )
     go(run, 5)
     run.save(tmp_path / "states")
     run.save_model(tmp_path / "model")
@@ -322,7 +374,10 @@ def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     assert_same(dict(state.state_dict()), dict(model.state_dict()))
     assert_same(dict(state.state_dict()), dict(run.result.state_dict()))
     assert (run.ema is None) == (ema == 0)
-    same = all(torch.equal(value, run.model.state_dict()[name]) for name, value in state.state_dict().items())
+    same = all(
+        torch.equal(value, run.model.state_dict()[name])
+        for name, value in state.state_dict().items()
+    )
     assert same == (ema == 0)
     for name in ("class_names", "data"):
         assert getattr(state.origin, name) == getattr(model.origin, name) != ""
@@ -335,7 +390,10 @@ def test_frozen_parts_of_a_classifier_stay():
     go(run)
     for name, value in run.model.state_dict().items():
         thirds = 3 if "qkv" in name else 1
-        same = [torch.equal(a, b) for a, b in zip(value.chunk(thirds), before[name].chunk(thirds), strict=True)]
+        same = [
+            torch.equal(a, b)
+            for a, b in zip(value.chunk(thirds), before[name].chunk(thirds), strict=True)
+        ]
         frozen = name.startswith(("patch_embed", "blocks.0.mlp", "pos_embed"))
         assert same == ([False, True, False] if "qkv" in name else [frozen]), name
 
@@ -343,7 +401,9 @@ def test_frozen_parts_of_a_classifier_stay():
 # --- what a run writes -------------------------------------------------------------------------------------------
 
 
-def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(tmp_path):
+def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(
+    tmp_path,
+):
     config, lines = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1}), []
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
@@ -362,7 +422,9 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(tmp_path, monkeypatch, signals):
+def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(
+    tmp_path, monkeypatch, signals
+):
     config = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1})
     falls = [False, True, *[True] * (signals - 1), False, False]
 
@@ -380,7 +442,8 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(t
             with suppress(Stopped):  # at the first step there is nothing to save, and it raises
                 train_and_save(run, callbacks, tmp_path, lambda: stop.agree(SINGLE))
         return [
-            {key: line[key] for key in line if "second" not in key} for line in read_metrics(tmp_path / "metrics.jsonl")
+            {key: line[key] for key in line if "second" not in key}
+            for line in read_metrics(tmp_path / "metrics.jsonl")
         ]
 
     monkeypatch.setattr("vit.training.callbacks.measure", interrupted)
@@ -396,7 +459,9 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(t
 
 
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])
-def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(tmp_path, every, stop_at, saved):
+def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(
+    tmp_path, every, stop_at, saved
+):
     run = begin(changed(CONFIG, run={"save_every": every}))
     train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
     assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved

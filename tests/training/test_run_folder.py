@@ -36,7 +36,10 @@ def test_folder_without_a_run_is_free(tmp_path):
 def test_folder_that_holds_anything_of_a_run_is_refused(tmp_path, name):
     (tmp_path / name).write_text("of the run before")
     RunFolder(tmp_path).begin(None)  # continued, it keeps what it has
-    for work in (RunFolder(tmp_path).refuse_if_taken, lambda: RunFolder(tmp_path).begin("train: {}\n")):
+    for work in (
+        RunFolder(tmp_path).refuse_if_taken,
+        lambda: RunFolder(tmp_path).begin("train: {}\n"),
+    ):
         message = refusal(work)
         for part in (str(tmp_path), name, "--out"):
             assert part in message
@@ -67,7 +70,9 @@ time.sleep(600)
 
 
 def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert child.stdout.readline() == "begun\n"
         for config in ("the second\n", None):

@@ -17,13 +17,24 @@ import pytest
 import torch
 from tiny import Payload, assert_same, full_disk, names
 
-from vit.training.state import StateError, load_latest_state, load_state, save_state, saved_states, state_path
+from vit.training.state import (
+    StateError,
+    load_latest_state,
+    load_state,
+    save_state,
+    saved_states,
+    state_path,
+)
 
 FLIPS = TRUNCATIONS = 200
 
 
 def small_state(step: int = 3) -> dict:
-    return {"step": step, "model": {"weight": torch.full((4,), float(step))}, "config": {"a": [1, None, "x"]}}
+    return {
+        "step": step,
+        "model": {"weight": torch.full((4,), float(step))},
+        "config": {"a": [1, None, "x"]},
+    }
 
 
 def trained_state() -> dict:
@@ -37,7 +48,11 @@ def trained_state() -> dict:
     whole = [torch.tensor([2**63 - 1]), torch.tensor([True, False]), torch.ones(0)]
     plain = {"step": 2**40, "seconds": 1 / 3, "text": "Äpfel\n", "none": None, "flag": False}
     tensors = [odd, odd.bfloat16(), odd.double(), *whole]
-    return plain | {"model": dict(model.state_dict()), "optimizer": optimizer.state_dict(), "odd": tensors}
+    return plain | {
+        "model": dict(model.state_dict()),
+        "optimizer": optimizer.state_dict(),
+        "odd": tensors,
+    }
 
 
 def steps(folder: Path) -> list[int]:
@@ -99,7 +114,11 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
         assert saved_states(folder) == []
         with pytest.raises(StateError, match="no usable state"):
             load_latest_state(folder)
-    for step in (99_999_999, 100_000_000, 100_000_001):  # the order is that of the steps, not of the names
+    for step in (
+        99_999_999,
+        100_000_000,
+        100_000_001,
+    ):  # the order is that of the steps, not of the names
         save_state(tmp_path, step, small_state(step))
     assert steps(tmp_path) == [100_000_000, 100_000_001]
     assert load_latest_state(tmp_path)[0]["step"] == 100_000_001
@@ -124,7 +143,13 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
 
 
 def test_last_two_are_kept_and_other_files_are_no_states_and_stay(tmp_path):
-    others = {"step-00000001.pt.bak", "step-1.pt", "mine-step-00000001.pt", ".step-00000009-abc.pt", "notes.txt"}
+    others = {
+        "step-00000001.pt.bak",
+        "step-1.pt",
+        "mine-step-00000001.pt",
+        ".step-00000009-abc.pt",
+        "notes.txt",
+    }
     for name in others:
         (tmp_path / name).write_text("mine")
     for step in range(1, 6):
@@ -167,7 +192,9 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     ):
         save_state(tmp_path, 3, large)
     assert {path: path.read_bytes() for path in before} == before
-    assert names(tmp_path) == {state_path(tmp_path, step).name for step in range(1, 4 if failure == "deletion" else 3)}
+    assert names(tmp_path) == {
+        state_path(tmp_path, step).name for step in range(1, 4 if failure == "deletion" else 3)
+    }
     monkeypatch.undo()
     for step in (4, 5):
         save_state(tmp_path, step, small_state(step))
@@ -207,7 +234,9 @@ print("survived", sys.argv[2])
 
 @pytest.mark.slow
 def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "20"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path, "20"], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "survived 20\n", done.stderr
 
 

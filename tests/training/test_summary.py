@@ -51,14 +51,19 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     with torch.no_grad():
         expected = kept.forward_head(kept(inputs))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
-    assert measured["test_accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
+    assert measured["test_accuracy"] == pytest.approx(
+        float((logits.argmax(1) == test.labels).float().mean())
+    )
     found = validation_metrics(measure(run, baselines=False))
     assert found == {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
     for confidence, accuracy, count in zip(*measured["test_reliability"].values(), strict=True):
         assert (confidence is None) == (accuracy is None) == (count == 0)  # JSON has no nan
     summary = summarize(run, [], measured)
     assert summary["weights"] == ("the average over the steps" if ema else "those of the last step")
-    assert (summary["data"]["tested_on"], summary["objective"]) == ("held-out training images", "classify")
+    assert (summary["data"]["tested_on"], summary["objective"]) == (
+        "held-out training images",
+        "classify",
+    )
 
 
 @pytest.mark.parametrize("searched", [0, 5, 99])
@@ -67,9 +72,13 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run.config = replace(run.config, run=RunConfig(knn_images=searched))
     measured, found = measure(run), validation_metrics(measure(run, baselines=False))
     neighbours = measured["neighbours"]
-    assert found == {"val_loss": measured["test_loss"], "val_knn_accuracy": neighbours["encoder_accuracy"]}
+    assert found == {
+        "val_loss": measured["test_loss"],
+        "val_knn_accuracy": neighbours["encoder_accuracy"],
+    }
     some = replace(
-        run.data, train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16)))
+        run.data,
+        train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16))),
     )
     expected = evaluate(run.result, some, ["knn"], prepare(run), run.compute).figures["knn"]
     assert neighbours["bank"] == len(some.train)
@@ -90,5 +99,7 @@ def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_p
 def test_every_view_is_an_image_that_takes_its_time(views):
     run = trained("reconstruct", views=views)
     summary = summarize(run, [], measure(run))
-    assert summary["images_per_second"] * run.seconds == pytest.approx(run.step * run.config.images_per_step)
+    assert summary["images_per_second"] * run.seconds == pytest.approx(
+        run.step * run.config.images_per_step
+    )
     assert summary["images_per_second"] * run.seconds == pytest.approx(2 * 16 * views)

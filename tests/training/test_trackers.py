@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit.config import Config, ConfigError, RunConfig
+from vit.config import Config, RunConfig
+from vit.errors import ConfigError
 from vit.runs import RunFiles
 from vit.training.step import Callback
 from vit.training.trackers import TRACKERS, MLflow, TensorBoard, WandB
@@ -25,7 +26,9 @@ def write(tracker: Callback, folder: Path, steps: range, state: dict | None = No
     """Do what a run does that goes on after the first of `steps`; return the state that it would save."""
     folder.mkdir(exist_ok=True)
     settings = Config(run=RunConfig(track=["wandb"]))
-    run = SimpleNamespace(step=steps[0] - 1, total_steps=7, folder=RunFiles(folder), config=settings)
+    run = SimpleNamespace(
+        step=steps[0] - 1, total_steps=7, folder=RunFiles(folder), config=settings
+    )
     tracker.load_state_dict(state)
     tracker.on_start(run)
     for step in steps:
@@ -43,10 +46,15 @@ def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == {"epoch", "loss"}
-    expected = {"epoch": [step / 3 for step in range(1, 7)], "loss": [1.1, 2.1, *(step + 0.3 for step in range(3, 7))]}
+    expected = {
+        "epoch": [step / 3 for step in range(1, 7)],
+        "loss": [1.1, 2.1, *(step + 0.3 for step in range(3, 7))],
+    }
     for key, values in expected.items():
         shown = [(event.step, event.value) for event in events.Scalars(key)]
-        assert shown == [(step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)]
+        assert shown == [
+            (step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)
+        ]
 
 
 @pytest.fixture
@@ -59,7 +67,9 @@ def mlflow(tmp_path, monkeypatch):
     return mlflow
 
 
-def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(mlflow, tmp_path, monkeypatch):
+def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(
+    mlflow, tmp_path, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "patches")
     folder = tmp_path / "run"
     state = write(MLflow(), folder, range(1, 6))
@@ -70,7 +80,9 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(mlflow, tm
     assert (found.info.run_id, found.info.status) == (state["id"], "FINISHED")
     assert found.data.params["train.epochs"] == str(Config().train.epochs)
     shown = sorted((one.step, one.value) for one in client.get_metric_history(state["id"], "loss"))
-    assert shown == [(step, pytest.approx(step + (0.1 if step < 6 else 0.6))) for step in range(1, 8)]
+    assert shown == [
+        (step, pytest.approx(step + (0.1 if step < 6 else 0.6))) for step in range(1, 8)
+    ]
     assert "step" not in found.data.metrics
 
 
@@ -97,7 +109,11 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
         log(run, row)
 
     monkeypatch.setattr(wandb.Run, "log", recording_log)
-    monkeypatch.setattr(wandb.Run, "finish", lambda run, exit_code: (codes.append(exit_code), finish(run, exit_code)))
+    monkeypatch.setattr(
+        wandb.Run,
+        "finish",
+        lambda run, exit_code: (codes.append(exit_code), finish(run, exit_code)),
+    )
     state = write(WandB(), folder, range(1, 6))
     time.sleep(1.1)  # its folders are named by the second
     assert write(WandB(), folder, range(6, 8), state) == state
@@ -112,7 +128,8 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")]
+    ("name", "module"),
+    [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")],
 )
 def test_a_tracker_that_is_not_installed_is_said_in_one_line(monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)
@@ -133,5 +150,7 @@ def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
 @pytest.mark.usefixtures("mlflow")
 def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
-    with pytest.raises(ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*--resume$"):
+    with pytest.raises(
+        ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*--resume$"
+    ):
         MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))

@@ -34,7 +34,9 @@ def read_architecture(network: Network) -> None:
     if network.has_decoder():
         network.decoder = _read_decoder(network)
     elif (network.options.decoder_heads, network.options.norm_pix_loss) != (None, None):
-        raise network.error("decoder_heads and norm_pix_loss are for a decoder, and none is loaded; leave them out")
+        raise network.error(
+            "decoder_heads and norm_pix_loss are for a decoder, and none is loaded; leave them out"
+        )
 
 
 # ---- Read off the tensors --------------------------------------------------------------------------------------------
@@ -60,7 +62,10 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         encoder["drop_path"] = hints["drop_path"]
 
     # the eps of all norms
-    eps, usual = _given(network, "norm_eps", network.options.norm_eps, hints.get("norm_eps")), network.format.norm_eps
+    eps, usual = (
+        _given(network, "norm_eps", network.options.norm_eps, hints.get("norm_eps")),
+        network.format.norm_eps,
+    )
     if eps is None and usual != ViTConfig.norm_eps:
         taken = f"assuming {usual:g}, the default of {network.format.name}"
         network.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
@@ -80,7 +85,9 @@ def _read_decoder(network: Network) -> DecoderConfig:
     width, _ = network.shape("decoder.embed.weight", 2)
     decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder.blocks.", width)}
     _compare(network, decoder, hints)
-    norm_pix_loss = _given(network, "norm_pix_loss", network.options.norm_pix_loss, network.hints.norm_pix_loss)
+    norm_pix_loss = _given(
+        network, "norm_pix_loss", network.options.norm_pix_loss, network.hints.norm_pix_loss
+    )
     if norm_pix_loss is None:
         what = "whether the decoder predicts normalised patches; assuming no"
         network.note(f"nothing says {what}; norm_pix_loss sets it")
@@ -91,7 +98,11 @@ def _read_decoder(network: Network) -> DecoderConfig:
 def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]:
     """Return the settings that the encoder's or the decoder's blocks show, and their heads."""
     tensors, first = network.tensors, f"{container}0."
-    part, option = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
+    part, option = (
+        ("decoder", "decoder_heads")
+        if container.startswith("decoder")
+        else ("encoder", "num_heads")
+    )
     hints = getattr(network.hints, part)
 
     # how many there are
@@ -108,8 +119,12 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         raise network.error(
             f"{first}mlp.fc1.weight has {widened} rows, where {hidden} are expected (SwiGLU: {2 * hidden})"
         )
-    if f"{first}norm1.weight" in tensors and not any(name.endswith("norm1.bias") for name in tensors):
-        raise network.error("its norms have no bias (RMSNorm, mostly), and this encoder computes others")
+    if f"{first}norm1.weight" in tensors and not any(
+        name.endswith("norm1.bias") for name in tensors
+    ):
+        raise network.error(
+            "its norms have no bias (RMSNorm, mostly), and this encoder computes others"
+        )
     identity = hints.get("qkv") == "identity"
     qk_norm = f"{first}attn.q_norm.weight" in tensors
 
@@ -122,12 +137,18 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             raise network.error(f"{what} do not make its width of {width}")
         heads = heads or width // head_dim
     described = "num_heads" in hints or part == "decoder"
-    assumed = "" if described else "norms before each part of a block, an exact GELU, no rotary positions"
+    assumed = (
+        "" if described else "norms before each part of a block, an exact GELU, no rotary positions"
+    )
     if heads is None:
         known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
         heads = known.get(width) or width // 64
         if not heads or width % heads:
-            where = "its settings do not say" if network.source.config else "there is no config.json that says"
+            where = (
+                "its settings do not say"
+                if network.source.config
+                else "there is no config.json that says"
+            )
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
         how = "usual for this width" if width in known else "64 channels per head"
         network.guess(
@@ -143,7 +164,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         "mlp_ratio": ratio if abs(ratio * width - hidden) < 1 else hidden / width,
         "mlp": "gelu" if widened == hidden else "swiglu",
         "qkv": "identity" if identity else "linear",
-        "qkv_bias": f"{first}attn.qkv.bias" in tensors or (identity and hints.get("qkv_bias", True)),
+        "qkv_bias": f"{first}attn.qkv.bias" in tensors
+        or (identity and hints.get("qkv_bias", True)),
         "qk_norm": qk_norm,
         "num_heads": heads,
     }
@@ -153,7 +175,9 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     """Return the position table's grid; set its kind in `encoder`, and whether it has rows for the prefix."""
     if "pos_embed" not in network.tensors:
         kinds = "rotary (EVA, DINOv3) or relative (BEiT)"
-        raise network.error(f"it has no position table; other kinds of positions, e.g. {kinds}, are not supported")
+        raise network.error(
+            f"it has no position table; other kinds of positions, e.g. {kinds}, are not supported"
+        )
     _, rows, _ = network.shape("pos_embed", 3)
     table, hints = network.tensors["pos_embed"], network.hints.encoder
     registers, prefix = encoder["registers"], encoder["class_token"] + encoder["registers"]
@@ -168,19 +192,27 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     # with registers, DINOv2's table has a row for the class token only
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
-        sides = [math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
+        sides = [
+            math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count
+        ]
         if len(sides) != 1:
             raise network.error(
                 f"a position table of {rows} rows does not fit a square grid; give grid_size (rows, columns)"
             )
         grid = (sides[0], sides[0])
-        if sides[0] ** 2 == rows and encoder["class_token"]:  # 24 patches and a class token have 25 rows, too
-            network.guess(f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them")
+        if (
+            sides[0] ** 2 == rows and encoder["class_token"]
+        ):  # 24 patches and a class token have 25 rows, too
+            network.guess(
+                f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them"
+            )
         else:
             assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
     count = grid[0] * grid[1]
     if count not in counts:
-        raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
+        raise network.error(
+            f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches"
+        )
 
     # learned, or the fixed sin-cos table in one of its two orders
     patches = table.value[0, -count:].float()
@@ -188,8 +220,13 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     if encoder["pos_embed"] is None:
         encoder["pos_embed"] = "learned"
         usable = patches.device.type != "meta" and patches.shape[1] % 4 == 0
-        for order, parts in (("mae", "[sin x, cos x, sin y, cos y]"), ("timm", "[sin y, sin x, cos y, cos x]")):
-            if usable and torch.allclose(patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3):
+        for order, parts in (
+            ("mae", "[sin x, cos x, sin y, cos y]"),
+            ("timm", "[sin y, sin x, cos y, cos x]"),
+        ):
+            if usable and torch.allclose(
+                patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3
+            ):
                 network.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
                 encoder["pos_embed"] = "sincos"
     if assumed and encoder["pos_embed"] == "learned":  # a sin-cos table proves its grid
@@ -220,7 +257,9 @@ def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> 
 def _given(network: Network, key: str, given: Any, said: Any) -> Any:
     """Return the option or what the settings say, which must not differ; None for neither."""
     if given is not None and said is not None and given != said:
-        raise network.error(f"you gave {key} {size_text(given)}, its settings say {size_text(said)}")
+        raise network.error(
+            f"you gave {key} {size_text(given)}, its settings say {size_text(said)}"
+        )
     return said if given is None else given
 
 
@@ -234,9 +273,15 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     # what the tensors show
     fc_norm = "fc_norm.weight" in tensors
     if fc_norm and "norm.weight" in tensors:
-        raise network.error("it holds both norm and fc_norm; a model has one final norm, before the pooling or after")
-    if not any(f"{norm}.{kind}" in tensors for norm in ("norm", "fc_norm") for kind in ("weight", "bias")):
-        raise network.error("it has no norm after its blocks (nor do RADIO and InternViT); this encoder has one")
+        raise network.error(
+            "it holds both norm and fc_norm; a model has one final norm, before the pooling or after"
+        )
+    if not any(
+        f"{norm}.{kind}" in tensors for norm in ("norm", "fc_norm") for kind in ("weight", "bias")
+    ):
+        raise network.error(
+            "it has no norm after its blocks (nor do RADIO and InternViT); this encoder has one"
+        )
     classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
     found: dict[str, Any] = {"fc_norm": fc_norm} if options.fc_norm is None else {}
     if options.num_classes is None and classes:
@@ -249,9 +294,13 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         pool = "avg" if fc_norm or not encoder["class_token"] else "token"
         if classes and not network.format.global_pool and options.num_classes in (None, classes):
             if pool == "token":
-                network.guess("nothing says what its head reads; assuming the class token; global_pool sets it")
+                network.guess(
+                    "nothing says what its head reads; assuming the class token; global_pool sets it"
+                )
             elif encoder["class_token"]:
-                network.note("its fc_norm suggests that its head reads the mean of the patches; global_pool sets it")
+                network.note(
+                    "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
+                )
     encoder["global_pool"] = pool
 
     # the norm, which may change sides
@@ -269,7 +318,9 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         encoder["num_classes"] = options.num_classes
         if options.num_classes != classes or options.num_classes == 0:
             for kind in ("weight", "bias"):
-                why = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+                why = (
+                    f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+                )
                 network.drop(f"head.{kind}", why)
 
 
@@ -279,19 +330,25 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
     if wanted is None or wanted == encoder["class_token"]:
         return
     if network.has_decoder():
-        raise network.error("its decoder expects the present tokens; part='encoder' (--part encoder) leaves it out")
+        raise network.error(
+            "its decoder expects the present tokens; part='encoder' (--part encoder) leaves it out"
+        )
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
     if wanted:  # the pooling stays as it was, because the new token is untrained
         if not encoder["no_embed_class"]:
-            table.change(_put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token")
+            table.change(
+                _put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token"
+            )
         return
     if network.options.global_pool == "token":
         raise network.error("without its class token, global_pool can only be 'avg'")
     if encoder["global_pool"] == "token":
         encoder["global_pool"] = "avg"
         if encoder["num_classes"]:
-            network.note("its head was trained on the class token, and now reads the mean of the patches")
+            network.note(
+                "its head was trained on the class token, and now reads the mean of the patches"
+            )
     network.drop("cls_token", "no class token was requested")
     if not encoder["no_embed_class"]:
         table.change(table.value[:, 1:], "the class token's row left out")
@@ -305,7 +362,11 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     These are imported where they are needed: that takes seconds, and most models that name a size have it already.
     """
     options = network.options
-    image_size, patch_size, channels = pair(options.image_size), pair(options.patch_size), options.channels
+    image_size, patch_size, channels = (
+        pair(options.image_size),
+        pair(options.patch_size),
+        options.channels,
+    )
     if image_size is patch_size is channels is None:
         return
     (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
@@ -313,7 +374,9 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
 
     # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023, "FlexiViT")
     kernels = network.tensors["patch_embed.proj.weight"]
-    if network.has_decoder() and (patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])):
+    if network.has_decoder() and (
+        patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])
+    ):
         predicts = "its decoder predicts patches of its own size and channels"
         raise network.error(f"{predicts}; part='encoder' (--part encoder) leaves it out")
     if patch_size is not None and patch_size != (p, q):
@@ -331,7 +394,10 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
             )
         from timm.models import adapt_input_conv
 
-        kernels.change(adapt_input_conv(channels, kernels.value.float()), f"3 input channels converted to {channels}")
+        kernels.change(
+            adapt_input_conv(channels, kernels.value.float()),
+            f"3 input channels converted to {channels}",
+        )
         encoder["channels"] = channels
 
     # position tables (1, prefix + L, D): bicubic with antialiasing, unlike DINOv2's own code; the prefix's rows stay
@@ -340,19 +406,30 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     encoder["image_size"] = image_size or encoder["image_size"]
     (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
     if height % p or width % q:
-        sizes = f"patches of {size_text((p, q))} do not divide images of {size_text((height, width))}"
+        sizes = (
+            f"patches of {size_text((p, q))} do not divide images of {size_text((height, width))}"
+        )
         raise network.error(f"{sizes}; give both sizes")
     new = (height // p, width // q)
     prefix = encoder["class_token"] + encoder["registers"]
-    for name, ahead in (("pos_embed", 0 if encoder["no_embed_class"] else prefix), ("decoder.pos_embed", prefix)):
+    for name, ahead in (
+        ("pos_embed", 0 if encoder["no_embed_class"] else prefix),
+        ("decoder.pos_embed", prefix),
+    ):
         if name in network.tensors and new != old:
             from timm.layers import resample_abs_pos_embed
 
             table = network.tensors[name]
-            resized = resample_abs_pos_embed(table.value.float(), list(new), list(old), num_prefix_tokens=ahead)
-            table.change(resized, f"resized from a grid of {size_text(old)} to {size_text(new)}, bicubic")
+            resized = resample_abs_pos_embed(
+                table.value.float(), list(new), list(old), num_prefix_tokens=ahead
+            )
+            table.change(
+                resized, f"resized from a grid of {size_text(old)} to {size_text(new)}, bicubic"
+            )
 
 
 def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:
     """Insert `count` rows of zeros into a position table (1, N, D), before row `at`."""
-    return torch.cat([table[:, :at], table.new_zeros(1, count, table.shape[2]), table[:, at:]], dim=1)
+    return torch.cat(
+        [table[:, :at], table.new_zeros(1, count, table.shape[2]), table[:, at:]], dim=1
+    )

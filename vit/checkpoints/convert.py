@@ -39,7 +39,9 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     """
     out, origin = Path(out), model.origin
     if not isinstance(origin, Origin):
-        raise CheckpointError("this model was not loaded by load_model: nothing says how its input is normalised")
+        raise CheckpointError(
+            "this model was not loaded by load_model: nothing says how its input is normalised"
+        )
     if not isinstance(to, str) or to not in (*FOREIGN, "safetensors"):
         raise CheckpointError(f"formats are timm, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
@@ -64,19 +66,31 @@ def _with_its_head(model: Model, origin: Origin) -> Origin:
     """
     encoder, names = model.encoder, origin.class_names
     if isinstance(encoder.head, nn.Linear | nn.Identity):
-        encoder.config = replace(encoder.config, num_classes=getattr(encoder.head, "out_features", 0))
+        encoder.config = replace(
+            encoder.config, num_classes=getattr(encoder.head, "out_features", 0)
+        )
     with torch.device("meta"):  # shapes without the memory
-        built = build_model(encoder.config, None if model.decoder is None else model.decoder.config, False)
-    needed, held = ({name: value.shape for name, value in part.state_dict().items()} for part in (built, model))
+        built = build_model(
+            encoder.config, None if model.decoder is None else model.decoder.config, False
+        )
+    needed, held = (
+        {name: value.shape for name, value in part.state_dict().items()} for part in (built, model)
+    )
     if changed := [name for name in needed | held if needed.get(name) != held.get(name)]:
         what = f"{changed[0]} of this model is not what its settings say: missing, new, or of another shape"
-        raise CheckpointError(f"{what}; of its parts, only the head may be replaced, by a linear layer or nn.Identity")
-    return replace(origin, class_names=names if encoder.config.num_classes in (0, len(names)) else ())
+        raise CheckpointError(
+            f"{what}; of its parts, only the head may be replaced, by a linear layer or nn.Identity"
+        )
+    return replace(
+        origin, class_names=names if encoder.config.num_classes in (0, len(names)) else ()
+    )
 
 
 def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
     """Write the project's own format."""
-    notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
+    notes = (
+        [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
+    )
     save_model(
         out,
         model,
@@ -102,7 +116,9 @@ def _rounding(model: Model) -> float:
     for name, value in model.state_dict().items():
         half = value.half()
         if count_not_finite(half) > count_not_finite(value):
-            raise CheckpointError(f"{name} holds values above 65,504, which half precision cannot hold")
+            raise CheckpointError(
+                f"{name} holds values above 65,504, which half precision cannot hold"
+            )
         if value.numel():
             most = max(most, float((half.float() - value).nan_to_num().abs().max()))
     return most

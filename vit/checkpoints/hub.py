@@ -41,7 +41,11 @@ def download(name: str) -> Path:
     """
     repository, _, revision = name.partition("@")
     with _errors_in_one_line(f"hf/{name}"):
-        folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=SETTINGS + SAFETENSORS))
+        folder = Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=SETTINGS + SAFETENSORS
+            )
+        )
         if not _has_weights(folder):  # the name of the folder is the commit
             snapshot_download(repository, revision=folder.name, allow_patterns=PICKLES)
     if not _has_weights(folder):
@@ -73,8 +77,13 @@ def _errors_in_one_line(name: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # the library uses several others, for the network and for large files
+    except (
+        Exception
+    ) as error:  # the library uses several others, for the network and for large files
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         detail = f"the hub answers {status}" if status else shorten(str(error), 200)
-        reason = next((text for kind, text in REASONS.items() if isinstance(error, kind)), "the hub cannot be reached")
+        reason = next(
+            (text for kind, text in REASONS.items() if isinstance(error, kind)),
+            "the hub cannot be reached",
+        )
         raise CheckpointError(f"{name}: {reason} ({detail})") from error

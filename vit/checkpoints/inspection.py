@@ -48,7 +48,17 @@ def facts(network: Network) -> dict[str, Any]:
 def describe(known: dict[str, Any], report: object) -> str:
     """Return the `facts` of a network as lines, and its report."""
     lines = []
-    for key in ("path", "checksum", "format", "encoder", "decoder", "parameters", "mean", "std", "class_names"):
+    for key in (
+        "path",
+        "checksum",
+        "format",
+        "encoder",
+        "decoder",
+        "parameters",
+        "mean",
+        "std",
+        "class_names",
+    ):
         value = known[key]
         if isinstance(value, dict):
             value = ", ".join(f"{name} {size_text(setting)}" for name, setting in value.items())

@@ -26,7 +26,9 @@ from vit.weights import build_model
 
 
 def load_model(
-    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module, options: LoadOptions | None = None, **fields: Any
+    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module,
+    options: LoadOptions | None = None,
+    **fields: Any,
 ) -> Model:
     """Load a pretrained vision transformer, whoever trained it.
 
@@ -51,11 +53,16 @@ def load_model(
     model = build(network)
     if missing := network.report.missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
-        warnings.warn(f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2)
+        warnings.warn(
+            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
+            stacklevel=2,
+        )
     return model
 
 
-def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any) -> Model:
+def load_trained(
+    checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any
+) -> Model:
     """Load a model as `load_model` does, but refuse one with an untrained part: to look at it, or to measure it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: untrained, ")
@@ -106,7 +113,9 @@ def _of_module(model: nn.Module) -> Source:
         return timm_models.of_module(model, name)
     if home.startswith("transformers."):
         settings: Any = model.config
-        config = {key: value for key, value in settings.to_dict().items() if key not in OF_THESE_WEIGHTS}
+        config = {
+            key: value for key, value in settings.to_dict().items() if key not in OF_THESE_WEIGHTS
+        }
         config["architectures"] = [type(model).__name__]  # as when it is saved
         return Source(Path(name), *flatten(dict(model.state_dict())), config=config)
     raise CheckpointError(
@@ -151,7 +160,9 @@ def _account(network: Network) -> None:
             report.unexpected += network.tensors.pop(ours).theirs
         elif shapes[name] != shape:
             expected = f"where {size_text(shapes[name])} is expected for {ours}"
-            raise network.error(f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, {expected}")
+            raise network.error(
+                f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, {expected}"
+            )
         elif tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
@@ -251,7 +262,9 @@ def origin_of(network: Network) -> Origin:
     # the names are of this head, or of the data of a model without one
     class_names = hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else ()
     return Origin(
-        normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
+        normalize=Normalization(
+            _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
+        ),
         interpolation=interpolation,
         crop_share=hints.crop_share or usual.crop_share,
         image_size=encoder.image_size,

@@ -48,7 +48,9 @@ class KeyRule:
         found = match.groupdict()
 
         def fill(name: str) -> str:
-            return name.replace("#", str(int(found.get("block") or 0))).replace("@", found.get("kind") or "")
+            return name.replace("#", str(int(found.get("block") or 0))).replace(
+                "@", found.get("kind") or ""
+            )
 
         return KeyRule(fill(self.ours), theirs or tuple(map(fill, self.theirs)), self.change)
 
@@ -73,7 +75,9 @@ class KeyRule:
         return [tensor]
 
 
-def _fold_weight(eps: float | None, weight: Tensor, variance: Tensor, scale: Tensor | None = None) -> Tensor:
+def _fold_weight(
+    eps: float | None, weight: Tensor, variance: Tensor, scale: Tensor | None = None
+) -> Tensor:
     """Fold a batch norm into the weight of the linear layer after it; without an eps, by MAE's or, with a scale, torch's."""
     eps = eps or (1e-6 if scale is None else 1e-5)
     return F.batch_norm(weight, torch.zeros_like(variance), variance, scale, eps=eps)
@@ -107,7 +111,9 @@ def shared(names: str) -> tuple[KeyRule, ...]:
 
 def within(rules: Iterable[KeyRule], ours: str, theirs: str) -> tuple[KeyRule, ...]:
     """Return a block's rows as a model's, with the container's name in front."""
-    return tuple(KeyRule(ours + r.ours, tuple(theirs + name for name in r.theirs), r.change) for r in rules)
+    return tuple(
+        KeyRule(ours + r.ours, tuple(theirs + name for name in r.theirs), r.change) for r in rules
+    )
 
 
 @cache
@@ -140,7 +146,9 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
             if rule is None or not all(name in keys for name in rule.theirs):
                 continue
             if found.setdefault(rule.ours, rule) != rule:
-                raise CheckpointError(f"{found[rule.ours].theirs[0]} and {key} are both {rule.ours}; keep one")
+                raise CheckpointError(
+                    f"{found[rule.ours].theirs[0]} and {key} are both {rule.ours}; keep one"
+                )
             known.update(rule.theirs)
             break
     return found, [key for key in keys if key not in known]
@@ -169,5 +177,7 @@ def map_out(
             unmapped.append(name)
         else:
             parts = rule.write(tensor, channels)
-            tensors |= {theirs: part.contiguous() for theirs, part in zip(rule.theirs, parts, strict=True)}
+            tensors |= {
+                theirs: part.contiguous() for theirs, part in zip(rule.theirs, parts, strict=True)
+            }
     return tensors, unmapped

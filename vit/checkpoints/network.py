@@ -102,7 +102,9 @@ class Network:
             )
         shape = tuple(self.tensors[name].value.shape)
         if len(shape) != dimensions or not all(shape):
-            raise self.error(f"{name} has the shape {size_text(shape)}, where {dimensions} dimensions are expected")
+            raise self.error(
+                f"{name} has the shape {size_text(shape)}, where {dimensions} dimensions are expected"
+            )
         return shape
 
     def has_decoder(self) -> bool:
@@ -117,7 +119,9 @@ class Network:
     def allows(self, name: str) -> bool:
         """Return whether the options allow a tensor, under any name that a message may have used."""
         theirs = self.tensors[name].theirs if name in self.tensors else ()
-        return self.options.allows(name, f"encoder.{name}", *theirs, *(key.removeprefix(self.prefix) for key in theirs))
+        return self.options.allows(
+            name, f"encoder.{name}", *theirs, *(key.removeprefix(self.prefix) for key in theirs)
+        )
 
     def problem(self, name: str) -> str:
         """Return why a tensor's values cannot be used, "" if they can; the options allow nan and infinite ones."""
@@ -140,12 +144,16 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         CheckpointError: no format fits, the family is known but not computed here, or its settings cannot be used.
     """
     if is_own_folder(source) and options.branch is None:
-        network = Network(source, options, OWN_FOLDER, "", *_read_settings(OWN_FOLDER, source, options))
+        network = Network(
+            source, options, OWN_FOLDER, "", *_read_settings(OWN_FOLDER, source, options)
+        )
         names = {name: KeyRule(name, (name,)) for name in source.tensors}
     else:
         source = _without_wrappers(source)
         file_format, prefix, copies = _choose(source, options.branch)
-        network = Network(source, options, file_format, prefix, *_read_settings(file_format, source, options))
+        network = Network(
+            source, options, file_format, prefix, *_read_settings(file_format, source, options)
+        )
         names = _map_names(network, copies)
     _note_means(network, names)
     _take_tensors(network, names)
@@ -156,11 +164,15 @@ def _without_wrappers(source: Source) -> Source:
     """Remove what torch inserts into the names of a compiled or sharded module."""
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
     if len(tensors) != len(source.tensors):
-        raise CheckpointError(f"{source.path} holds tensors that differ in what torch.compile or FSDP add to a name")
+        raise CheckpointError(
+            f"{source.path} holds tensors that differ in what torch.compile or FSDP add to a name"
+        )
     return replace(source, tensors=tensors)
 
 
-def _read_settings(file_format: Format, source: Source, options: LoadOptions) -> tuple[Hints, Report]:
+def _read_settings(
+    file_format: Format, source: Source, options: LoadOptions
+) -> tuple[Hints, Report]:
     """Return what the settings say, the options' values in their place, and the report with its first notes."""
     try:
         hints = file_format.hints(source)
@@ -196,7 +208,9 @@ def _map_names(network: Network, copies: list[str]) -> dict[str, KeyRule]:
 
     # what has no rule, in the network and outside
     outside = [key for key in network.source.tensors if not key.startswith(prefix)]
-    reasons = {prefix + key: first_reason(dropped, key) for key in unknown} | dict.fromkeys(outside, "")
+    reasons = {prefix + key: first_reason(dropped, key) for key in unknown} | dict.fromkeys(
+        outside, ""
+    )
     for name, reason in reasons.items():
         reason = reason or _why_outside(name, prefix, copies)
         if reason or options.allows(name, name.removeprefix(prefix)):
@@ -240,7 +254,9 @@ def _take_tensors(network: Network, names: dict[str, KeyRule]) -> None:
             continue
         tensors = [network.source.tensors[name] for name in theirs]
         changes = [NOTES[rule.change]] if rule.change else []
-        network.tensors[ours] = ModelTensor(rule.read(tensors, channels, network.hints.head_eps), theirs, changes)
+        network.tensors[ours] = ModelTensor(
+            rule.read(tensors, channels, network.hints.head_eps), theirs, changes
+        )
 
 
 def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
@@ -252,7 +268,9 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
         there = sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())
-        raise source.error(f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(there))}")
+        raise source.error(
+            f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(there))}"
+        )
     chosen.sort(key=lambda key: _preference(wrappings[key]))
 
     # the first format that fits
@@ -261,7 +279,9 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
             prefix = networks[key].get(file_format.anchor)
             if prefix is None or not file_format.marked(source, prefix):
                 continue
-            refused = refusal(name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix))
+            refused = refusal(
+                name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)
+            )
             if refused:
                 raise source.error(refused)
             copies: list[str] = []
@@ -312,6 +332,8 @@ def _why_outside(key: str, prefix: str, copies: list[str]) -> str:
     for copy in copies:
         if copy and key.startswith(copy):
             words = [word for word in copy.split(".") if word and word not in prefix.split(".")]
-            return "another copy of the network" + (f"; branch {words[0]} takes it" if words else "")
+            return "another copy of the network" + (
+                f"; branch {words[0]} takes it" if words else ""
+            )
     patterns = {rf"(.*\.)?({pattern})": reason for pattern, reason in NOT_THE_NETWORK.items()}
     return first_reason(patterns.items(), key)

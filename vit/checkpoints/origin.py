@@ -55,6 +55,8 @@ class Origin(ModelInputs):
         Raises:
             DataError: (when called) other tensors, or the model takes neither colour nor grey images.
         """
-        from vit.checkpoints.transform import ModelTransform  # torchvision's transforms take seconds to import
+        from vit.checkpoints.transform import (
+            ModelTransform,  # torchvision's transforms take seconds to import
+        )
 
         return ModelTransform(self)

@@ -73,7 +73,9 @@ class Outgoing:
         for key in ("qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps"):
             kinds = [getattr(settings, key) for settings in (self.model.encoder.config, decoder)]
             if kinds[0] != kinds[1]:
-                raise self.error(f"computes one {key} in encoder and decoder, this model {kinds[0]} and {kinds[1]}")
+                raise self.error(
+                    f"computes one {key} in encoder and decoder, this model {kinds[0]} and {kinds[1]}"
+                )
 
     def compare_eps(self, eps: float) -> None:
         """Note if this model's eps differs from the fixed one of the format's norms."""
@@ -93,7 +95,10 @@ class Outgoing:
         Raises:
             CheckpointError: the format has no place for a tensor.
         """
-        state = {name.removeprefix("encoder."): value.detach().cpu() for name, value in self.model.state_dict().items()}
+        state = {
+            name.removeprefix("encoder."): value.detach().cpu()
+            for name, value in self.model.state_dict().items()
+        }
         for start, why in (leave_out or {}).items():
             left = [name for name in state if name.startswith(start)]
             if left:
@@ -101,7 +106,9 @@ class Outgoing:
             state = {name: value for name, value in state.items() if name not in left}
         self.tensors, unmapped = map_out(rules, state, channels=self.model.encoder.config.channels)
         if unmapped:
-            raise CheckpointError(f"{self.format} has no place for {', '.join(unmapped[:4])}: it does not compute that")
+            raise CheckpointError(
+                f"{self.format} has no place for {', '.join(unmapped[:4])}: it does not compute that"
+            )
 
 
 def to_timm(model: Model, origin: Origin) -> Outgoing:
@@ -110,9 +117,13 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     out.require(qkv="linear")
     out.compare_eps(TIMM_EPS)
     out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
-    out.config = timm_config(model.encoder.config, origin.normalize, origin.prepared, origin.class_names)
+    out.config = timm_config(
+        model.encoder.config, origin.normalize, origin.prepared, origin.class_names
+    )
     if model.encoder.config.num_classes and origin.problem_type:
-        out.notes.append(f"its head is for {origin.problem_type}: timm's settings have no place for that")
+        out.notes.append(
+            f"its head is for {origin.problem_type}: timm's settings have no place for that"
+        )
     return out
 
 
@@ -165,7 +176,9 @@ def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
         "model_type": "vit_mae",
         "architectures": ["ViTMAEForPreTraining"],
         "intermediate_size": hidden,
-        **{theirs: getattr(model.decoder.config, ours) for ours, theirs in DECODER_SETTINGS.items()},
+        **{
+            theirs: getattr(model.decoder.config, ours) for ours, theirs in DECODER_SETTINGS.items()
+        },
         "decoder_intermediate_size": round(decoder.embed_dim * decoder.mlp_ratio),
         "norm_pix_loss": model.norm_pix_loss,
     }
@@ -177,15 +190,23 @@ def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     out.require(registers=0, mlp="gelu", fc_norm=False)
     headed = settings.num_classes > 0 and settings.global_pool == "token"
     body = within(VIT_ENCODER, "", "vit.") if headed else VIT_ENCODER
-    no_head = {"head.": "this head reads the mean of the patches, that of transformers the class token"}
+    no_head = {
+        "head.": "this head reads the mean of the patches, that of transformers the class token"
+    }
     out.rename((*body, *HEAD), {} if headed else no_head)
     architecture = "ViTForImageClassification" if headed else "ViTModel"
-    config: dict[str, Any] = {"model_type": "vit", "architectures": [architecture], "intermediate_size": hidden}
+    config: dict[str, Any] = {
+        "model_type": "vit",
+        "architectures": [architecture],
+        "intermediate_size": hidden,
+    }
     if headed:
         names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         # two classes with the same name ("crane" in ImageNet) must not become one entry
-        config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
+        config["label2id"] = {
+            n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)
+        }
         if origin.problem_type:
             config["problem_type"] = origin.problem_type
     return config
@@ -212,7 +233,9 @@ def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
         positions = out.tensors["embeddings.position_embeddings"]
         kept = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
         out.tensors["embeddings.position_embeddings"] = kept
-    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)  # used in its training only; we have none
+    out.tensors["embeddings.mask_token"] = torch.zeros(
+        1, width
+    )  # used in its training only; we have none
     name = "Dinov2WithRegisters" if registers else "Dinov2"
     return {
         "model_type": "dinov2_with_registers" if registers else "dinov2",

@@ -32,7 +32,9 @@ FOLDER_FILES = (
 )
 # types in training files: the settings of MAE and DINO, the paths of submitit, the numbers of a NumPy schedule
 _SCALAR = np.float64(0).__reduce__()[0]
-_NUMBERS = {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
+_NUMBERS = {
+    type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
+}
 # of any system; Python 3.13 calls their module pathlib._local
 _PATHS = [
     (getattr(pathlib, f"Pure{kind}"), f"{module}.{pure}{kind}")
@@ -53,7 +55,10 @@ OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 # what a failed download leaves in place of weights
 NOT_WEIGHTS = (
     (b"<", "a web page: the download failed; fetch it again"),
-    (b"version https://git-lfs", "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
+    (
+        b"version https://git-lfs",
+        "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it",
+    ),
 )
 
 
@@ -104,18 +109,26 @@ def read_checkpoint(path: str | Path) -> Source:
         config = _read_json(folder / "config.json") if folder else {}
         preprocessor = _read_json(folder / "preprocessor_config.json") if folder else {}
         notes: tuple[str, ...] = ()
-        if "transformers_version" in config and not config.keys().isdisjoint((CONFIG_HASH, "sha256")):
+        if "transformers_version" in config and not config.keys().isdisjoint(
+            (CONFIG_HASH, "sha256")
+        ):
             config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
-            notes = ("transformers has saved it again: the SHA-256 and figures in config.json are of other weights",)
+            notes = (
+                "transformers has saved it again: the SHA-256 and figures in config.json are of other weights",
+            )
         if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
             ways = f"if it was edited on purpose, remove {CONFIG_HASH} from it"
-            raise CheckpointError(f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}")
+            raise CheckpointError(
+                f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}"
+            )
         parts = _parts_of(main) if main.name.endswith(".index.json") else {main: None}
         if "sha256" in config:
             with main.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if len(parts) != 1 or config["sha256"] != digest:
-                raise CheckpointError(f"{main} is damaged: its SHA-256 is not the one in config.json")
+                raise CheckpointError(
+                    f"{main} is damaged: its SHA-256 is not the one in config.json"
+                )
         tensors: dict[str, Tensor] = {}
         other: dict[str, Any] = {}
         for file_of_part, expected in parts.items():
@@ -128,9 +141,20 @@ def read_checkpoint(path: str | Path) -> Source:
             tensors |= found
             other |= values
     except OSError as error:
-        raise CheckpointError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+        raise CheckpointError(
+            f"cannot read {error.filename or path}: {error.strerror or error}"
+        ) from error
     checked = "sha256" in config
-    return Source(path, tensors, other, config, preprocessor, files=tuple(parts), verified=checked, notes=notes)
+    return Source(
+        path,
+        tensors,
+        other,
+        config,
+        preprocessor,
+        files=tuple(parts),
+        verified=checked,
+        notes=notes,
+    )
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:
@@ -138,12 +162,18 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"no checkpoint at {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise CheckpointError(
+            f"no checkpoint at {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if stat.S_ISREG(mode):  # the folder's config.json may be another model's
-        return path, path.parent if path.name in FOLDER_FILES or _weights_in(path.parent) == [path] else None
+        return path, path.parent if path.name in FOLDER_FILES or _weights_in(path.parent) == [
+            path
+        ] else None
     if not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path} is not a file")
-    found = [path / name for name in FOLDER_FILES if (path / name).is_file()][:1] or _weights_in(path)
+    found = [path / name for name in FOLDER_FILES if (path / name).is_file()][:1] or _weights_in(
+        path
+    )
     if len(found) > 1:
         names = ", ".join(file.name for file in found[:6])
         raise CheckpointError(f"{path} holds several files of weights ({names}); name one of them")
@@ -152,7 +182,9 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
         if states:
             advice = f"finish it with --resume, or load the model as it is now: {states[-1]} is its last state"
             raise CheckpointError(f"no model in {path}: this run is not finished; {advice}")
-        raise CheckpointError(f"no model in {path}: neither model.safetensors nor another file of weights")
+        raise CheckpointError(
+            f"no model in {path}: neither model.safetensors nor another file of weights"
+        )
     return found[0], path
 
 
@@ -182,7 +214,9 @@ def _parts_of(index: Path) -> dict[Path, set[str] | None]:
     parts: dict[Path, Any] = {}
     for tensor, file in names.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{index} names the part {shorten(repr(file))}, which is not a file next to it")
+            raise CheckpointError(
+                f"{index} names the part {shorten(repr(file))}, which is not a file next to it"
+            )
         parts.setdefault(index.parent / file, set()).add(tensor)
     return parts
 
@@ -201,7 +235,9 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if safetensors:
             with safe_open(path, framework="pt") as opened:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
-                return tensors, {f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()}
+                return tensors, {
+                    f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()
+                }
         # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would then let a tensor that is
         # longer than its storage read the bytes behind it.
         with (
@@ -219,16 +255,22 @@ def _reason(error: Exception, start: bytes) -> str:
     """Say in a line what is wrong with a file, which begins with `start`; torch's long message advises loading it unsafely."""
     message = str(error)
     if asked := re.search(r"GLOBAL (\S+)", message):
-        advice = "nothing in it was run. Ask for the weights as .safetensors, or as a state dict alone"
+        advice = (
+            "nothing in it was run. Ask for the weights as .safetensors, or as a state dict alone"
+        )
         return f"asks for {asked[1]}, which weights do not need; {advice}"
     if start[:1] == b"\x80" and not start.startswith(OLD_TORCH):
         ways = "save the weights with torch.save(model.state_dict(), FILE)"
         return f"is a plain Python pickle, which is not read; nothing in it was run; {ways}"
     if all(byte >= 32 or byte in b"\t\n\r" for byte in start):
         return "is text, not weights; name the file of weights, or its folder"
-    reason = re.split(r"\. |\n", re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip())[0]
+    reason = re.split(
+        r"\. |\n", re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
+    )[0]
     refused = "Unpickl" in type(error).__name__
-    what = "is damaged, or holds more than weights" if refused else "is damaged, or not a checkpoint"
+    what = (
+        "is damaged, or holds more than weights" if refused else "is damaged, or not a checkpoint"
+    )
     return f"{what}: {shorten(reason, 160) or type(error).__name__}{'; nothing in it was run' if refused else ''}"
 
 
@@ -243,7 +285,9 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, tree
 
 
-def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def flatten(
+    tree: Any, where: str | Path = "the state dict"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and other values of nested dicts, lists and namespaces, with keys joined by dots.
 
     Raises:
@@ -256,11 +300,17 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
             if name in tensors or name in other:
                 raise CheckpointError(f"{where}: two values are called {shorten(name)}")
             if not isinstance(value, Tensor):
-                other[name] = value if isinstance(value, list | tuple | PLAIN) else type(value).__name__
+                other[name] = (
+                    value if isinstance(value, list | tuple | PLAIN) else type(value).__name__
+                )
             elif value.layout is not torch.strided or value.is_quantized:
-                raise CheckpointError(f"{where}: {shorten(name)} is not an ordinary tensor but sparse or quantized")
+                raise CheckpointError(
+                    f"{where}: {shorten(name)} is not an ordinary tensor but sparse or quantized"
+                )
             else:
-                tensors[name] = value.detach() if value.device.type == "meta" else value.detach().cpu()
+                tensors[name] = (
+                    value.detach() if value.device.type == "meta" else value.detach().cpu()
+                )
     except RecursionError as error:
         raise CheckpointError(f"{where}: nested too deep, or within itself") from error
     return tensors, other
@@ -270,7 +320,9 @@ def not_weights(name: str, tensor: Tensor) -> str:
     """Return why a tensor cannot hold weights, "" if it can."""
     if tensor.device.type == "meta":
         return f"{name} is on the device meta: it has a shape and no values"
-    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:  # the last, torch cannot convert
+    if (
+        not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2
+    ):  # the last, torch cannot convert
         return f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
     return ""
 
@@ -286,10 +338,15 @@ def not_finite(name: str, tensor: Tensor) -> str:
 
 def count_not_finite(tensor: Tensor) -> int:
     """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.dtype is torch.float4_e2m1fn_x2:
+    if (
+        not (tensor.is_floating_point() or tensor.is_complex())
+        or tensor.dtype is torch.float4_e2m1fn_x2
+    ):
         return 0
     parts = tensor.detach().reshape(-1).split(1 << 16)
-    return sum(int((~torch.isfinite(part if part.is_complex() else part.float())).sum()) for part in parts)
+    return sum(
+        int((~torch.isfinite(part if part.is_complex() else part.float())).sum()) for part in parts
+    )
 
 
 def shorten(text: str, most: int = 100) -> str:

@@ -36,7 +36,10 @@ class Report:
     def __str__(self) -> str:
         """Return a table: used tensors are counted, all others named (with similar blocks together)."""
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
-        converted = [f"{', '.join(theirs)} -> {ours}: {how}" for ours, (theirs, how) in self.converted.items()]
+        converted = [
+            f"{', '.join(theirs)} -> {ours}: {how}"
+            for ours, (theirs, how) in self.converted.items()
+        ]
         lines += _section("converted", len(self.converted), converted)
 
         # what was dropped, by its reason
@@ -60,7 +63,10 @@ def _section(title: str, count: int, details: list[str]) -> list[str]:
     """Return a part of the table; nothing for no tensors."""
     if not count:
         return []
-    return [f"{title:<18} {_tensors(count)}", *(f"    {one_line(line)}" for line in _ranges(details))]
+    return [
+        f"{title:<18} {_tensors(count)}",
+        *(f"    {one_line(line)}" for line in _ranges(details)),
+    ]
 
 
 def _ranges(lines: list[str]) -> list[str]:

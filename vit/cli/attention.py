@@ -22,12 +22,12 @@ from vit.cli.options import (
     require_folder,
     require_free,
 )
-from vit.config import BelowOne, ConfigError, Share, named_data
-from vit.errors import one_line
+from vit.config import BelowOne, Share, named_data
+from vit.errors import ConfigError, RunError, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
 from vit.progress import track
-from vit.runs import RunError, RunFiles
+from vit.runs import RunFiles
 
 if TYPE_CHECKING:
     from vit.interpret.capture import Patch, Query
@@ -75,7 +75,9 @@ class AttentionOptions(ReadsCheckpoint, WritesFiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.query, str) and not re.fullmatch(r"auto|cls|mean|register \d{1,4}", self.query):
+        if isinstance(self.query, str) and not re.fullmatch(
+            r"auto|cls|mean|register \d{1,4}", self.query
+        ):
             allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
             raise ConfigError(f"--query: {self.query[:40]!r} cannot be used; {allowed}")
 
@@ -106,7 +108,9 @@ def run(argv: Sequence[str]) -> int:
         if isinstance(options.query, str) and options.query != "auto":
             raise ConfigError(f"--query: {what}; name that patch as ROW,COLUMN")
     if options.film and (shown.mask is not None or options.scale == "row"):
-        raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
+        raise ConfigError(
+            "--film: shows whole images on one scale; leave --mask and --scale row out"
+        )
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
@@ -115,8 +119,13 @@ def run(argv: Sequence[str]) -> int:
     from vit.figures import save_figure, save_film
 
     drawing = Drawing(options, shown, subject)
-    paths = [options.out / f"{name}.{'gif' if name == 'film' else options.format}" for name in drawing.names]
-    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
+    paths = [
+        options.out / f"{name}.{'gif' if name == 'film' else options.format}"
+        for name in drawing.names
+    ]
+    require_free(
+        [file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite
+    )
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
@@ -124,7 +133,9 @@ def run(argv: Sequence[str]) -> int:
         film = path.suffix == ".gif"
         (save_film if film else save_figure)(picture.figure, path)
         write_npz(path.with_suffix(".npz"), picture.numbers)
-        print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
+        print(
+            f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz"
+        )
     return 0
 
 
@@ -138,7 +149,9 @@ def load_with_images(
         CheckpointError: the model is missing or cannot be loaded.
     """
     if bool(shown.images) == (shown.data is not None):
-        raise ConfigError("name image files, or a data set with --data" + (", not both" if shown.images else ""))
+        raise ConfigError(
+            "name image files, or a data set with --data" + (", not both" if shown.images else "")
+        )
     located(checkpoint)
     if shown.data is not None:
         named_data(shown.data)
@@ -210,16 +223,28 @@ class Drawing:
                 subject = subject.with_mask(shown.mask, shown.seed, visible=patch)
             else:
                 subject = subject.with_mask(shown.mask, shown.seed, hidden=patch)
-                self.hidden = [patch] * len(subject.names) if patch else subject.middle_patches(subject.hidden)
+                self.hidden = (
+                    [patch] * len(subject.names)
+                    if patch
+                    else subject.middle_patches(subject.hidden)
+                )
                 query = "auto" if patch else query
 
         # The default is the class token, or without one the visible patch nearest the middle
         if query == "auto":
-            middle = subject.geometry.middle if subject.mask is None else subject.middle_patches(~subject.hidden)
+            middle = (
+                subject.geometry.middle
+                if subject.mask is None
+                else subject.middle_patches(~subject.hidden)
+            )
             query = "cls" if subject.geometry.class_token else middle
         self.subject = replace(subject, query=query)
         outlined = None if isinstance(query, str) else query
-        self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
+        self.style: dict[str, Any] = {
+            "query": outlined,
+            "scale": options.scale,
+            "overlay": options.overlay,
+        }
 
     @property
     def names(self) -> list[str]:
@@ -227,8 +252,15 @@ class Drawing:
         options = self.options
         if options.method != "weights":
             return [options.method]
-        others = {"strongest": options.keep is not None, "masked": self.hidden is not None, "film": options.film}
-        return ["layers" if options.one_layer is None else "attention", *(name for name in others if others[name])]
+        others = {
+            "strongest": options.keep is not None,
+            "masked": self.hidden is not None,
+            "film": options.film,
+        }
+        return [
+            "layers" if options.one_layer is None else "attention",
+            *(name for name in others if others[name]),
+        ]
 
     def weights(self) -> list[Picture]:
         """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
@@ -236,14 +268,25 @@ class Drawing:
         from vit.interpret import top_mass_mask
         from vit.look.panels import head_panels
 
-        layer, share, query = self.options.one_layer, self.options.keep, in_words(self.subject.query)
-        panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
+        layer, share, query = (
+            self.options.one_layer,
+            self.options.keep,
+            in_words(self.subject.query),
+        )
+        panels, depth = (
+            head_panels(self.subject, layer, self.options.head),
+            self.subject.model.encoder.config.depth,
+        )
         where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
         title = f"Where {query} looks, {where}"
         pictures = [self.picture(self.names[0], attention_figure, panels, title, **self.style)]
         if share is not None:
             title = f"The fewest patches with {share:.0%} of the attention of {query}, {where}"
-            words = {"kept": top_mass_mask(panels.maps, share), "share": share, "query": self.style["query"]}
+            words = {
+                "kept": top_mass_mask(panels.maps, share),
+                "share": share,
+                "query": self.style["query"],
+            }
             pictures.append(self.picture("strongest", strongest_figure, panels, title, **words))
         if self.hidden is not None:
             pictures.append(self.decoder(self.hidden))
@@ -263,7 +306,12 @@ class Drawing:
         if filled.from_normalized:
             how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
         title = "Filling in: where the decoder looks from the outlined hidden patch"
-        words = {"hidden": self.subject.hidden, "filled": filled.filled, "patch": patches, "scale": self.options.scale}
+        words = {
+            "hidden": self.subject.hidden,
+            "filled": filled.filled,
+            "patch": patches,
+            "scale": self.options.scale,
+        }
         return self.picture("masked", masked_figure, panels, title, how, **words)
 
     def rollout(self) -> list[Picture]:
@@ -272,9 +320,16 @@ class Drawing:
         from vit.look.panels import rollout_panels
 
         panels = rollout_panels(self.subject, self.options.one_layer, self.options.discard)
-        title, words = f"What has come to {in_words(self.subject.query)}", self.style | {"what": "rollout"}
+        title, words = (
+            f"What has come to {in_words(self.subject.query)}",
+            self.style | {"what": "rollout"},
+        )
         how = "attention rollout: half of each layer's mixing is the token itself"
-        how += f", the weakest {self.options.discard:.0%} of the weights left out" if self.options.discard else ""
+        how += (
+            f", the weakest {self.options.discard:.0%} of the weights left out"
+            if self.options.discard
+            else ""
+        )
         return [self.picture("rollout", attention_figure, panels, title, how, **words)]
 
     def relevance(self) -> list[Picture]:
@@ -282,14 +337,20 @@ class Drawing:
         from vit.figures import attention_figure
         from vit.look.panels import class_relevance, reconstruction_relevance
 
-        subject, label, count = self.subject, self.options.label, self.subject.model.encoder.config.num_classes
+        subject, label, count = (
+            self.subject,
+            self.options.label,
+            self.subject.model.encoder.config.num_classes,
+        )
         words = self.style | {"what": "relevance", "query": self.hidden}
         if self.hidden is not None:
             panels = reconstruction_relevance(subject, self.hidden)
             title = "What filling in the outlined hidden patch rests on"
             words["mark"] = "the hidden patch that is filled in"
         elif subject.mask is not None:
-            raise ConfigError("relevance under a mask explains a reconstruction, and this model has no decoder")
+            raise ConfigError(
+                "relevance under a mask explains a reconstruction, and this model has no decoder"
+            )
         elif count:
             class_names = subject.model.origin.class_names
             number = None if label is None else class_number(label, class_names, count)
@@ -297,7 +358,9 @@ class Drawing:
             title = f"What the {'predicted class' if label is None else f'class {label}'} rests on"
             found = [class_names[n] if class_names else f"class {n}" for n in classes]
             rows = zip(subject.names, found, probabilities, strict=True)
-            words["labels"] = [f"{name} · {found} {probability:.0%}" for name, found, probability in rows]
+            words["labels"] = [
+                f"{name} · {found} {probability:.0%}" for name, found, probability in rows
+            ]
         else:
             way = "with a decoder, --mask shows what filling in a hidden patch rests on"
             raise ConfigError(f"relevance explains a prediction, and this model has no head; {way}")
@@ -312,14 +375,22 @@ class Drawing:
         subject, layer, geometry = self.subject, self.options.one_layer, self.subject.geometry
         total = math.ceil(len(subject.names) / subject.batch_size)
         batches = track(subject.batches(), "attention distance", total, " batches")
-        found = attention_statistics(subject.model.encoder, batches, None if layer is None else [layer])
+        found = attention_statistics(
+            subject.model.encoder, batches, None if layer is None else [layer]
+        )
         tokens = geometry.num_tokens
         even = found.distance.new_full((1, 1, tokens, tokens), 1 / tokens)
         far = float(attention_distance(even, geometry))
         images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
         how = f"mean over {images} and all query patches; attention on prefix tokens has no distance and is left out"
         panels = [
-            Panel(title, {"mean of the heads": values.T.numpy()}, unit, {"even attention": of_even}, limits=(0, None))
+            Panel(
+                title,
+                {"mean of the heads": values.T.numpy()},
+                unit,
+                {"even attention": of_even},
+                limits=(0, None),
+            )
             for title, values, unit, of_even in (
                 ("how far: mean distance of what it looks at", found.distance, "pixels", far),
                 ("how evenly: entropy of its weights", found.entropy, "bits", math.log2(tokens)),
@@ -334,7 +405,10 @@ class Drawing:
             dots="a head",
         )
         numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}
-        numbers |= {"distance_pixels": found.distance, "distance_spread_pixels": found.distance_spread}
+        numbers |= {
+            "distance_pixels": found.distance,
+            "distance_spread_pixels": found.distance_spread,
+        }
         return [Picture("distance", figure, numbers | {"entropy_bits": found.entropy})]
 
     def film(self, snapshots: dict[str, Path], load: LoadOptions) -> Picture:
@@ -347,20 +421,41 @@ class Drawing:
 
         layer, image = self.options.one_layer, replace(self.subject, names=self.subject.names[:1])
         found = [
-            head_panels(replace(image, model=load_trained(snapshot, load)), layer, self.options.head)
+            head_panels(
+                replace(image, model=load_trained(snapshot, load)), layer, self.options.head
+            )
             for snapshot in track(snapshots.values(), "film", unit=" snapshots")
         ]
-        maps, masses = torch.cat([panels.maps for panels in found]), torch.cat([panels.prefix_mass for panels in found])
+        maps, masses = (
+            torch.cat([panels.maps for panels in found]),
+            torch.cat([panels.prefix_mass for panels in found]),
+        )
         moments, panels = list(snapshots), found[0].names
-        where = "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
+        where = (
+            "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
+        )
         title = f"Where {in_words(image.query)} looks while the model learns, {where}"
         words = self.style | {"masses": masses}
-        frames = film_frames(image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words)
-        numbers = {"moments": moments, "maps": maps, "prefix_mass": masses, "panels": panels, "image": image.pixels[0]}
+        frames = film_frames(
+            image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words
+        )
+        numbers = {
+            "moments": moments,
+            "maps": maps,
+            "prefix_mass": masses,
+            "panels": panels,
+            "image": image.pixels[0],
+        }
         return Picture("film", frames, numbers)
 
     def picture(
-        self, name: str, draw: Callable[..., Any], panels: Panels, title: str, how: str = "", **words: Any
+        self,
+        name: str,
+        draw: Callable[..., Any],
+        panels: Panels,
+        title: str,
+        how: str = "",
+        **words: Any,
     ) -> Picture:
         """Draw panels beside each image; `words` are further arguments of `draw`, some of them numbers to keep."""
         subject = self.subject
@@ -375,7 +470,9 @@ class Drawing:
             "prefix_mass": panels.prefix_mass,
             "caption": caption,
         }
-        numbers |= {key: words[key] for key in ("labels", "kept", "filled", "patch") if key in words}
+        numbers |= {
+            key: words[key] for key in ("labels", "kept", "filled", "patch") if key in words
+        }
         numbers |= {} if subject.mask is None else {"hidden": subject.hidden}
         return Picture(name, figure, numbers | same)
 

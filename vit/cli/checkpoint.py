@@ -94,5 +94,7 @@ def run(argv: Sequence[str]) -> int:
     name, rest = choose_command("vit checkpoint", what, purposes, argv)
     work, groups = COMMANDS[name]
     options = read_options(f"vit checkpoint {name}", rest, *groups)
-    with warnings.catch_warnings(action="ignore"):  # the commands report untrained tensors themselves
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # the commands report untrained tensors themselves
         return work(*options)

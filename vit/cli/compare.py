@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
-from vit.config import ConfigError
-from vit.errors import one_line
+from vit.cli.options import (
+    POSITIONAL,
+    PrintsFigures,
+    WritesFiles,
+    output_file,
+    print_json,
+    read_options,
+)
+from vit.errors import ConfigError, one_line
 from vit.report.record import read_run
 
 
@@ -38,7 +44,9 @@ OPTIONS = (Compare,)
 def run(argv: Sequence[str]) -> int:
     """Read the runs, draw them if asked, and print the table."""
     (options,) = read_options("vit compare", argv, *OPTIONS)
-    picture = options.hours and output_file(options.hours, option="--hours", overwrite=options.overwrite)
+    picture = options.hours and output_file(
+        options.hours, option="--hours", overwrite=options.overwrite
+    )
     for folder in options.runs:  # refuse what is no run before importing torch
         read_run(folder)
 
@@ -51,7 +59,10 @@ def run(argv: Sequence[str]) -> int:
 
         draw_hours(runs, picture)
     if options.json:
-        records = [{"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures} for run in runs]
+        records = [
+            {"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures}
+            for run in runs
+        ]
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(as_table(rows, options.markdown)))

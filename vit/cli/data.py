@@ -17,8 +17,8 @@ from vit.cli.options import (
     read_options,
     talk,
 )
-from vit.config import Config, ConfigError
-from vit.errors import one_line
+from vit.config import Config
+from vit.errors import ConfigError, one_line
 from vit.settings import SECTIONS, build_config, read_words, split_settings
 
 if TYPE_CHECKING:
@@ -89,7 +89,14 @@ def draw_sheet(data: Dataset, out: Path) -> None:
     chosen = data.train.showcase(10 * columns)  # ten rows: one per class, if there are ten
     some = data.train.subset(chosen)
     subtitle, parts = data.description, None
-    if data.source == "scenes" and data.content_hash == data.whole_content_hash:  # else their numbers are unknown
+    if (
+        data.source == "scenes" and data.content_hash == data.whole_content_hash
+    ):  # else their numbers are unknown
         parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-    save_figure(sheet_figure(some.images[:], some.label_names, data.name, subtitle, columns, parts, PART_NAMES), out)
+    save_figure(
+        sheet_figure(
+            some.images[:], some.label_names, data.name, subtitle, columns, parts, PART_NAMES
+        ),
+        out,
+    )

@@ -51,7 +51,9 @@ class EmbedOptions(ReadsCheckpoint, RunsModel, WritesFiles):
         super().__post_init__()
         output_file(self.out, (".npz",), overwrite=self.overwrite)
         if self.data in BUILT_IN:
-            refuse_given(self, ("on_bad_image",), "only applies to a folder of images; leave it out")
+            refuse_given(
+                self, ("on_bad_image",), "only applies to a folder of images; leave it out"
+            )
         else:
             refuse_given(self, ("root",), "only applies to CIFAR; leave it out")
 
@@ -106,7 +108,9 @@ def run(argv: Sequence[str]) -> int:
         "files": listed.files,
         "splits": listed.splits,
         "labels": listed.labels,
-        "class_names": np.asarray(listed.class_names, dtype=str),  # an empty list alone would be of numbers
+        "class_names": np.asarray(
+            listed.class_names, dtype=str
+        ),  # an empty list alone would be of numbers
         "checkpoint": model.origin.source,
         "data": options.data,
         "grid": model.encoder.patch_embed.grid_size,
@@ -114,7 +118,9 @@ def run(argv: Sequence[str]) -> int:
     with replacing(options.out) as partial:
         np.savez(partial, **arrays)
     plural = "" if count == 1 else "s"
-    print(f"features of {count:,} image{plural}: {count} x {pooled.shape[1]}; in {one_line(str(options.out))}")
+    print(
+        f"features of {count:,} image{plural}: {count} x {pooled.shape[1]}; in {one_line(str(options.out))}"
+    )
     return 0
 
 
@@ -167,7 +173,9 @@ def list_folder_images(options: EmbedOptions, image_size: tuple[int, int]) -> Li
     # The images to embed
     chosen = []
     for split, files in parts.items():
-        chosen += [(split, files[number]) for number in evenly_spaced(len(files), options.limit).tolist()]
+        chosen += [
+            (split, files[number]) for number in evenly_spaced(len(files), options.limit).tolist()
+        ]
     if options.on_bad_image == "skip":
         chosen = [*compress(chosen, readable([folder / file.name for _, file in chosen]))]
 
@@ -176,5 +184,9 @@ def list_folder_images(options: EmbedOptions, image_size: tuple[int, int]) -> Li
     number_of = {name: number for number, name in enumerate(numbered)}
     labels = [number_of.get(file.class_name, -1) for _, file in chosen]
     return ListedImages(
-        names, splits, labels, numbered, lambda start, stop: [folder / name for name in names[start:stop]]
+        names,
+        splits,
+        labels,
+        numbered,
+        lambda start, stop: [folder / name for name in names[start:stop]],
     )

@@ -25,8 +25,8 @@ from vit.cli.options import (
     require_free,
     talk,
 )
-from vit.config import ConfigError, DataConfig, NonNegative, Positive, Share, named_data
-from vit.errors import one_line
+from vit.config import DataConfig, NonNegative, Positive, Share, named_data
+from vit.errors import ConfigError, one_line
 from vit.load_options import LoadOptions
 from vit.metrics import aligned, results_lines
 from vit.pretrained import located
@@ -86,7 +86,9 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once")
+            raise ConfigError(
+                f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once"
+            )
         if self.out is not None:
             require_folder(self.out)
             if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():
@@ -97,8 +99,17 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
-        few: dict[str, Any] = {"limit": self.limit, "val_size": self.val_size, "subset_seed": self.seeds[0]}
-        return DataConfig(**named_data(self.data, self.root), name=self.name, on_bad_image=self.on_bad_image, **few)
+        few: dict[str, Any] = {
+            "limit": self.limit,
+            "val_size": self.val_size,
+            "subset_seed": self.seeds[0],
+        }
+        return DataConfig(
+            **named_data(self.data, self.root),
+            name=self.name,
+            on_bad_image=self.on_bad_image,
+            **few,
+        )
 
 
 OPTIONS = (EvaluateOptions, LoadOptions)
@@ -136,7 +147,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         ways = "train it with the same data.val_size and data.subset_seed"
-        raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
+        raise EvaluationError(
+            f"this model may have been taught these {len(data.test):,} images' classes; {ways}"
+        )
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
@@ -156,12 +169,22 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
 
     # Measure
     prepare = partial(origin.inputs, whole=data.prepared)
-    evaluation = evaluate(model.to(compute.device), data, methods, prepare, compute, Options(**asked))
+    evaluation = evaluate(
+        model.to(compute.device), data, methods, prepare, compute, Options(**asked)
+    )
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
     # The figures, and what they depend on
-    facts = ("name", "source", "train_images", "test_images", "tested_on", "content_hash", "warning")
+    facts = (
+        "name",
+        "source",
+        "train_images",
+        "test_images",
+        "tested_on",
+        "content_hash",
+        "warning",
+    )
     note = "this model has been taught classes, perhaps with more labels: it does not show what these few give"
     results: dict[str, Any] = {
         "checkpoint": origin.source,
@@ -237,10 +260,18 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
 
     # Both pictures
     labels = data.test.labels.repeat(seeds)
-    counts, (bins, error) = confusion(evaluation.logits, labels), reliability(evaluation.logits, labels)
-    save_figure(reliability_figure(bins, error, "Can its confidence be trusted?", about), out / PICTURES[1])
+    counts, (bins, error) = (
+        confusion(evaluation.logits, labels),
+        reliability(evaluation.logits, labels),
+    )
+    save_figure(
+        reliability_figure(bins, error, "Can its confidence be trusted?", about), out / PICTURES[1]
+    )
     if sentence := why_not_drawn(len(counts)):
         print(sentence)
         return [PICTURES[1]]
-    save_figure(confusion_figure(counts, data.test.class_names, "Confusion matrix", about), out / PICTURES[0])
+    save_figure(
+        confusion_figure(counts, data.test.class_names, "Confusion matrix", about),
+        out / PICTURES[0],
+    )
     return [*PICTURES]

@@ -56,7 +56,9 @@ def run(argv: Sequence[str]) -> int:
     """Write the page."""
     options, shown, load = read_options("vit explore", argv, *OPTIONS)
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
-    require_free([out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers")
+    require_free(
+        [out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers"
+    )
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
     subject = load_with_images(options.checkpoint, shown, load, snapshots)
 
@@ -82,7 +84,9 @@ def run(argv: Sequence[str]) -> int:
         model = load_trained(snapshots[name], load) if snapshots else subject.model
         images, found = explored(replace(subject, model=model), options.layers)
         moments.append(Moment(name, images))
-        arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()}
+        arrays |= {
+            f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()
+        }
 
     # The page, and the arrays beside it
     patches = " x ".join(map(str, geometry.grid_size))
@@ -129,14 +133,17 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
     if more <= 1 or isinstance(content := decode(str(path), size, origin.prepared), str):
         return b""
     channels = [
-        Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3]) for at in range(3)
+        Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3])
+        for at in range(3)
     ]
     file = io.BytesIO()
     Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
     return file.getvalue()
 
 
-def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[ExploredImage], dict[str, Tensor]]:
+def explored(
+    subject: ModelWithImages, layers: Sequence[int] | None
+) -> tuple[list[ExploredImage], dict[str, Tensor]]:
     """Return what the page shows of each image, and arrays by name: layer0, ..., decoder0, ..., filled."""
     import torch
 

@@ -38,7 +38,11 @@ def run(argv: Sequence[str]) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         columns = zip(COLUMNS, cells, widths, strict=True)
-        print("  ".join(f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in columns).rstrip())
+        print(
+            "  ".join(
+                f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in columns
+            ).rstrip()
+        )
     return 0
 
 
@@ -65,7 +69,11 @@ def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
     for key in BEST:
         metric = METRICS[key]
         method, name = metric.in_results
-        values = [(found[method][name], found) for found in measured if isinstance(found.get(method), dict)]
+        values = [
+            (found[method][name], found)
+            for found in measured
+            if isinstance(found.get(method), dict)
+        ]
         if (value := metric.of_summary(figures)) is not None:
             values.append((value, figures))
         for value, found in values[:1]:

@@ -14,20 +14,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
+from docstring_parser import (
+    parse_from_object,  # jsonargparse's own, for the docstrings of attributes
+)
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vit.config import (
-    BUILT_IN,
-    ConfigError,
-    NonNegative,
-    Positive,
-    Probability,
-    RunConfig,
-    Section,
-    ranges_of,
-)
-from vit.errors import UserError, did_you_mean, one_line
+from vit.config import BUILT_IN, NonNegative, Positive, Probability, RunConfig, Section, ranges_of
+from vit.errors import ConfigError, UserError, did_you_mean, one_line
 from vit.settings import HELP, add_settings
 
 if TYPE_CHECKING:
@@ -45,7 +38,9 @@ WORDS = {
 METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
 
 
-def in_words(types: Iterable[Any], names: Mapping[Any, str], comma: str = ", ", last: str = " or ") -> str:
+def in_words(
+    types: Iterable[Any], names: Mapping[Any, str], comma: str = ", ", last: str = " or "
+) -> str:
     """Return types in words, the choices of a Literal one by one."""
     words = []
     for kind in types:
@@ -121,13 +116,17 @@ def options_of(group: type, with_help: bool = True) -> list[Option]:
     entries = [entry for kind in kinds for entry in parse_from_object(kind).params]
     helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
     options = []
-    for item in sorted(fields(group), key=lambda item: bool(item.kw_only)):  # options of several commands come last
+    for item in sorted(
+        fields(group), key=lambda item: bool(item.kw_only)
+    ):  # options of several commands come last
         hint = hints[item.name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         types = tuple(kind for kind in types if kind is not NoneType)
         many = get_origin(types[0]) in (list, Sequence) or get_args(types[0])[1:] == (...,)
         types = get_args(types[0])[:1] if many else types
-        allowed = " or ".join(stated.allowed for stated in ranges_of(ranged[item.name])) or in_words(types, WORDS)
+        allowed = " or ".join(
+            stated.allowed for stated in ranges_of(ranged[item.name])
+        ) or in_words(types, WORDS)
         options.append(Option(item, types, many, allowed, helps.get(item.name, "")))
     return options
 
@@ -163,8 +162,13 @@ def read_options(
     except ArgumentError as error:
         explained = {option.spelled: option for group in groups for option in options_of(group)}
         raise ConfigError(f"{program}: {_reason(error, explained)}; see --help") from error
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
-    return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(parsed).items()
+    }
+    return tuple(
+        group(**{item.name: values[item.name] for item in fields(group)}) for group in groups
+    )
 
 
 def options_parser(
@@ -186,7 +190,11 @@ def options_parser(
             option.add_to(parser if option.positional else where)
             options[option.spelled] = option
     places = (
-        f"{name.upper()} ..." if option.many else name.upper() if option.required else f"[{name.upper()}]"
+        f"{name.upper()} ..."
+        if option.many
+        else name.upper()
+        if option.required
+        else f"[{name.upper()}]"
         for name, option in options.items()
         if option.positional
     )
@@ -216,7 +224,9 @@ def refuse_given(options: Any, names: Collection[str], why: str) -> None:
             raise ConfigError(f"--{item.name.replace('_', '-')}: {why}")
 
 
-def choose_command(program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]) -> tuple[str, list[str]]:
+def choose_command(
+    program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]
+) -> tuple[str, list[str]]:
     """Return the command at the start of a command line, and the words after it.
 
     Args:
@@ -261,7 +271,13 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
             places.append(word)
             continue
         values = [value] if equals else []
-        while rest and not equals and not option.flag and not rest[0].startswith("--") and (option.many or not values):
+        while (
+            rest
+            and not equals
+            and not option.flag
+            and not rest[0].startswith("--")
+            and (option.many or not values)
+        ):
             values.append(rest.pop(0))
         if option.many and str not in option.types:
             values = [part for value in values for part in value.split(",")]
@@ -277,17 +293,27 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         if Path in options[name].types and "" in values:
             raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
         if Path in options[name].types or options[name].field.metadata == FOLDER:
-            values = [*map(os.path.expanduser, values)]  # the shell leaves the ~ of --out=~/page.html
+            values = [
+                *map(os.path.expanduser, values)
+            ]  # the shell leaves the ~ of --out=~/page.html
         pair = any(get_origin(kind) is tuple for kind in options[name].types)
-        values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
+        values = [
+            f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value
+            for value in values
+        ]
         named += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
     return [*named, "--", *arranged] if after else [*arranged, *named]
 
 
 def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
     """Return what is wrong with a command line: the option, the value, and what it may be."""
-    message, by_name = str(error.message), {option.field.name: option for option in options.values()}
-    if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
+    message, by_name = (
+        str(error.message),
+        {option.field.name: option for option in options.values()},
+    )
+    if found := re.match(
+        r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL
+    ):
         option = by_name[found[1]]
         return f"{option.spelled}: {found[2]!r} cannot be used; {option.allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
@@ -313,7 +339,11 @@ class _HelpFormatter(DefaultHelpFormatter):
     def _expand_help(self, action: Any) -> str:
         if "." in action.dest:  # a setting
             return super()._expand_help(action)
-        default = ", ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
+        default = (
+            ", ".join(map(str, action.default))
+            if isinstance(action.default, list)
+            else action.default
+        )
         told = default in (None, False, "", SUPPRESS) or "default" in action.help
         return action.help + ("" if told else f" (default: {default})")
 
@@ -354,7 +384,9 @@ class ShownImages(ReadsImages):
         if self.mask is None:
             refuse_given(self, ("seed",), "only applies with --mask; add it, or leave this out")
         if self.data is None:
-            refuse_given(self, ("root", "count"), "only applies with --data; add it, or leave this out")
+            refuse_given(
+                self, ("root", "count"), "only applies with --data; add it, or leave this out"
+            )
 
 
 @dataclass(frozen=True)
@@ -445,14 +477,18 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {there} cannot be written to; name another folder")
 
 
-def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False) -> Path:
+def output_file(
+    path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False
+) -> Path:
     """Return the file to write, given by `option`; its name ends in one of `suffixes`.
 
     Raises:
         ConfigError: it has another suffix, cannot be written, or exists without `overwrite`.
     """
     if path.suffix not in suffixes or os.path.isdir(path):
-        raise ConfigError(f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}")
+        raise ConfigError(
+            f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}"
+        )
     if len(os.fsencode(path.name)) > 240:  # the temporary file beside it has a longer name
         raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
     require_folder(path.parent, option)

@@ -22,8 +22,8 @@ from vit.cli.options import (
     print_json,
     read_options,
 )
-from vit.config import ConfigError, Positive
-from vit.errors import UnreadableImage, one_line
+from vit.config import Positive
+from vit.errors import ConfigError, UnreadableImage, one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
 
@@ -75,7 +75,9 @@ def run(argv: Sequence[str]) -> int:
 
     # The images, and a model that can name them
     files = [
-        str(file) for name in options.images for file in (list_files(Path(name)) if os.path.isdir(name) else [name])
+        str(file)
+        for name in options.images
+        for file in (list_files(Path(name)) if os.path.isdir(name) else [name])
     ]
     if options.on_bad_image == "skip":
         files = [*compress(files, readable(files))]
@@ -91,20 +93,29 @@ def run(argv: Sequence[str]) -> int:
         some = files[start : start + BATCH]
         with naming_the_way_out():
             best = predict(model, some, BATCH).topk(min(options.top, classes))
-        for file, values, numbers in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
-            found = [{"class": names[i], "probability": value} for value, i in zip(values, numbers, strict=True)]
+        for file, values, numbers in zip(
+            some, best.values.tolist(), best.indices.tolist(), strict=True
+        ):
+            found = [
+                {"class": names[i], "probability": value}
+                for value, i in zip(values, numbers, strict=True)
+            ]
             predictions.append({"file": file, "classes": found})
 
     if options.csv is not None:
         with (
             replacing(options.csv) as partial,
-            partial.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,  # names may be any bytes
+            partial.open(
+                "w", newline="", encoding="utf-8", errors="backslashreplace"
+            ) as out,  # names may be any bytes
         ):
             writer = csv.writer(out)
             writer.writerow(("file", "rank", "class", "probability"))
             for row in predictions:
                 ranked = enumerate(row["classes"], 1)
-                writer.writerows((row["file"], rank, one["class"], one["probability"]) for rank, one in ranked)
+                writer.writerows(
+                    (row["file"], rank, one["class"], one["probability"]) for rank, one in ranked
+                )
     if options.json:
         print_json(predictions)
     else:
@@ -115,13 +126,22 @@ def run(argv: Sequence[str]) -> int:
 def table(predictions: list[dict[str, Any]]) -> list[str]:
     """Return a line per image with aligned columns: its file, and the classes with their probabilities."""
     files = [one_line(row["file"]) for row in predictions]
-    cells = [[(one_line(one["class"]), one["probability"]) for one in row["classes"]] for row in predictions]
-    wide, widths = max(map(len, files)), [max(len(name) for name, _ in column) for column in zip(*cells, strict=True)]
+    cells = [
+        [(one_line(one["class"]), one["probability"]) for one in row["classes"]]
+        for row in predictions
+    ]
+    wide, widths = (
+        max(map(len, files)),
+        [max(len(name) for name, _ in column) for column in zip(*cells, strict=True)],
+    )
     return [
         "  ".join(
             [
                 f"{file:<{wide}}",
-                *(f"{name:<{width}} {value:6.1%}" for (name, value), width in zip(row, widths, strict=True)),
+                *(
+                    f"{name:<{width}} {value:6.1%}"
+                    for (name, value), width in zip(row, widths, strict=True)
+                ),
             ]
         )
         for file, row in zip(files, cells, strict=True)

@@ -31,7 +31,11 @@ OPTIONS = (ReportOptions,)
 def run(argv: Sequence[str]) -> int:
     """Write the page."""
     (options,) = read_options("vit report", argv, *OPTIONS)
-    out = RunFiles(options.run).report if options.out is None else output_file(options.out, PAGE, overwrite=True)
+    out = (
+        RunFiles(options.run).report
+        if options.out is None
+        else output_file(options.out, PAGE, overwrite=True)
+    )
     record = read_run(options.run)
 
     from vit.report.page import write_report

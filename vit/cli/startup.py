@@ -19,11 +19,17 @@ def start(program: str, work: Callable[[], int]) -> int:
     """Do the work of a program, and return its exit code; see `exit_code_of`."""
     stdout = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else None
     if stdout:  # into a file or a pipe too: people watch the progress
-        stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # as stderr: names may be any characters
-    warnings.formatwarning = lambda message, *_, **__: f"{program}: warning: {one_line(_with_options(str(message)))}\n"
+        stdout.reconfigure(
+            line_buffering=True, errors="backslashreplace"
+        )  # as stderr: names may be any characters
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"{program}: warning: {one_line(_with_options(str(message)))}\n"
+    )
     limit_spinning()
     code = exit_code_of(program, work)
-    if stdout and code == READER_GONE:  # what is left cannot be written at Python's end either, which would say so
+    if (
+        stdout and code == READER_GONE
+    ):  # what is left cannot be written at Python's end either, which would say so
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
     return code
 

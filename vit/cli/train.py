@@ -36,12 +36,17 @@ def main() -> int:
 def run(argv: Sequence[str], program: str = "vit train") -> int:
     """Read the settings, and train."""
     command = parse_train_command(argv, program=program)
-    if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes start one after another
+    if (
+        not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ
+    ):  # torchrun's processes start one after another
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init and not command.resume:
         located(command.config.model.init)
 
-    from vit.training.process import Stopped, ignoring_signals  # imports torch; wrong settings are refused before
+    from vit.training.process import (  # imports torch; wrong settings are refused before
+        Stopped,
+        ignoring_signals,
+    )
 
     try:
         train(command)
@@ -49,7 +54,11 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         with ignoring_signals():
             begun = RunFolder(command.out).begun
             out = shlex.quote(str(command.out))
-            ways = f"continue with: {command.program} --out {out} --resume" if begun else "nothing had started"
+            ways = (
+                f"continue with: {command.program} --out {out} --resume"
+                if begun
+                else "nothing had started"
+            )
             if os.environ.get("RANK", "0") == "0":
                 print(f"stopped by {stopped}; {ways}", file=sys.stderr)
             return stopped.exit_code

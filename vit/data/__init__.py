@@ -20,9 +20,13 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     warning: str | None = None  # for the user, if the data is not what was asked for
-    held_out: bool = False  # whether `test` is a part of the training images, held out to choose settings by
+    held_out: bool = (
+        False  # whether `test` is a part of the training images, held out to choose settings by
+    )
     prepared: bool = False  # whether the images already are a model's input, by its `Preparation`
-    whole_content_hash: str = ""  # of both splits before `val_size` and `labels` took some away; "" if none
+    whole_content_hash: str = (
+        ""  # of both splits before `val_size` and `labels` took some away; "" if none
+    )
 
     @property
     def description(self) -> str:
@@ -38,7 +42,11 @@ class Dataset:
     @property
     def notes(self) -> list[str]:
         """Lines that the user should see: what was found, what was done automatically, what was left out."""
-        skipped = (f"unreadable, left out: {path}" for part in (self.train, self.test) for path in part.skipped)
+        skipped = (
+            f"unreadable, left out: {path}"
+            for part in (self.train, self.test)
+            for path in part.skipped
+        )
         return list(dict.fromkeys([*self.train.notes, *self.test.notes, *skipped]))
 
     @property

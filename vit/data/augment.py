@@ -37,24 +37,32 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         varied = sample_boxes(images, draws.crop, draws.flip, size)
     else:
         if draws.shift is not None:
-            detail = max(1, images.shape[-1] / size[1])  # the border is measured in the model's pixels
+            detail = max(
+                1, images.shape[-1] / size[1]
+            )  # the border is measured in the model's pixels
             padding = round(detail * CROP_PADDING)
             shift = (draws.shift * padding / CROP_PADDING).round().long()
             images = pad_and_crop(images, padding, shift)
-        images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
+        images = torch.where(
+            to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images
+        )
         varied = to_float(images, size)
     if draws.jitter is not None:
         varied = color_jitter(varied, draws.jitter)
     if draws.erase is not None and draws.colour is not None:
         varied = erase(varied, draws.erase, draws.colour)
     if draws.shuffle is not None:
-        varied = shuffle_patches(varied, draws.shuffle, config.model.patch_size_2d, config.augment.shuffle == "across")
+        varied = shuffle_patches(
+            varied, draws.shuffle, config.model.patch_size_2d, config.augment.shuffle == "across"
+        )
     if draws.share is not None and draws.box is not None:
         varied = mix(varied[:-1], varied[1:], draws.share[:-1], draws.box[:-1])
     return varied
 
 
-def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]) -> Tensor:
+def sample_boxes(
+    images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]
+) -> Tensor:
     """Crop a box from each image, resize it bilinearly, and mirror it if `flip`.
 
     Args:
@@ -68,16 +76,22 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
     """
     top, left, height, width = boxes.unbind(1)
     mirror = 1 - 2 * flip.float()
-    theta = torch.zeros(len(images), 2, 3)  # output position in [-1, 1] -> input position in [-1, 1]
+    theta = torch.zeros(
+        len(images), 2, 3
+    )  # output position in [-1, 1] -> input position in [-1, 1]
     theta[:, 0, 0], theta[:, 0, 2] = width * mirror, 2 * left + width - 1
     theta[:, 1, 1], theta[:, 1, 2] = height, 2 * top + height - 1
     size = [len(images), images.shape[1], *image_size]
     grid = F.affine_grid(to_device(theta, images.device), size, align_corners=False)  # (B, H, W, 2)
     padding = "border"
-    if images.device.type == "mps":  # has no border padding before torch 2.11, so move outside points to the border
+    if (
+        images.device.type == "mps"
+    ):  # has no border padding before torch 2.11, so move outside points to the border
         border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
         grid, padding = grid.clamp(-border, border), "zeros"
-    return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+    return F.grid_sample(
+        images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False
+    )
 
 
 def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
@@ -107,7 +121,9 @@ def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
         images: float32 (B, 3, H, W) from 0 to 1.
         factors: (B, 3) from `vit.data.draws.draw_jitter`.
     """
-    brightness, contrast, saturation = to_device(factors, images.device).T[:, :, None, None, None]  # (B, 1, 1, 1) each
+    brightness, contrast, saturation = to_device(factors, images.device).T[
+        :, :, None, None, None
+    ]  # (B, 1, 1, 1) each
     images = (images * brightness).clamp(0, 1)
     images = torch.lerp(luma(images).mean((2, 3), keepdim=True), images, contrast).clamp(0, 1)
     return torch.lerp(luma(images), images, saturation).clamp(0, 1)
@@ -128,11 +144,17 @@ def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
         colours: (B, C).
     """
     height, width = images.shape[-2:]
-    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1) * torch.tensor([height, width, height, width])
-    return torch.where(_inside(edges.round(), images), to_device(colours, images.device)[:, :, None, None], images)
+    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1) * torch.tensor(
+        [height, width, height, width]
+    )
+    return torch.where(
+        _inside(edges.round(), images), to_device(colours, images.device)[:, :, None, None], images
+    )
 
 
-def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool) -> Tensor:
+def shuffle_patches(
+    images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool
+) -> Tensor:
     """Shuffle patches: a control for learning from patches that belong together.
 
     Args:
@@ -162,11 +184,15 @@ def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor
     """
     share, box = to_device(share, images.device), to_device(box, images.device)
     blended = torch.lerp(following, images, share[:, None, None, None])
-    cut = (box[:, 2] > box[:, 0])[:, None, None, None]  # CutMix's empty rectangles have share 1, and blend nothing
+    cut = (box[:, 2] > box[:, 0])[
+        :, None, None, None
+    ]  # CutMix's empty rectangles have share 1, and blend nothing
     return torch.where(_inside(box, images), following, torch.where(cut, images, blended))
 
 
-def mixed_labels(labels: Tensor, following: Tensor, share: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+def mixed_labels(
+    labels: Tensor, following: Tensor, share: Tensor, classes: int, smoothing: float = 0.0
+) -> Tensor:
     """Return the soft targets of mixed images.
 
     Args:

@@ -98,7 +98,9 @@ class Cached(NamedTuple):
     sizes: list[list[int]]
 
 
-def cached(path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None, on_bad_image: str) -> Cached:
+def cached(
+    path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None, on_bad_image: str
+) -> Cached:
     """Return pictures as images, mapped from the file `path`, which is made if missing or outdated.
 
     Args:
@@ -140,7 +142,9 @@ def cached(path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | N
         raise DataError(f"{path.parent}: cannot hold the cache ({reason}); {ways}") from error
 
 
-def cache_path(folder: Path, origin: str, split: str, image_size: Size, prepared: Preparation) -> Path:
+def cache_path(
+    folder: Path, origin: str, split: str, image_size: Size, prepared: Preparation
+) -> Path:
     """Return a readable file name, unique to origin (folder or name), split, size, preparation."""
     place = os.path.realpath(origin) if os.path.exists(origin) else origin
     identity: tuple[Any, ...] = (place, split, image_size)
@@ -182,7 +186,9 @@ def _kept_size(median: Sequence[int], image_size: Size) -> Size:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _read(path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None) -> Cached | None:
+def _read(
+    path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None
+) -> Cached | None:
     """Return what a cache holds; None if there is none, or it holds other pictures."""
     try:
         with path.open("rb") as file:
@@ -288,7 +294,9 @@ def _names(pictures: Pictures[Any], numbers: Sequence[int]) -> list[str]:
     return [pictures.name_of(pictures.items[number]) for number in numbers]
 
 
-def _image_set(pixels: np.ndarray, labels: list[int], skipped: list[str], known_hash: str = "") -> ImageSet:
+def _image_set(
+    pixels: np.ndarray, labels: list[int], skipped: list[str], known_hash: str = ""
+) -> ImageSet:
     """Return images with their labels; the content hash is computed unless known."""
     with warnings.catch_warnings(action="ignore"):  # about read-only pixels: nobody writes to them
         images = torch.from_numpy(pixels)
@@ -321,7 +329,9 @@ def _remove_abandoned(folder: Path) -> None:
 # --- notes for the user --------------------------------------------------------------------------
 
 
-def describe(train: ImageSet, test: ImageSet, sizes: list[list[int]], image_size: Size) -> list[str]:
+def describe(
+    train: ImageSet, test: ImageSet, sizes: list[list[int]], image_size: Size
+) -> list[str]:
     """Return a line on the images of each class, and one on the sizes of the training images.
 
     Args:
@@ -346,7 +356,8 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
             f"{len(names)} classes; the smallest and the largest have {smallest} and {largest} training, test images"
         ]
     parts = [
-        f"{name} {first:,} + {second:,}" for name, first, second in zip(names, train_counts, test_counts, strict=True)
+        f"{name} {first:,} + {second:,}"
+        for name, first, second in zip(names, train_counts, test_counts, strict=True)
     ]
     return [f"training + test images of each class: {', '.join(parts)}"]
 
@@ -354,7 +365,9 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
 def _describe_sizes(train: ImageSet, sizes: list[list[int]], image_size: Size) -> str:
     """Return a note on the sizes of the pictures, and the (h, w) at which the images are kept."""
     names = ("smallest", "median", "largest")
-    measured = [f"{name} {width} x {height}" for name, (width, height) in zip(names, sizes, strict=True)]
+    measured = [
+        f"{name} {width} x {height}" for name, (width, height) in zip(names, sizes, strict=True)
+    ]
     height, width = train.images.shape[-2:]
     crops = ", where random crops are taken" if (height, width) != image_size else ""
     return (

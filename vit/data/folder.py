@@ -36,7 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 def load_folder(
-    root: Path, image_size: tuple[int, int], on_bad_image: str, cache: Path, prepared: Preparation = OWN
+    root: Path,
+    image_size: tuple[int, int],
+    on_bad_image: str,
+    cache: Path,
+    prepared: Preparation = OWN,
 ) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or outdated.
 
@@ -81,7 +85,9 @@ def load_folder(
     def name_of(file: ImageFile) -> str:
         return one_line(os.path.join(root, file.name))
 
-    def load(split: str, files: list[ImageFile], kept: Size | None) -> tuple[ImageSet, list[list[int]]]:
+    def load(
+        split: str, files: list[ImageFile], kept: Size | None
+    ) -> tuple[ImageSet, list[list[int]]]:
         key = _key(files, class_names, image_size, kept, prepared)
         path = cache_path(cache, str(root), split, image_size, prepared)
         pictures = Pictures(split, files, key, decode_file, size_of, name_of, _in_threads)
@@ -108,7 +114,9 @@ class ImageFile(NamedTuple):
     mtime_ns: int
 
 
-def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageFile], list[ImageFile]]:
+def list_splits(
+    root: Path, notes: list[str] | None = None
+) -> tuple[list[ImageFile], list[ImageFile]]:
     """Return the training and test files, in order; `notes` gets a line on what was done automatically.
 
     Raises:
@@ -118,7 +126,9 @@ def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageF
     train, *tests = list_folder(root, notes).values()
     if not tests:
         if len(train) < 2:
-            raise DataError(f"{root}: has only one image; it needs at least two, one to train on and one to test on")
+            raise DataError(
+                f"{root}: has only one image; it needs at least two, one to train on and one to test on"
+            )
         kept, held_out, aside = hold_out(len(train))
         notes.append(f"no test folder: {aside}")
         return [train[i] for i in kept], [train[i] for i in held_out]
@@ -137,16 +147,22 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
     present = [name for name in ("train", "test", "val") if (root / name).is_dir()]
     if present and present[0] != "train":
-        raise DataError(f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}")
+        raise DataError(
+            f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}"
+        )
     notes = [] if notes is None else notes
     train = _list_images(root, "train" if present else "", notes)
     alike = sorted({file.class_name for file in train if file.class_name.lower() in SPLITS})
     if not present and len(alike) > 1:
-        raise DataError(f"{root}: its folders {', '.join(alike)} are splits, not classes; rename them train and test")
+        raise DataError(
+            f"{root}: its folders {', '.join(alike)} are splits, not classes; rename them train and test"
+        )
     unused = ", ".join(_folders_of_images(root, present[:2])) if present else ""
     if unused and len(present) == 1 and not train[0].class_name:
         ways = "if train is a class, put all classes into a folder train; else move the others away"
-        raise DataError(f"{root}: has folders of images ({unused}) beside train, which has no class folders; {ways}")
+        raise DataError(
+            f"{root}: has folders of images ({unused}) beside train, which has no class folders; {ways}"
+        )
     if unused:
         notes.append(f"folders of images that are not used: {unused}")
     if len(present) < 2:
@@ -155,7 +171,9 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
     unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
     if unknown:
         what = f"a class folder {unknown[0]}" if unknown[0] else "no class folders"
-        raise DataError(f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes")
+        raise DataError(
+            f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes"
+        )
     return {"train": train, present[1]: test}
 
 
@@ -200,8 +218,14 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         notes.append(f"{start}: ignored, not images that can be read: {kinds}")
     in_classes = [file for file in found if file.class_name]
     if in_classes and len(in_classes) < len(found):
-        logger.warning("%s: %d images outside the class folders are ignored", start, len(found) - len(in_classes))
-    return sorted(in_classes or found, key=lambda file: (file.class_name, *file.name.rpartition("/")))
+        logger.warning(
+            "%s: %d images outside the class folders are ignored",
+            start,
+            len(found) - len(in_classes),
+        )
+    return sorted(
+        in_classes or found, key=lambda file: (file.class_name, *file.name.rpartition("/"))
+    )
 
 
 def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Counter[str]]:
@@ -218,11 +242,17 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
                 # a broken link is listed too, and counts as an unreadable image
                 images.append((Path(entry.path), entry.stat(follow_symlinks=os.path.exists(entry))))
             else:
-                others[PurePath(entry.name).suffix.lower() or "without a suffix"] += not entry.name.startswith(".")
+                others[
+                    PurePath(entry.name).suffix.lower() or "without a suffix"
+                ] += not entry.name.startswith(".")
     except OSError as error:
-        raise DataError(f"{error.filename or folder}: {error.strerror or error}; make the folder readable") from error
+        raise DataError(
+            f"{error.filename or folder}: {error.strerror or error}; make the folder readable"
+        ) from error
     if not images:
-        raise DataError(f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}")
+        raise DataError(
+            f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}"
+        )
     return images, others
 
 
@@ -244,7 +274,11 @@ def refuse_run_among_images(out: Path, root: str) -> None:
         DataError: `out` is such a folder.
     """
     whole = Path(os.path.realpath(os.path.expanduser(root)))
-    if whole in Path(os.path.realpath(out)).parents and os.path.isdir(out) and _holds_images(out, whole):
+    if (
+        whole in Path(os.path.realpath(out)).parents
+        and os.path.isdir(out)
+        and _holds_images(out, whole)
+    ):
         raise DataError(
             f"--out: {out} holds images of the data, which would be left out beside a run; name another folder"
         )
@@ -296,7 +330,9 @@ def _key(
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def _in_threads(decode_file: Callable[[ImageFile], Decoded], files: Sequence[ImageFile]) -> Generator[Decoded]:
+def _in_threads(
+    decode_file: Callable[[ImageFile], Decoded], files: Sequence[ImageFile]
+) -> Generator[Decoded]:
     """Apply a function to files, in order, in threads: Pillow works outside of Python's lock.
 
     For 3,000 photos, one thread takes 2.7 s, two 1.4 s, and two processes also 1.4 s; but processes

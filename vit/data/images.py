@@ -30,7 +30,9 @@ class ImageSet:
     class_names: tuple[str, ...]  # empty for images without labels
     content_hash: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_hash` below
     skipped: tuple[str, ...] = ()  # paths of unreadable files, left out on request
-    notes: tuple[str, ...] = ()  # lines that the user should see: what was found, what was done automatically
+    notes: tuple[
+        str, ...
+    ] = ()  # lines that the user should see: what was found, what was done automatically
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,7 +60,9 @@ class ImageSet:
         if math.prod(images.shape) <= LARGE:
             images = images[:]
         labels = self.labels[indices]
-        return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped, self.notes)
+        return ImageSet(
+            images, labels, self.class_names, content_hash(images, labels), self.skipped, self.notes
+        )
 
 
 class Rows:
@@ -86,7 +90,9 @@ class Rows:
 def content_hash(images: Images, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
-    few = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory
+    few = max(
+        2**24 // max(math.prod(images.shape[1:]), 1), 1
+    )  # a memory-mapped set need not fit in memory
     for start in range(0, len(images), few):
         digest.update(images[start : start + few].contiguous().numpy().data)
     digest.update(labels.to(torch.int64).contiguous().numpy().data)
@@ -103,7 +109,9 @@ def spread_at_random(count: int, most: int) -> Tensor:
     """Do the same with each index drawn from its stretch (always the same), because data in e.g. ten turns has a period."""
     starts = evenly_spaced(count, most)
     lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
-    return starts + (torch.rand(len(starts), generator=make_generator(0, "spread")) * lengths).long()
+    return (
+        starts + (torch.rand(len(starts), generator=make_generator(0, "spread")) * lengths).long()
+    )
 
 
 def hold_out(count: int, at_random: bool = False) -> tuple[list[int], list[int], str]:
@@ -114,7 +122,9 @@ def hold_out(count: int, at_random: bool = False) -> tuple[list[int], list[int],
     Returns:
         The indices to train on, those held out, and a note about it.
     """
-    held_out = (spread_at_random if at_random else evenly_spaced)(count, min(1000, max(1, count // 10))).tolist()
+    held_out = (spread_at_random if at_random else evenly_spaced)(
+        count, min(1000, max(1, count // 10))
+    ).tolist()
     kept = sorted(set(range(count)).difference(held_out))
     how = "spread at random" if at_random else "evenly spaced"
     aside = f"{len(held_out):,} of the {count:,} images, {how}, are held out as test images"

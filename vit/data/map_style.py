@@ -19,7 +19,16 @@ from torch.utils.data import DataLoader
 
 from vit import inputs
 from vit.config import DataConfig
-from vit.data.cache import CACHE_LAYOUT, Cached, Decoded, Pictures, Size, cache_path, cached, describe
+from vit.data.cache import (
+    CACHE_LAYOUT,
+    Cached,
+    Decoded,
+    Pictures,
+    Size,
+    cache_path,
+    cached,
+    describe,
+)
 from vit.data.images import ImageSet, hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
@@ -149,13 +158,21 @@ def columns_of(dataset: Any) -> tuple[str, str]:
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
-        return columns_of(dataset.dataset) if hasattr(dataset, "dataset") else ("image", "label")  # torch's Subset
+        return (
+            columns_of(dataset.dataset) if hasattr(dataset, "dataset") else ("image", "label")
+        )  # torch's Subset
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     if not pictures:
-        raise DataError(f"no image column among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one")
+        raise DataError(
+            f"no image column among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one"
+        )
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    labels += [name for name in ("label", "labels") if "int" in str(getattr(features.get(name), "dtype", ""))]
+    labels += [
+        name
+        for name in ("label", "labels")
+        if "int" in str(getattr(features.get(name), "dtype", ""))
+    ]
     return pictures[0], next(iter(labels), "")
 
 
@@ -215,7 +232,9 @@ def _pictures(
             return pixels, label
         if own_names[label] not in label_of:
             unknown = f"has a class {own_names[label]!r}, which the training data has not"
-            raise DataError(one_line(f"{name}: the {split} data {unknown}; both need the same classes"))
+            raise DataError(
+                one_line(f"{name}: the {split} data {unknown}; both need the same classes")
+            )
         return pixels, label_of[own_names[label]]
 
     # A fingerprint changes with whatever changes the data; without one, nothing is known of it
@@ -260,7 +279,9 @@ def _in_processes(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> 
             yield result
 
 
-def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str, name: str) -> ImageSet:
+def _with_class_names(
+    images: ImageSet, class_names: tuple[str, ...], split: str, name: str
+) -> ImageSet:
     """Return images with their class names.
 
     Raises:
@@ -271,7 +292,9 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
     if missing.all():
         if class_names and split == "test":
             ways = "label it, or leave it out to hold out training images"
-            raise DataError(f"{name}: the test data has no labels, which the training data has; {ways}")
+            raise DataError(
+                f"{name}: the test data has no labels, which the training data has; {ways}"
+            )
         return images
     if missing.any():
         first = int(missing.nonzero()[0])

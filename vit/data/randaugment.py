@@ -38,7 +38,9 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
             members = (chosen == number).nonzero()[:, 0]  # on the CPU, so nothing waits
             if len(members):
                 there = to_device(members, images.device)
-                level = to_device(strength[members], images.device)[:, None, None, None]  # (b, 1, 1, 1)
+                level = to_device(strength[members], images.device)[
+                    :, None, None, None
+                ]  # (b, 1, 1, 1)
                 images[there] = operation(images[there], level)
     return images
 
@@ -56,14 +58,19 @@ def _whole(values: Tensor) -> Tensor:
 
 def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
     """Stretch each channel so that its darkest and brightest values become 0 and 255."""
-    low, high = images.amin((-2, -1), keepdim=True).float(), images.amax((-2, -1), keepdim=True).float()
+    low, high = (
+        images.amin((-2, -1), keepdim=True).float(),
+        images.amax((-2, -1), keepdim=True).float(),
+    )
     stretched = _whole((images - low) * (255 / (high - low).clamp(min=1)))
     return torch.where(high > low, stretched, images)
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
     """Spread the values of each channel so that all are about equally frequent."""
-    from torchvision.transforms.v2 import functional as kernels  # takes seconds to import, and few runs need it
+    from torchvision.transforms.v2 import (
+        functional as kernels,  # takes seconds to import, and few runs need it
+    )
 
     return kernels.equalize(images)
 
@@ -120,7 +127,10 @@ def rotate(images: Tensor, strength: Tensor) -> Tensor:
     angle = torch.deg2rad(30 * strength)
     cos, sin = angle.cos(), angle.sin()
     height, width = images.shape[-2:]
-    return _moved(images, {(0, 0): cos, (0, 1): -sin * height / width, (1, 0): sin * width / height, (1, 1): cos})
+    return _moved(
+        images,
+        {(0, 0): cos, (0, 1): -sin * height / width, (1, 0): sin * width / height, (1, 1): cos},
+    )
 
 
 def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
@@ -133,7 +143,9 @@ def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
         theta[:, row, column] = values.flatten()
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     shifted = images.float() - FILL  # outside is 0, which becomes FILL
-    sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    sampled = F.grid_sample(
+        shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+    )
     return _whole(sampled + FILL + 0.5)
 
 
@@ -150,8 +162,12 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "brightness": lambda images, strength: _blended(torch.zeros_like(images), images, strength),
     "sharpness": sharpness,
     # each row, or column, is shifted by up to 0.3 of its distance from the middle one
-    "shear x": lambda images, strength: _moved(images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]}),
-    "shear y": lambda images, strength: _moved(images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]}),
+    "shear x": lambda images, strength: _moved(
+        images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]}
+    ),
+    "shear y": lambda images, strength: _moved(
+        images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]}
+    ),
     # up to 0.45 of the width, or height
     "translate x": lambda images, strength: _moved(images, {(0, 2): 0.9 * strength}),
     "translate y": lambda images, strength: _moved(images, {(1, 2): 0.9 * strength}),

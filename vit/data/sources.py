@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vit.config import ConfigError, DataConfig
+from vit.config import DataConfig
 from vit.data import Dataset
 from vit.data.folder import load_folder
 from vit.data.images import (
@@ -19,7 +19,7 @@ from vit.data.images import (
     spread_at_random,
     spread_over_classes,
 )
-from vit.errors import DataError
+from vit.errors import ConfigError, DataError
 from vit.inputs import OWN, Preparation
 
 SCENES_SEED = 0  # the same pictures for every run, like any other data set
@@ -35,29 +35,39 @@ class DataSource(NamedTuple):
     pictures: bool = False  # whether it holds pictures of any size, to be decoded
 
 
-def _cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
+def _cifar(
+    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
+) -> tuple[ImageSet, ImageSet]:
     from vit.data.cifar import load_cifar  # with torchvision, which takes seconds to import
 
     return load_cifar(config.source, Path(os.path.expanduser(config.root)), config.download)
 
 
-def _folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
+def _folder(
+    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
+) -> tuple[ImageSet, ImageSet]:
     root, cache = (Path(os.path.expanduser(path)) for path in (config.root, config.cache))
     return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
-def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
+def _dataset(
+    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
+) -> tuple[ImageSet, ImageSet]:
     raise DataError(
         "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
     )
 
 
-def _scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
+def _scenes(
+    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
+) -> tuple[ImageSet, ImageSet]:
     train_count, test_count = 50_000, 10_000
     if config.limit:  # draw no more than are used
         train_count = min(train_count, config.limit)
         test_count = min(test_count, config.limit)
-    return load_scenes(train_count, SCENES_SEED, "train"), load_scenes(test_count, SCENES_SEED, "test")
+    return load_scenes(train_count, SCENES_SEED, "train"), load_scenes(
+        test_count, SCENES_SEED, "test"
+    )
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
@@ -68,7 +78,11 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
     Raises:
         ValueError: as in `scene_indices` and `draw_scenes`.
     """
-    from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices  # 850 lines that no other data needs
+    from vit.scenes import (  # 850 lines that no other data needs
+        CLASS_NAMES,
+        draw_scenes,
+        scene_indices,
+    )
 
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
     return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
@@ -105,7 +119,9 @@ def load_data(
     """
     # The images, or Scenes if CIFAR is unavailable
     if dataset is None and test_dataset is not None:
-        raise DataError("test_dataset: hand over training data too (dataset=...); a source has test images of its own")
+        raise DataError(
+            "test_dataset: hand over training data too (dataset=...); a source has test images of its own"
+        )
     source, warning = config.source, None
     name = config.name or SOURCES[source].title or Path(config.root).resolve().name
     try:
@@ -138,11 +154,16 @@ def load_data(
             most = f"at most half of the {len(train):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
         aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
-        train, test = train.subset(~aside), replace(train.subset(aside), skipped=test.skipped)  # each file once
+        train, test = (
+            train.subset(~aside),
+            replace(train.subset(aside), skipped=test.skipped),
+        )  # each file once
 
     # Keep only the images whose labels may be used
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
     pictures = SOURCES[source].pictures and prepared != OWN
-    return Dataset(name, source, train, test, warning, config.val_size > 0, pictures, whole_content_hash)
+    return Dataset(
+        name, source, train, test, warning, config.val_size > 0, pictures, whole_content_hash
+    )

@@ -14,4 +14,12 @@ Throughout this package:
 from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
 from vit.evaluate.features import EvaluationError
 
-__all__ = ["METHODS", "Evaluation", "EvaluationError", "Options", "as_summary", "evaluate", "obstacles"]
+__all__ = [
+    "METHODS",
+    "Evaluation",
+    "EvaluationError",
+    "Options",
+    "as_summary",
+    "evaluate",
+    "obstacles",
+]

@@ -45,7 +45,9 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         EvaluationError: a logit is nan or infinite.
     """
     if not bool(logits.isfinite().all()):
-        raise EvaluationError("the logits of some images are nan or infinite: these weights cannot classify")
+        raise EvaluationError(
+            "the logits of some images are nan or infinite: these weights cannot classify"
+        )
     return {
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),
@@ -61,7 +63,9 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 def confusion(logits: Tensor, labels: Tensor) -> Tensor:
     """Count how often each class (row) was taken for each (column): int64 (classes, classes), sparse above DENSE_CLASSES."""
-    return _counts(torch.stack([labels, logits.argmax(1)]), torch.ones_like(labels), logits.shape[1])
+    return _counts(
+        torch.stack([labels, logits.argmax(1)]), torch.ones_like(labels), logits.shape[1]
+    )
 
 
 def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
@@ -82,11 +86,15 @@ def read_confusion(plain: Any) -> Tensor:
 
 def _counts(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
     """Sum `counts` (N,) of `cells` (2, N) in a table (classes, classes)."""
-    table = torch.sparse_coo_tensor(cells, counts, (classes, classes), check_invariants=True).coalesce()
+    table = torch.sparse_coo_tensor(
+        cells, counts, (classes, classes), check_invariants=True
+    ).coalesce()
     return table.to_dense() if classes <= DENSE_CLASSES else table
 
 
-def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[dict[str, list[Any]], float]:
+def reliability(
+    logits: Tensor, labels: Tensor, bins: int = 15
+) -> tuple[dict[str, list[Any]], float]:
     """Return confidence against accuracy, in bins of equal width from 0 to 1, and the expected calibration error.
 
     Returns:
@@ -100,5 +108,7 @@ def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[dict[st
     mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
     error = ((right - mean_confidence).abs().nan_to_num() * count).sum() / len(labels)
     shares = {"confidence": mean_confidence.float().tolist(), "accuracy": right.float().tolist()}
-    plain = {name: [None if math.isnan(x) else x for x in values] for name, values in shares.items()}
+    plain = {
+        name: [None if math.isnan(x) else x for x in values] for name, values in shares.items()
+    }
     return plain | {"count": count.tolist()}, float(error)

@@ -111,24 +111,33 @@ def evaluate(
         since = time.perf_counter()
         last = len(encoder.blocks) - 1
         layers = list(range(last + 1)) if options.every_layer else [last]
-        known, queries = (encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test))
+        known, queries = (
+            encoder_features(encoder, part.images, prepare, compute, layers)
+            for part in (train, test)
+        )
         evaluation.seconds["features"] = time.perf_counter() - since
         labelled = [torch.arange(len(train))] * len(options.seeds)
         if options.labels < 1:
             count = max(1, round(options.labels * len(train)))
-            chosen = (spread_over_classes(train.labels, count, seed, "labels") for seed in options.seeds)
+            chosen = (
+                spread_over_classes(train.labels, count, seed, "labels") for seed in options.seeds
+            )
             labelled = [part.nonzero()[:, 0] for part in chosen]
 
     for method in [name for name in METHODS if name in methods]:
         since = time.perf_counter()
         if method == "knn":
-            drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
+            drawn = (
+                labelled if options.labels < 1 else labelled[:1]
+            )  # with all labels, every seed gives the same
             banks = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
             rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
             evaluation.figures["knn"] = over_seeds(rows, options.seeds)
         elif method == "linear":
             seeds = zip(labelled, options.seeds, strict=True)
-            probes = [_linear(known, queries, used, data, layers, seed, options) for used, seed in seeds]
+            probes = [
+                _linear(known, queries, used, data, layers, seed, options) for used, seed in seeds
+            ]
             evaluation.figures["linear"] = over_seeds([row for row, _ in probes], options.seeds)
             evaluation.logits = torch.cat([logits for _, logits in probes])
             evaluation.classifier = "a linear probe of frozen features"
@@ -137,7 +146,8 @@ def evaluate(
             evaluation.figures["reconstruction"] = [
                 {"mask": kind, "ratio": ratio}
                 | score_reconstruction(autoencoder, test.images, prepare, kind, ratio, compute)
-                for kind, ratio in options.masks or standard_masks(math.prod(encoder.patch_embed.grid_size))
+                for kind, ratio in options.masks
+                or standard_masks(math.prod(encoder.patch_embed.grid_size))
             ]
         else:
             evaluation.logits = head_logits(encoder, test.images, prepare, compute)
@@ -171,14 +181,18 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
         kind = model.origin.problem_type or "one output"
         found["head"] = f"the head of this model is for {kind}, no choice between classes"
     elif own_names and own_names != names:
-        found["head"] = f"the classes of this model ({', '.join(own_names[:3])}, ...) are not those of {data.name}"
+        found["head"] = (
+            f"the classes of this model ({', '.join(own_names[:3])}, ...) are not those of {data.name}"
+        )
     return found
 
 
 def standard_masks(patches: int) -> list[tuple[str, float]]:
     """Return every kind of mask with RATIOS; among few patches, each number of hidden ones comes once, by its exact ratio."""
     hidden = {patches - num_keep(patches, ratio) for ratio in RATIOS}
-    return [(kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)]
+    return [
+        (kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)
+    ]
 
 
 def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +212,9 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
         (row,) = rows
         summary |= {
             "test_loss": row["loss"],
-            "test_loss_of_baselines": {key: row[key] for key in ("mean_of_visible_patches", "nearest_visible_patch")},
+            "test_loss_of_baselines": {
+                key: row[key] for key in ("mean_of_visible_patches", "nearest_visible_patch")
+            },
             "test_mask": {"kind": row["mask"], "ratio": row["ratio"], "fixed": True},
             "neighbours": None,
         }
@@ -232,26 +248,45 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
             alike = not isinstance(first, list) and values == [first] * len(values)
             combined[key] = first if alike else values
     accuracies = [row["accuracy"] for row in rows]
-    return combined | {"spread": statistics.stdev(accuracies), "accuracy_by_seed": accuracies, "seeds": list(seeds)}
+    return combined | {
+        "spread": statistics.stdev(accuracies),
+        "accuracy_by_seed": accuracies,
+        "seeds": list(seeds),
+    }
 
 
-def _knn(train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool) -> dict[str, Any]:
+def _knn(
+    train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool
+) -> dict[str, Any]:
     """Measure nearest neighbours among the training images `bank` (int64), by features (N, D) and by pixels."""
     labels, truth = data.train.labels[bank], data.test.labels
     figures = {"accuracy": knn_accuracy(train[bank], labels, test, truth)}
     if raw_pixels:
         pixels = pixel_features(data.train.images, bank), pixel_features(data.test.images)
         figures["raw_pixel_accuracy"] = knn_accuracy(pixels[0], labels, pixels[1], truth)
-    return figures | {"k": min(K, len(bank)), "temperature": TEMPERATURE, "bank": len(bank), "queries": len(truth)}
+    return figures | {
+        "k": min(K, len(bank)),
+        "temperature": TEMPERATURE,
+        "bank": len(bank),
+        "queries": len(truth),
+    }
 
 
 def _linear(
-    train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], seed: int, options: Options
+    train: Tensor,
+    test: Tensor,
+    used: Tensor,
+    data: Dataset,
+    layers: Sequence[int],
+    seed: int,
+    options: Options,
 ) -> tuple[dict[str, Any], Tensor]:
     """Fit a linear probe to the features (layers, N, D) of the training images `used`; return figures and test logits."""
     labels, classes = data.train.labels[used], len(data.train.class_names)
     if options.held_out is None:
-        held_out = spread_over_classes(labels, min(options.holdout, len(used) // 2), seed, "holdout")
+        held_out = spread_over_classes(
+            labels, min(options.holdout, len(used) // 2), seed, "holdout"
+        )
     else:
         held_out = options.held_out[used]
     features = train if len(used) == train.shape[1] else train[:, used]  # no copy if all are used

@@ -20,7 +20,9 @@ Prepare = Callable[[Tensor], Tensor]
 """uint8 (B, C, h, w) -> the model's input (B, C, H, W)."""
 
 
-def batches(images: Images, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
+def batches(
+    images: Images, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256
+) -> Iterator[Tensor]:
     """Yield images as a model's input (B, C, H, W), with a progress bar titled `what`."""
     for start in track(range(0, len(images), batch_size), what, unit=" batches"):
         yield prepare(images[start : start + batch_size].to(compute.device))
@@ -66,12 +68,16 @@ def encoder_features(
 
     with eval_mode(encoder), compute.autocast(), ExitStack() as hooks:
         for number in set(numbers) - {last}:
-            hooks.callback(encoder.blocks[number].register_forward_hook(partial(keep, number)).remove)
+            hooks.callback(
+                encoder.blocks[number].register_forward_hook(partial(keep, number)).remove
+            )
         for inputs in batches(images, prepare, compute, "features", batch_size):
             keep(last, None, inputs, encoder(inputs))
             done += len(inputs)
     if not bool(features.isfinite().all()):
-        raise EvaluationError("the features of some images are nan or infinite: these weights are damaged")
+        raise EvaluationError(
+            "the features of some images are nan or infinite: these weights are damaged"
+        )
     return features
 
 
@@ -90,7 +96,9 @@ def pixel_features(images: Images, chosen: Tensor | None = None) -> Tensor:
     for part in numbers.split(1024):
         pixels = images[part].float() / 255
         if pixels.shape[-2:] != size:
-            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+            pixels = F.interpolate(
+                pixels, size, mode="bilinear", antialias=True, align_corners=False
+            )
         found.append(pixels.flatten(1))
     return torch.cat(found)
 

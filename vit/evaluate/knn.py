@@ -7,7 +7,10 @@ from torch import Tensor
 from vit.evaluate.features import standardised
 from vit.progress import track
 
-K, TEMPERATURE = 20, 0.07  # never tuned here: taken from DINO (Caron et al. 2021) and its predecessors
+K, TEMPERATURE = (
+    20,
+    0.07,
+)  # never tuned here: taken from DINO (Caron et al. 2021) and its predecessors
 
 
 def knn_accuracy(

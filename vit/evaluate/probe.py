@@ -78,17 +78,27 @@ def fit_probe(
         start: the initial probe; None for zeros.
         pulse: called often during the fit.
     """
-    features = features.double()  # in float32, rounding hides the slope near the optimum of a weak regularisation
+    features = (
+        features.double()
+    )  # in float32, rounding hides the slope near the optimum of a weak regularisation
     identity = torch.eye(features.shape[1], dtype=torch.double)
     # of the cross-entropy, at zero weights: (D, D)
     curvature = (classes - 1) / classes**2 * features.T @ features / len(features)
-    steepness = torch.linalg.cholesky(curvature + strength * identity)  # (D, D); scaled = weight @ steepness
+    steepness = torch.linalg.cholesky(
+        curvature + strength * identity
+    )  # (D, D); scaled = weight @ steepness
     back = torch.linalg.solve_triangular(steepness, identity, upper=False)
     features = features @ back.T
-    scaled = torch.zeros(classes, len(back), dtype=torch.double) if start is None else start.weight @ steepness
+    scaled = (
+        torch.zeros(classes, len(back), dtype=torch.double)
+        if start is None
+        else start.weight @ steepness
+    )
     bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [scaled.requires_grad_(), bias.requires_grad_()]
-    steps = min(MOST_STEPS, 20)  # between checks of the gradient with respect to the weights themselves
+    steps = min(
+        MOST_STEPS, 20
+    )  # between checks of the gradient with respect to the weights themselves
     settings: dict[str, Any] = dict(
         tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
     )
@@ -100,7 +110,10 @@ def fit_probe(
         optimizer.zero_grad()
         with torch.enable_grad():
             weight = scaled @ back
-            value = F.cross_entropy(features @ scaled.T + bias, labels) + strength / 2 * weight.square().sum()
+            value = (
+                F.cross_entropy(features @ scaled.T + bias, labels)
+                + strength / 2 * weight.square().sum()
+            )
             value.backward()
         return value
 
@@ -142,7 +155,9 @@ def linear_probe(
     """
     if not bool(held_out.any()) or bool(held_out.all()):
         held = f"{int(held_out.sum())} of {len(labels)} training images are held out"
-        raise EvaluationError(f"linear probe: {held}; some must be, and not all: use more labels, or --method knn")
+        raise EvaluationError(
+            f"linear probe: {held}; some must be, and not all: use more labels, or --method knn"
+        )
 
     # The best strength of each layer
     best: list[tuple[float, float]] = []
@@ -151,7 +166,9 @@ def linear_probe(
         fitting, choosing = standardised(features[~held_out], features[held_out])
         probe, found = None, []
         for strength in strengths:
-            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0))
+            probe = fit_probe(
+                fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0)
+            )
             fits.update()
             found.append((accuracy(probe(choosing), labels[held_out]), strength))
         best.append(max(found))

@@ -16,12 +16,18 @@ from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
-TEST_SEED = 20_220_612  # of the fixed test mask, which hides the same patches for every run and model
+TEST_SEED = (
+    20_220_612  # of the fixed test mask, which hides the same patches for every run and model
+)
 
 
-def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float) -> Mask:
+def fixed_mask(
+    kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float
+) -> Mask:
     """Return the mask of test images `start` to `start + batch`, which is always the same."""
-    return make_mask(kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start))
+    return make_mask(
+        kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start)
+    )
 
 
 @torch.no_grad()
@@ -47,17 +53,25 @@ def score_reconstruction(
     """
     grid_size = model.encoder.patch_embed.grid_size
     sums, start = torch.zeros(3, dtype=torch.float64), 0
-    for inputs in batches(images, prepare, compute, f"{kind} masks, {mask_ratio:.0%} hidden", batch_size):
+    for inputs in batches(
+        images, prepare, compute, f"{kind} masks, {mask_ratio:.0%} hidden", batch_size
+    ):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
         with eval_mode(model), compute.autocast():
             prediction = model(inputs, mask)  # (B, L, P)
         targets = model.targets(inputs)
-        guesses = (prediction, mean_visible(targets, mask), nearest_visible(targets, mask, grid_size))
+        guesses = (
+            prediction,
+            mean_visible(targets, mask),
+            nearest_visible(targets, mask, grid_size),
+        )
         losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
         sums += torch.tensor(losses, dtype=torch.float64) * len(inputs)
         start += len(inputs)
     if not bool(sums.isfinite().all()):
-        raise EvaluationError("the loss on hidden patches is nan or infinite: these weights cannot fill them in")
+        raise EvaluationError(
+            "the loss on hidden patches is nan or infinite: these weights cannot fill them in"
+        )
     names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
     return dict(zip(names, (sums / len(images)).tolist(), strict=True))
 
@@ -65,15 +79,21 @@ def score_reconstruction(
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
     """Return the mean of each image's visible patches for every patch: (B, L, P) -> (B, L, P)."""
     visible = 1 - mask.mask[:, :, None]
-    return ((targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)).expand_as(targets)
+    return ((targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)).expand_as(
+        targets
+    )
 
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
     """Return the nearest visible patch for every patch, of equally near ones the first: (B, L, P) -> (B, L, P)."""
     distance = grid_distances(grid_size, targets.device)  # (L, L)
-    few = max(2**24 // distance.numel(), 1)  # images at a time: a whole batch's (B, L, L) may be gigabytes
+    few = max(
+        2**24 // distance.numel(), 1
+    )  # images at a time: a whole batch's (B, L, L) may be gigabytes
     hidden = [part[:, None, :] > 0 for part in mask.mask.split(few)]
-    nearest = torch.cat([distance.masked_fill(part, torch.inf).argmin(-1) for part in hidden])  # (B, L)
+    nearest = torch.cat(
+        [distance.masked_fill(part, torch.inf).argmin(-1) for part in hidden]
+    )  # (B, L)
     return targets.gather(1, nearest[:, :, None].expand_as(targets))
 
 
@@ -120,13 +140,19 @@ def reconstruct(
         mean, deviation = estimate_statistics(patches, mask, embed.grid_size)
         prediction = prediction * deviation + mean
     hidden = mask.mask[:, :, None]
-    filled = unpatchify(torch.where(hidden > 0, prediction, patches), embed.patch_size, embed.grid_size)
-    hidden_pixels = unpatchify(hidden.expand_as(patches), embed.patch_size, embed.grid_size)[:, :1] > 0
+    filled = unpatchify(
+        torch.where(hidden > 0, prediction, patches), embed.patch_size, embed.grid_size
+    )
+    hidden_pixels = (
+        unpatchify(hidden.expand_as(patches), embed.patch_size, embed.grid_size)[:, :1] > 0
+    )
     filled = normalize.invert(filled).clamp(0, 1)
     return Reconstruction(original.cpu(), filled.cpu(), hidden_pixels.cpu(), model.norm_pix_loss)
 
 
-def estimate_statistics(patches: Tensor, mask: Mask, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def estimate_statistics(
+    patches: Tensor, mask: Mask, grid_size: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """Estimate mean and deviation of every patch from the visible ones around it: (B, L, P) -> twice (B, L, 1)."""
     statistics = torch.stack([patches.mean(-1), patches.std(-1)], dim=-1)  # (B, L, 2)
     closeness = 1 / grid_distances(grid_size, patches.device).square().clamp(min=0.25)

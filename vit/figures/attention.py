@@ -112,7 +112,9 @@ def strongest_figure(
     if drawn.some_elsewhere:
         notes.append(drawn.on_patches())
     keys = [(QUERY, "the patch that asks")] if drawn.queries else []
-    sheet = drawn.sheet(1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes)
+    sheet = drawn.sheet(
+        1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes
+    )
     names, size = headings(panels, drawn.shares, ON_PATCHES, sheet.room)
     most = drawn.grid[0] * drawn.grid[1]
     unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
@@ -170,9 +172,14 @@ def masked_figure(
     keys = [
         *drawn.keys(),
         (ABSENT, "hidden from the model"),
-        (HIDDEN, "stroke over a map: this patch is hidden from the model, the decoder has only its place"),
+        (
+            HIDDEN,
+            "stroke over a map: this patch is hidden from the model, the decoder has only its place",
+        ),
     ]
-    sheet = drawn.sheet(len(LEAD), images, title, subtitle, roof=32, keys=keys, notes=[*drawn.notes(), note])
+    sheet = drawn.sheet(
+        len(LEAD), images, title, subtitle, roof=32, keys=keys, notes=[*drawn.notes(), note]
+    )
     # Above each map, its name and the share of attention on visible patches.
     there = np.nan_to_num(maps.detach().double().cpu().numpy())
     whole = there.sum((-2, -1)) + (0 if masses is None else masses.detach().double().cpu().numpy())
@@ -181,14 +188,20 @@ def masked_figure(
     names, size = headings(panels, shares, " visible", sheet.room)
     (lead,), lead_size = headings(LEAD, [[""] * len(LEAD)], "", sheet.room)
     # The three pictures of each image, and its maps.
-    for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
+    for block, (original, filling) in enumerate(
+        zip(sheet.pixels(images), sheet.pixels(filled), strict=True)
+    ):
         axes, quiet = sheet.axes[block], not sheet.top[block]
-        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(COLOURS.absent), original)
+        covered = np.where(
+            enlarged(gone[block], original.shape)[..., None], to_rgb(COLOURS.absent), original
+        )
         for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
             sheet.picture(one, picture, name, lead_size, quiet)
         sheet.strokes(axes[1], gone[block], COLOURS.stroke)
         sheet.over(block, labels[block], 8.5)
-        for one, value, name in zip(axes[len(LEAD) :], drawn.values[block], names[block], strict=True):
+        for one, value, name in zip(
+            axes[len(LEAD) :], drawn.values[block], names[block], strict=True
+        ):
             sheet.map(one, value, drawn.scales[block], name, size, quiet)
             sheet.strokes(one, gone[block])
         for one in axes:
@@ -221,21 +234,34 @@ class ImageMaps:
         unit: str | None = None,
         overlay: bool = False,
     ):
-        if maps.ndim != 4 or len(maps) != len(images) or maps.shape[1] != len(panels) or len(labels) != len(images):
+        if (
+            maps.ndim != 4
+            or len(maps) != len(images)
+            or maps.shape[1] != len(panels)
+            or len(labels) != len(images)
+        ):
             raise FigureError(
                 f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
                 f" and {len(panels)} panels: they are (images, panels, rows, columns)"
             )
         if scale not in SCALES:
             raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
-        self.panels, self.labels, self.scale, self.unit, self.overlay = panels, labels, scale, unit, overlay
+        self.panels, self.labels, self.scale, self.unit, self.overlay = (
+            panels,
+            labels,
+            scale,
+            unit,
+            overlay,
+        )
         values = maps.detach().double().cpu().numpy()
         self.values = values if unit else in_multiples_of_even(values)
         self.grid: tuple[int, int] = values.shape[2:]
         self.shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
             on_patches = 1 - masses.detach().double().cpu().numpy()
-            self.shares = [[percent(share) if share < MOST else "" for share in row] for row in on_patches]
+            self.shares = [
+                [percent(share) if share < MOST else "" for share in row] for row in on_patches
+            ]
         self.some_elsewhere = masses is not None and bool(masses.any())
         self.queries: list[Any] = list(query or [])
         if self.queries and isinstance(self.queries[0], Integral):  # one for all images
@@ -243,14 +269,18 @@ class ImageMaps:
         rows, columns = self.grid
         for row, column in self.queries:
             if not (0 <= row < rows and 0 <= column < columns):
-                raise FigureError(f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}")
+                raise FigureError(
+                    f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}"
+                )
         shared = Scale.of(self.values, scale == "log")
         self.scales = [Scale.of(image) if scale == "row" else shared for image in self.values]
 
     def sheet(self, lead: int, images: Tensor, title: str, subtitle: str, **options: Any) -> Sheet:
         """Return a sheet for images (B, C, H, W), each with `lead` pictures before its maps."""
         size = (images.shape[-2], images.shape[-1])
-        return Sheet(len(images), lead, len(self.panels), self.grid, size, title, subtitle, **options)
+        return Sheet(
+            len(images), lead, len(self.panels), self.grid, size, title, subtitle, **options
+        )
 
     def draw(self, sheet: Sheet, block: int, picture: np.ndarray, image: int) -> None:
         """Draw an image (H, W, 3) and its maps as a block of a sheet."""
@@ -260,14 +290,19 @@ class ImageMaps:
         for axes, value, name in zip(rest, self.values[image], names[image], strict=True):
             over = picture if self.overlay else None
             clear = 1.0 if self.unit is None else self.scales[image].low
-            sheet.map(axes, value, self.scales[image], name, size, not sheet.top[block], over, clear)
+            sheet.map(
+                axes, value, self.scales[image], name, size, not sheet.top[block], over, clear
+            )
         for axes in sheet.axes[block] if self.queries else []:
             sheet.outline(axes, self.queries[image])
 
     def keys(self, mark: str = "the patch that asks") -> list[tuple[str, str]]:
         """Return the entries of the legend: kind and words."""
         absent = (ABSENT, "a patch hidden from the model: no value, not zero")
-        return [*([(QUERY, mark)] if self.queries else []), *([absent] if np.isnan(self.values).any() else [])]
+        return [
+            *([(QUERY, mark)] if self.queries else []),
+            *([absent] if np.isnan(self.values).any() else []),
+        ]
 
     def notes(self, what: str = "attention") -> list[str]:
         """Return sentences that say what the colours and the percentage mean."""
@@ -280,7 +315,9 @@ class ImageMaps:
         notes = [f"Colour: {self.unit or f'{what} in multiples of even'}; {which}."]
         if self.unit is None:
             there = " that the model sees" if absent.any() else ""
-            notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
+            notes[0] += (
+                f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
+            )
         if self.overlay:
             where = "Above even the map" if self.unit is None else "The map"
             notes.append(
@@ -288,9 +325,13 @@ class ImageMaps:
             )
         drawn, count, beyond = list(zip(values, self.scales, strict=True)), (~absent).sum(), []
         if (above := np.concatenate([image[image > scale.top] for image, scale in drawn])).size:
-            beyond.append(f"{percent(above.size / count)} of the values lie above it, the highest {short(above.max())}")
+            beyond.append(
+                f"{percent(above.size / count)} of the values lie above it, the highest {short(above.max())}"
+            )
         if (below := np.concatenate([image[image < scale.low] for image, scale in drawn])).size:
-            beyond.append(f"{percent(below.size / count)} of the values lie below it, the lowest {short(below.min())}")
+            beyond.append(
+                f"{percent(below.size / count)} of the values lie below it, the lowest {short(below.min())}"
+            )
         if beyond:
             notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
         if self.some_elsewhere:

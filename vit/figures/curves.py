@@ -50,7 +50,9 @@ PANEL = 4.6
 
 
 @styled
-def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
+def curves_figure(
+    metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str
+) -> Figure:
     """Draw what a run measured, and its learning rate and gradient norm, over the epochs.
 
     Args:
@@ -100,7 +102,9 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
     rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
-    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharex=True), panels, strict=True):
+    for axes, panel in zip(
+        panel_axes(figure, len(panels), len(panels), sharex=True), panels, strict=True
+    ):
         for line in panel.values:
             (style, mark), colour = SERIES[line.series], COLOURS.series[line.series]
             values = np.asarray(line.values, dtype=float)
@@ -119,7 +123,9 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
                 )
             if line.label:
                 label = fitted(line.label, (room - 1.4) * 72, 8)
-                axes.plot([], [], color=colour, linestyle=style, marker=mark, markersize=5.5, label=label)
+                axes.plot(
+                    [], [], color=colour, linestyle=style, marker=mark, markersize=5.5, label=label
+                )
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
         axes.set_title(panel.title)
@@ -141,9 +147,17 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
     figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
     blue, orange, *_ = COLOURS.series
     for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
-        x, seconds, flops = (np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops"))
+        x, seconds, flops = (
+            np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops")
+        )
         cheapest = int(flops.argmin())
-        panel.loglog(x, seconds[cheapest] * flops / flops[cheapest], color=orange, linestyle="--", linewidth=1.4)
+        panel.loglog(
+            x,
+            seconds[cheapest] * flops / flops[cheapest],
+            color=orange,
+            linestyle="--",
+            linewidth=1.4,
+        )
         panel.loglog(x, seconds, color=blue, marker="o")
         measured = "too noisy" if values["slope"] is None else f"slope {values['slope']:.2f}"
         panel.set_title(f"{name}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
@@ -157,7 +171,9 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
     return figure
 
 
-def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
+def _draw(
+    axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0
+) -> None:
     """Draw a curve and its axes, with text larger by the factor `enlarged`."""
     epoch, values = _series(metrics, curve.key)
     blue, orange, green, purple, *_ = COLOURS.series
@@ -173,10 +189,18 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
             axes.plot(epoch, mean, color=blue, linewidth=1.8, label="training, on augmented images")
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
-            axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
+            axes.plot(
+                epoch, values, color=purple, marker="o", markersize=3, label="held-out images"
+            )
         looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
         for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
-            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {curve.write(value)}")
+            axes.axhline(
+                value,
+                color=colour,
+                linewidth=1.4,
+                linestyle=style,
+                label=f"{name}: {curve.write(value)}",
+            )
     if curve.share:
         axes.yaxis.set_major_formatter(percent)
     axes.set_title(curve.title, fontsize=9 * enlarged)

@@ -30,16 +30,27 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
         path.read_text(encoding="utf-8") if (path := template.with_suffix(suffix)).exists() else ""
         for suffix in (".css", ".js")
     )
-    rules = ["default-src 'none'", f"style-src '{_hash(style)}'", "base-uri 'none'", "form-action 'none'"]
+    rules = [
+        "default-src 'none'",
+        f"style-src '{_hash(style)}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
     if pictures:
         rules.append("img-src data:")
     if script:
-        rules += [f"script-src '{_hash(script)}'", "require-trusted-types-for 'script'", "trusted-types 'none'"]
+        rules += [
+            f"script-src '{_hash(script)}'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
     environment = Environment(
         loader=FileSystemLoader(template.parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: "" if value is None else printable(value) if type(value) is str else value,
+        finalize=lambda value: (
+            "" if value is None else printable(value) if type(value) is str else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
     )

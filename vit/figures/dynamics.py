@@ -15,7 +15,10 @@ from vit.figures.style import COLOURS, legend_columns, styled, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
-QUANTITIES = {"gradient_norm": "gradient, before clipping", "drift": "distance from the start, relative to its size"}
+QUANTITIES = {
+    "gradient_norm": "gradient, before clipping",
+    "drift": "distance from the start, relative to its size",
+}
 """The quantities to draw, and the titles of their panels."""
 DECADES = 4  # that an axis spans at most
 
@@ -30,7 +33,10 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         steps: (records,), from 1.
         courses: the `QUANTITIES` of up to ten matrices.
     """
-    names = {name: name if of["gradient_norm"].any() else f"{name} (frozen)" for name, of in courses.items()}
+    names = {
+        name: name if of["gradient_norm"].any() else f"{name} (frozen)"
+        for name, of in courses.items()
+    }
     width = 7.0
     across = legend_columns(list(names.values()), width - 0.3, 8)
     figure = titled_figure(width, 3.1 + 0.18 * -(-len(names) // across), title, subtitle)
@@ -44,7 +50,9 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         axes.set_title(words)
         _over_steps(axes, steps.numpy())
         _logarithmic(axes)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=across, fontsize=8)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=across, fontsize=8
+    )
     return figure
 
 

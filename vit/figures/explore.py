@@ -114,7 +114,9 @@ def explore_page(
     first = moments[0].images
     stream = bytearray()
     encoder, decoder = (
-        {"layers": sorted(layers), "heads": len(next(iter(layers.values()))), "prefix": count} if layers else None
+        {"layers": sorted(layers), "heads": len(next(iter(layers.values()))), "prefix": count}
+        if layers
+        else None
         for layers, count in ((first[0].weights, prefix), (first[0].decoder, decoder_prefix))
     )
     description = {
@@ -125,10 +127,17 @@ def explore_page(
         "encoder": encoder,
         "decoder": decoder,
         "start": opening(moments[-1].images, prefix, grid_size),
-        "colours": {"light": PALETTE.tobytes().hex(), "dark": DARK_PALETTE.tobytes().hex()},  # 256 times rrggbb each
-        "images": [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))],
+        "colours": {
+            "light": PALETTE.tobytes().hex(),
+            "dark": DARK_PALETTE.tobytes().hex(),
+        },  # 256 times rrggbb each
+        "images": [
+            _described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))
+        ],
     }
-    described = json.dumps(description, separators=(",", ":"))  # ASCII, so line separators are escaped too
+    described = json.dumps(
+        description, separators=(",", ":")
+    )  # ASCII, so line separators are escaped too
     for sign in "<>&":  # only these could end a script element
         described = described.replace(sign, f"\\u{ord(sign):04x}")
     # mtime 0: a page does not tell when it was made, and equal input gives equal bytes
@@ -138,7 +147,9 @@ def explore_page(
 
     if (size := len(page.encode())) > limit:
         over = (size - limit) / len(data)
-        less = f"leave out {over:.1%} or more" if over < 1 else "it cannot be so small; leave out most"
+        less = (
+            f"leave out {over:.1%} or more" if over < 1 else "it cannot be so small; leave out most"
+        )
         raise PageError(
             f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; {less} of its"
             f" {len(first[0].weights) + len(first[0].decoder)} layers, {len(first)} images or {len(moments)} checkpoints"
@@ -161,7 +172,11 @@ def weights_of(codes: Tensor) -> Tensor:
     """
     exact = codes.to(torch.float64)
     seen = exact > 0
-    count, total, squares = seen.sum(-1, keepdim=True), exact.sum(-1, keepdim=True), (exact**2).sum(-1, keepdim=True)
+    count, total, squares = (
+        seen.sum(-1, keepdim=True),
+        exact.sum(-1, keepdim=True),
+        (exact**2).sum(-1, keepdim=True),
+    )
     shift = ((total**2 - count * (squares - SCALE**2)).sqrt() - total) / count
     return torch.where(seen, ((exact + shift) / SCALE) ** 2, 0.0)
 
@@ -174,22 +189,33 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
     two images share at most half (if there are several, and none is masked). If no head qualifies, it is the mean of the last
     layer's heads, (last, -1).
     """
-    row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    row, column = (
+        axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij")
+    )
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
     nears = [
-        near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()] for image in images
+        near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()]
+        for image in images
     ]
     whole = len(images) > 1 and all(image.hidden is None for image in images)
     best, chosen = math.inf, (len(images[0].weights) - 1, -1)
     for place, layer in enumerate(sorted(images[0].weights)):
-        maps = [image.weights[layer][:, prefix:, prefix:].detach().double().cpu() for image in images]  # (h, L, L) each
+        maps = [
+            image.weights[layer][:, prefix:, prefix:].detach().double().cpu() for image in images
+        ]  # (h, L, L) each
         on_patches = torch.stack([one.sum(-1).mean(-1) for one in maps]).mean(0)  # (h,)
         maps = [one / one.sum(-1, keepdim=True).clamp(min=1e-12) for one in maps]
-        around = torch.stack([(one * close).sum(-1).mean(-1) for one, close in zip(maps, nears, strict=True)]).mean(0)
-        entropy = torch.stack([-(one * one.clamp(min=1e-12).log2()).sum(-1).mean(-1) for one in maps]).mean(0)
+        around = torch.stack(
+            [(one * close).sum(-1).mean(-1) for one, close in zip(maps, nears, strict=True)]
+        ).mean(0)
+        entropy = torch.stack(
+            [-(one * one.clamp(min=1e-12).log2()).sum(-1).mean(-1) for one in maps]
+        ).mean(0)
         alike = torch.zeros_like(around)
         if whole:
-            alike = torch.stack([torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(maps)]).mean(0)
+            alike = torch.stack(
+                [torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(maps)]
+            ).mean(0)
         shows = (on_patches >= 0.5) & (around <= 0.5) & (alike <= 0.5)
         for head in shows.nonzero().flatten().tolist():
             if float(entropy[head]) < best:
@@ -201,7 +227,9 @@ def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
     """Raise PageError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
         off = (weights.detach().double().sum(-1) - 1).abs().max()
-        if weights.shape[1:] != (tokens, tokens) or not bool(off <= SLACK):  # nan is not below anything
+        if weights.shape[1:] != (tokens, tokens) or not bool(
+            off <= SLACK
+        ):  # nan is not below anything
             raise PageError(
                 f"{name!r}, layer {layer}: weights are (h, {tokens}, {tokens}) and sum to 1 in each row,"
                 f" got {tuple(weights.shape)} and rows off by up to {off:g}"
@@ -225,10 +253,13 @@ def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, 
         "width": width,
         "pixels": add(_pixels(image.image)),
         "photo": [add(image.photo), len(image.photo)] if image.photo else None,
-        "hidden": None if image.hidden is None else "".join(str(int(cell)) for cell in image.hidden.flatten()),
+        "hidden": None
+        if image.hidden is None
+        else "".join(str(int(cell)) for cell in image.hidden.flatten()),
         "encoder": [add(_codes(state.weights)) for state in states],
         "decoder": [add(_codes(state.decoder)) for state in states] if image.decoder else None,
-        "filled": [add(_pixels(state.filled)) for state in states if state.filled is not None] or None,
+        "filled": [add(_pixels(state.filled)) for state in states if state.filled is not None]
+        or None,
     }
 
 
@@ -237,4 +268,6 @@ def _pixels(image: Tensor) -> bytes:
 
 
 def _codes(layers: Mapping[int, Tensor]) -> bytes:
-    return b"".join(codes_of(layers[layer]).contiguous().numpy().tobytes() for layer in sorted(layers))
+    return b"".join(
+        codes_of(layers[layer]).contiguous().numpy().tobytes() for layer in sorted(layers)
+    )

@@ -50,13 +50,17 @@ def film_frames(
     Raises:
         ValueError: shapes, counts or the scale do not fit.
     """
-    drawn = ImageMaps(maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay)
+    drawn = ImageMaps(
+        maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay
+    )
     notes = drawn.notes()
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
     with style():
         for frame, moment in enumerate(moments):
-            sheet = drawn.sheet(1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes)
+            sheet = drawn.sheet(
+                1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes
+            )
             drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
             sheet.bars(drawn.scales[:1], None, False, overlay)
             _draw_progress(sheet, moment, frame, len(moments))
@@ -71,8 +75,18 @@ def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
     axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))
     marks = "o" if frames <= MARKED else ""
-    axes.plot(range(frames), [0] * frames, color=rest, alpha=0.5, linewidth=1.2, marker=marks, markersize=2.6)
-    axes.plot(range(frame + 1), [0] * (frame + 1), color=done, linewidth=1.5, marker=marks, markersize=3)
+    axes.plot(
+        range(frames),
+        [0] * frames,
+        color=rest,
+        alpha=0.5,
+        linewidth=1.2,
+        marker=marks,
+        markersize=2.6,
+    )
+    axes.plot(
+        range(frame + 1), [0] * (frame + 1), color=done, linewidth=1.5, marker=marks, markersize=3
+    )
     axes.plot([frame], [0], color=done, marker="o", markersize=6)
 
 

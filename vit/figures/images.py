@@ -17,7 +17,12 @@ from vit.figures.style import COLOURS, DPI, fitted, styled
 
 @styled
 def reconstruction_figure(
-    original: Tensor, filled: Tensor, hidden: Tensor, labels: Sequence[str], title: str, subtitle: str
+    original: Tensor,
+    filled: Tensor,
+    hidden: Tensor,
+    labels: Sequence[str],
+    title: str,
+    subtitle: str,
 ) -> Figure:
     """Draw the rows original, masked and filled in, with a column per image.
 
@@ -29,12 +34,21 @@ def reconstruction_figure(
         subtitle: model, data, mask, and how hidden patches got their brightness.
     """
     seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(COLOURS.absent), _pixels(original))
-    rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
+    rows = {
+        "original": _pixels(original),
+        "what the\nmodel sees": seen,
+        "filled in": _pixels(filled),
+    }
     count, (height, width) = len(original), original.shape[-2:]
     across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
     down = across // width * height
     left, head, gap, margin = 140, 30, 8, 22
-    page = Page(left + count * (across + gap) - gap + margin, head + len(rows) * (down + gap) + 8, title, subtitle)
+    page = Page(
+        left + count * (across + gap) - gap + margin,
+        head + len(rows) * (down + gap) + 8,
+        title,
+        subtitle,
+    )
     canvas = page.canvas()
     for row, (name, pictures) in enumerate(rows.items()):
         y = head + row * (down + gap)
@@ -80,18 +94,31 @@ def sheet_figure(
     canvas, colours = page.canvas(), ListedColormap(_distinct_colours(len(part_names)))
     for number, image in enumerate(images):
         x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
-        canvas.imshow(image.permute(1, 2, 0).numpy(), aspect="auto", extent=(x, x + across, y + down, y))
+        canvas.imshow(
+            image.permute(1, 2, 0).numpy(), aspect="auto", extent=(x, x + across, y + down, y)
+        )
         name = fitted(labels[number], across / DPI * 72, 6.5)
         page.text(x + across / 2, y - 4.2, name, 6.5, ha="center", va="baseline")
         if parts is not None:
             x += side_width - margin
-            look: Any = {"cmap": colours, "vmin": -0.5, "vmax": len(part_names) - 0.5, "aspect": "auto"}
+            look: Any = {
+                "cmap": colours,
+                "vmin": -0.5,
+                "vmax": len(part_names) - 0.5,
+                "aspect": "auto",
+            }
             canvas.imshow(parts[number].numpy(), extent=(x, x + across, y + down, y), **look)
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
         corner = page.share(margin, pictures)
         page.figure.legend(
-            handles, part_names, loc="upper left", bbox_to_anchor=corner, borderaxespad=0, borderpad=0, ncols=in_line
+            handles,
+            part_names,
+            loc="upper left",
+            bbox_to_anchor=corner,
+            borderaxespad=0,
+            borderpad=0,
+            ncols=in_line,
         )
     return page.figure
 
@@ -101,8 +128,13 @@ def _pixels(images: Tensor) -> np.ndarray:
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    golden = 0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
-    return [tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2))) for i in range(count)]
+    golden = (
+        0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
+    )
+    return [
+        tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2)))
+        for i in range(count)
+    ]
 
 
 @styled
@@ -128,7 +160,19 @@ def pasted_figure(
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
     keys = [(QUERY, "the patch that is the same in all images of a row")]
-    sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
+    sheet = Sheet(
+        len(rows),
+        0,
+        len(columns),
+        grid,
+        size,
+        title,
+        subtitle,
+        roof=34,
+        foot=30,
+        bar=False,
+        keys=keys,
+    )
     for block, images in enumerate(rows):
         sheet.over(block, names[block], 9)
         for axes, picture, name, under in zip(

@@ -85,7 +85,10 @@ def layers_figure(
             names += first.lines
     across = legend_columns(names, width - 0.3) if names else 1
     below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
-    own = [[name for name in (*panel.values, *marks, *panel.lines) if name not in names] for panel in panels]
+    own = [
+        [name for name in (*panel.values, *marks, *panel.lines) if name not in names]
+        for panel in panels
+    ]
     own = [of if len(names) + len(of) > 1 else [] for of in own]
     across_panel = min(legend_columns(of, room) for of in own if of) if any(own) else 1
     keys = 0.17 * max(-(-len(of) // across_panel) for of in own)
@@ -93,24 +96,47 @@ def layers_figure(
     every = panel_axes(figure, len(panels), columns)
     for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
-        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, COLOURS.series, strict=False):
+        for (name, values), (line, mark), colour in zip(
+            panel.values.items(), SERIES, COLOURS.series, strict=False
+        ):
             values = np.ma.masked_invalid(np.atleast_2d(values))
             x = np.arange(values.shape[1])
-            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker="" if dots else mark, label=name)
+            axes.plot(
+                x,
+                values.mean(0),
+                color=colour,
+                linestyle=line,
+                marker="" if dots else mark,
+                label=name,
+            )
             if dots:
                 every_x = x.repeat(len(values))
                 axes.plot(
-                    every_x, values.T.ravel(), mark, color=colour, alpha=0.5, mew=0, ms=5.5, zorder=1.9, label=dots
+                    every_x,
+                    values.T.ravel(),
+                    mark,
+                    color=colour,
+                    alpha=0.5,
+                    mew=0,
+                    ms=5.5,
+                    zorder=1.9,
+                    label=dots,
                 )
             elif len(values) > 1:
-                axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)
+                axes.fill_between(
+                    x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0
+                )
             if places is None:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
             else:
                 apart = -(-len(x) // 13)
                 axes.set_xticks(x[::apart], places[: len(x) : apart])
-        for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
-            axes.axhline(value, color=COLOURS.quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
+        for (name, value), dashes in zip(
+            panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False
+        ):
+            axes.axhline(
+                value, color=COLOURS.quiet, linewidth=1.2, linestyle=(0, dashes), label=name
+            )
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
@@ -118,9 +144,20 @@ def layers_figure(
         axes.set(xlabel=axis, ylabel=panel.unit)
         handles, labels = axes.get_legend_handles_labels()
         if axes is every[0] and names:
-            figure.legend(handles[: len(names)], labels[: len(names)], loc="outside lower center", ncols=across)
+            figure.legend(
+                handles[: len(names)],
+                labels[: len(names)],
+                loc="outside lower center",
+                ncols=across,
+            )
         if len(labels) > max(len(names), 1):
-            legend_below(axes, 0.46, handles=handles[len(names) :], labels=labels[len(names) :], ncols=across_panel)
+            legend_below(
+                axes,
+                0.46,
+                handles=handles[len(names) :],
+                labels=labels[len(names) :],
+                ncols=across_panel,
+            )
     return figure
 
 
@@ -133,20 +170,28 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     """
     most = max(len(panel.values) for panel in panels)
     parts = [list(next(iter(panel.values.values()))) for panel in panels]
-    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, serves all
+    alike = len(panels) > 1 and all(
+        of == parts[0] for of in parts
+    )  # one legend, in three columns, serves all
     keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
     lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
     wide = 2.4 if alike else 3.2  # inches
-    figure = titled_figure(sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
+    figure = titled_figure(
+        sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle
+    )
     grid = panel_axes(figure, len(panels), len(panels))
     colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, wide)
-        values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
+        values = np.array(
+            [list(shares.values()) for shares in panel.values.values()]
+        )  # (rows, parts)
         rows = np.arange(len(values))[::-1]
         for part, name in enumerate(next(iter(panel.values.values()))):
             one = values[:, part]
-            before = np.where(one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1))
+            before = np.where(
+                one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1)
+            )
             axes.barh(
                 rows,
                 one,
@@ -160,7 +205,10 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
                 label=name,
             )
         axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
-        axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
+        axes.set_xlim(
+            min(float(values.clip(max=0).sum(1).min()) * 1.05, 0),
+            float(values.clip(min=0).sum(1).max()),
+        )
         axes.set_ylim(-0.5, len(values) - 0.5)
         axes.set_yticks(rows, list(panel.values))
         axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
@@ -170,7 +218,12 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
         if not alike:
             legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
     if alike:
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, handlelength=1.6)
+        figure.legend(
+            *grid[0].get_legend_handles_labels(),
+            loc="outside lower left",
+            ncols=3,
+            handlelength=1.6,
+        )
     return figure
 
 

@@ -55,7 +55,9 @@ class Scale(Normalize):
         or at the 0.5% quantile, and at most four decades below its end.
         """
         present = values[~np.isnan(values)]
-        lowest, highest = (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
+        lowest, highest = (
+            (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
+        )
         usual = float(np.quantile(present, 0.98)) if present.size else 0.0
         top = highest if highest <= 2 * usual or usual <= 0 else usual
         if not log:
@@ -82,14 +84,18 @@ class Scale(Normalize):
     def ticks(self, most: int) -> list[float]:
         """Return round values within the scale, up to about `most` of them."""
         if self.log:
-            ways: list[Locator] = [LogLocator(subs=subs, numticks=99) for subs in ((1, 2, 5), (1, 3), (1,))]
+            ways: list[Locator] = [
+                LogLocator(subs=subs, numticks=99) for subs in ((1, 2, 5), (1, 3), (1,))
+            ]
         else:
             ways = [MaxNLocator(max(most - 1, 1), steps=[1, 2, 2.5, 5, 10])]
         slack = 1e-6 * (self.top - self.low)
         found = [self.low, self.top]
         for locator in ways:
             values = locator.tick_values(self.low, self.top)
-            inside = [float(value) for value in values if self.low - slack <= value <= self.top + slack]
+            inside = [
+                float(value) for value in values if self.low - slack <= value <= self.top + slack
+            ]
             if len(inside) > 1:
                 found = inside
             if len(inside) <= most:
@@ -115,12 +121,16 @@ def image_bytes(images: Tensor) -> np.ndarray:
 
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3), smoothly: `size` is (width, height)."""
-    return np.stack([np.asarray(Image.fromarray(one).resize(size, Image.Resampling.LANCZOS)) for one in pixels])
+    return np.stack(
+        [np.asarray(Image.fromarray(one).resize(size, Image.Resampling.LANCZOS)) for one in pixels]
+    )
 
 
 def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """(..., rows, columns) -> (..., H, W), each pixel with the value of its patch."""
-    rows, columns = (np.arange(new) * old // new for new, old in zip(size, grids.shape[-2:], strict=False))
+    rows, columns = (
+        np.arange(new) * old // new for new, old in zip(size, grids.shape[-2:], strict=False)
+    )
     return grids[..., rows[:, None], columns]
 
 

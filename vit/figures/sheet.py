@@ -24,21 +24,39 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.figures.scale import Scale, brightness, image_bytes, resized, short
-from vit.figures.style import COLOURS, DPI, bare, fitted, legend_columns, text_width, titled_figure, wrapped
+from vit.figures.style import (
+    COLOURS,
+    DPI,
+    bare,
+    fitted,
+    legend_columns,
+    text_width,
+    titled_figure,
+    wrapped,
+)
 
 MOST_PICTURES = 480  # on one legible sheet
 MOST_A_LINE = 13  # panels side by side: the mean and twelve heads
 SMALLEST, LARGEST = 0.9 * DPI, 2.4 * DPI  # side of a square picture, in dots
 WIDEST = 13.8 * DPI  # a line of pictures, so that 13 panels fit
-FILLED, HIGHEST = 6.0 * DPI, 10.0 * DPI  # what pictures may grow to fill: any wider, their text is illegible on a phone
+FILLED, HIGHEST = (
+    6.0 * DPI,
+    10.0 * DPI,
+)  # what pictures may grow to fill: any wider, their text is illegible on a phone
 MARGIN, GAP, BETWEEN = 22, 10, 34  # dots on the left, between pictures, between images side by side
 HEAD, BAR = 27, 152  # dots above a picture, and for a bar with its numbers
 PIXELATED = 64  # pixels a side up to which an image is drawn with square pixels
 SMALL = 7.5  # points
-MARK, MARK_EDGE = "#00e5ff", "#06262b"  # the outline of a query: a colour that no map has, and its dark rim
+MARK, MARK_EDGE = (
+    "#00e5ff",
+    "#06262b",
+)  # the outline of a query: a colour that no map has, and its dark rim
 RIM = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
 FADED = 0.6  # opacity of an image under a map
-ON_MAPS = ("#9b9b9b", 0.5)  # a stroke lighter than the dark half of the colours and darker than the bright half
+ON_MAPS = (
+    "#9b9b9b",
+    0.5,
+)  # a stroke lighter than the dark half of the colours and darker than the bright half
 QUERY, ABSENT, HIDDEN = "query", "absent", "hidden"  # kinds of legend entries
 
 
@@ -65,7 +83,9 @@ class Page:
 
     def place(self, x: float, y: float, width: float, height: float) -> Axes:
         """Add axes for a picture."""
-        axes = self.figure.add_axes((*self.share(x, y + height), width / self.width, height / self._total))
+        axes = self.figure.add_axes(
+            (*self.share(x, y + height), width / self.width, height / self._total)
+        )
         bare(axes)
         return axes
 
@@ -136,7 +156,11 @@ class Sheet(Page):
         lines = math.ceil(panels / min(MOST_A_LINE, max(fit, 1)))
         a_line = math.ceil(panels / lines)
         few = beside and lines == 1 and lead + a_line <= 3
-        rows = math.ceil(blocks / max(int(FILLED // (SMALLEST + GAP)) // (lead + a_line), 1)) if few else blocks
+        rows = (
+            math.ceil(blocks / max(int(FILLED // (SMALLEST + GAP)) // (lead + a_line), 1))
+            if few
+            else blocks
+        )
         across = math.ceil(blocks / rows)
         # The size of a picture: the largest that fits, in whole dots per patch, and per pixel where these show.
         fill_width = (FILLED / (across * (lead + a_line)) - GAP) * stretch
@@ -158,7 +182,9 @@ class Sheet(Page):
         key_height = 24 * math.ceil(len(keys) / columns)
         written = [line for note in notes for line in wrapped(note, inside * 72, SMALL)]
         foot_of_pictures = rows * self._row_height + 16
-        super().__init__(width_of_all, foot_of_pictures + key_height + 20 * len(written) + 14, title, subtitle)
+        super().__init__(
+            width_of_all, foot_of_pictures + key_height + 20 * len(written) + 14, title, subtitle
+        )
         self.size, self.room = (width, height), width / DPI * 72
         self.top = [block < across for block in range(blocks)]
         self.axes: list[list[Axes]] = []
@@ -169,9 +195,16 @@ class Sheet(Page):
             cells = [(0, column) for column in range(lead)]
             cells += [(panel // a_line, lead + panel % a_line) for panel in range(panels)]
             step = width + GAP
-            self.axes.append([self.place(left + x * step, above + y * line_height, width, height) for y, x in cells])
+            self.axes.append(
+                [
+                    self.place(left + x * step, above + y * line_height, width, height)
+                    for y, x in cells
+                ]
+            )
         self._tops = [row * self._row_height + roof + HEAD for row in range(rows)]
-        self._reach = (lines - 1) * line_height + height  # from the top of a row's pictures to their foot
+        self._reach = (
+            lines - 1
+        ) * line_height + height  # from the top of a row's pictures to their foot
         if keys:
             self.figure.legend(
                 [_swatches()[kind] for kind, _ in keys],
@@ -187,14 +220,28 @@ class Sheet(Page):
                 columnspacing=1.6,
             )
         for number, text in enumerate(written):
-            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, color=COLOURS.quiet, va="top")
+            self.text(
+                MARGIN,
+                foot_of_pictures + key_height + 20 * number,
+                text,
+                SMALL,
+                color=COLOURS.quiet,
+                va="top",
+            )
 
     def pixels(self, images: Tensor) -> np.ndarray:
         """Images (B, C, H, W) from 0 to 1 -> (B, H, W, 3); those above 64 pixels a side become as large as a picture."""
         pixels = image_bytes(images)
         return (resized(pixels, self.size) if max(pixels.shape[1:3]) > PIXELATED else pixels) / 255
 
-    def picture(self, axes: Axes, pixels: np.ndarray, name: str = "", size: float = SMALL, quiet: bool = False) -> None:
+    def picture(
+        self,
+        axes: Axes,
+        pixels: np.ndarray,
+        name: str = "",
+        size: float = SMALL,
+        quiet: bool = False,
+    ) -> None:
         """Draw (H, W, 3) from 0 to 1 under a name."""
         self._draw(axes, pixels)
         self._name(axes, name, size, quiet)
@@ -229,12 +276,20 @@ class Sheet(Page):
         axes.imshow(pixels, aspect="auto", extent=extent, **options)  # type: ignore[arg-type]
 
     def _name(self, axes: Axes, name: str, size: float, quiet: bool) -> None:
-        axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=COLOURS.quiet if quiet else COLOURS.ink)
+        axes.set_title(
+            name,
+            fontsize=size,
+            loc="center",
+            pad=3.4,
+            color=COLOURS.quiet if quiet else COLOURS.ink,
+        )
 
     def over(self, row: int, words: str, size: float) -> None:
         """Write above a row of pictures, in its roof."""
         y = self._tops[row] - HEAD - 4
-        self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, weight="bold", va="baseline")
+        self.text(
+            MARGIN, y, fitted(words, self.inside, size, "bold"), size, weight="bold", va="baseline"
+        )
 
     def outline(self, axes: Axes, patch: tuple[int, int]) -> None:
         """Outline the patch (row, column)."""
@@ -242,21 +297,36 @@ class Sheet(Page):
         look: Any = {"edgecolor": MARK, "linewidth": 1.3, "path_effects": RIM, "zorder": 5}
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, clip_on=False, **look))
 
-    def strokes(self, axes: Axes, where: np.ndarray, colour: str | tuple[str, float] = ON_MAPS) -> None:
+    def strokes(
+        self, axes: Axes, where: np.ndarray, colour: str | tuple[str, float] = ON_MAPS
+    ) -> None:
         """Draw a stroke across each patch that is True in (rows, columns)."""
         lines = [[(x - 0.5, y + 0.5), (x + 0.5, y - 0.5)] for y, x in np.argwhere(where)]
-        axes.add_collection(LineCollection(lines, colors=[colour], linewidths=0.7, capstyle="butt", zorder=4))
+        axes.add_collection(
+            LineCollection(lines, colors=[colour], linewidths=0.7, capstyle="butt", zorder=4)
+        )
 
     def border(self, axes: Axes, where: np.ndarray) -> None:
         """Draw a line around the patches that are True in (rows, columns)."""
         inside = np.pad(where, 1)
-        over = np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1]) - 0.5  # between a patch and the one above
+        over = (
+            np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1]) - 0.5
+        )  # between a patch and the one above
         left = np.argwhere(inside[1:-1, 1:] != inside[1:-1, :-1]) - 0.5
         lines = [[(x, y), (x + 1, y)] for y, x in over] + [[(x, y), (x, y + 1)] for y, x in left]
-        edge = LineCollection(lines, colors=COLOURS.ink, linewidths=0.8, capstyle="projecting", zorder=4, clip_on=False)
+        edge = LineCollection(
+            lines,
+            colors=COLOURS.ink,
+            linewidths=0.8,
+            capstyle="projecting",
+            zorder=4,
+            clip_on=False,
+        )
         axes.add_collection(edge)
 
-    def bars(self, scales: Sequence[Scale], unit: str | None, each: bool, overlay: bool = False) -> None:
+    def bars(
+        self, scales: Sequence[Scale], unit: str | None, each: bool, overlay: bool = False
+    ) -> None:
         """Draw the bar of the first scale beside the first rows, or that of `each` row beside it.
 
         Args:
@@ -271,32 +341,55 @@ class Sheet(Page):
         for top, scale in zip(self._tops if each else self._tops[:1], scales, strict=False):
             axes = self.place(self.right + 16, top, 36 if overlay else 18, high)
             tips = 13 / (high - 13 * (scale.over + scale.under))
-            ends = {(False, False): "neither", (True, False): "max", (False, True): "min", (True, True): "both"}
+            ends = {
+                (False, False): "neither",
+                (True, False): "max",
+                (False, True): "min",
+                (True, True): "both",
+            }
             colours = matplotlib.colormaps[COLOURS.colours]
             if overlay:
                 clear = 1.0 if unit is None else scale.low
                 rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[:, None]
                 # over an image from black to white
-                mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(np.linspace(0, 1, 256))
-                colours = colours.with_extremes(under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128]))
+                mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(
+                    np.linspace(0, 1, 256)
+                )
+                colours = colours.with_extremes(
+                    under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128])
+                )
             bar = self.figure.colorbar(
-                ScalarMappable(scale, colours), cax=axes, extend=ends[scale.over, scale.under], extendfrac=tips
+                ScalarMappable(scale, colours),
+                cax=axes,
+                extend=ends[scale.over, scale.under],
+                extendfrac=tips,
             )
             bar.outline.set_visible(False)
             if overlay:
                 axes.autoscale(False)
-                options: Any = {"extent": (0, 1, 0, 1), "transform": axes.transAxes, "aspect": "auto", "zorder": 3}
+                options: Any = {
+                    "extent": (0, 1, 0, 1),
+                    "transform": axes.transAxes,
+                    "aspect": "auto",
+                    "zorder": 3,
+                }
                 axes.imshow(mixed, origin="lower", **options)
             ticks = {tick: short(tick) for tick in scale.ticks(min(1 + int(high) // 40, 8))}
             if unit is None and scale.low <= 1 <= scale.top:
                 near = 22 / high
-                ticks = {tick: name for tick, name in ticks.items() if abs(float(scale(tick) - scale(1.0))) > near}
+                ticks = {
+                    tick: name
+                    for tick, name in ticks.items()
+                    if abs(float(scale(tick) - scale(1.0))) > near
+                }
                 ticks[1.0] = "1 = even"
             bar.set_ticks(list(ticks), labels=list(ticks.values()))
             axes.tick_params(labelsize=7, width=0.7)
             if top == self._tops[0]:
                 name = fitted(unit or "× even", (BAR - 20) / DPI * 72, SMALL)
-                axes.set_title(name, fontsize=SMALL, color=COLOURS.quiet, pad=4.2 + 6.2 * scale.over)
+                axes.set_title(
+                    name, fontsize=SMALL, color=COLOURS.quiet, pad=4.2 + 6.2 * scale.over
+                )
 
 
 def faded(grey: np.ndarray) -> np.ndarray:
@@ -318,9 +411,14 @@ def _swatches() -> dict[str, Swatch]:
     shade = (*matplotlib.colors.to_rgb(COLOURS.quiet), 0.35)
     return {
         QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
-        ABSENT: Swatch(facecolor=COLOURS.absent, edgecolor=COLOURS.stroke, hatch="///", linewidth=0),
+        ABSENT: Swatch(
+            facecolor=COLOURS.absent, edgecolor=COLOURS.stroke, hatch="///", linewidth=0
+        ),
         HIDDEN: Swatch(
-            facecolor=matplotlib.colormaps[COLOURS.colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0
+            facecolor=matplotlib.colormaps[COLOURS.colours](0.4),
+            edgecolor=ON_MAPS[0],
+            hatch="///",
+            linewidth=0,
         ),
     }
 
@@ -337,10 +435,15 @@ def headings(
 
     def written(size: float, of: str) -> tuple[list[list[str]], bool]:
         tails = [
-            [f"{' · ' * bool(name)}{share}{of}" * bool(share) for name, share in zip(names, row, strict=True)]
+            [
+                f"{' · ' * bool(name)}{share}{of}" * bool(share)
+                for name, share in zip(names, row, strict=True)
+            ]
             for row in rows
         ]
-        widest = [max(text_width(tail, size) for tail in column) for column in zip(*tails, strict=True)]
+        widest = [
+            max(text_width(tail, size) for tail in column) for column in zip(*tails, strict=True)
+        ]
         cut = [fitted(name, room - width, size) for name, width in zip(names, widest, strict=True)]
         fits = cut == list(names) and max(widest) <= room
         return [[name + tail for name, tail in zip(cut, row, strict=True)] for row in tails], fits

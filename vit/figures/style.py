@@ -32,7 +32,9 @@ from vit.atomic import replacing
 P = ParamSpec("P")
 DPI = 150
 ELLIPSIS = "…"
-SHEET: Any = matplotlib.rc_params_from_file(Path(__file__).with_name("vit.mplstyle"), use_default_template=False)
+SHEET: Any = matplotlib.rc_params_from_file(
+    Path(__file__).with_name("vit.mplstyle"), use_default_template=False
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ def captioned(about: str) -> Iterator[None]:
         _captioned.reset(before)
 
 
-def titled_figure(width: float, height: float, title: str, subtitle: str, placed: bool = False) -> Figure:
+def titled_figure(
+    width: float, height: float, title: str, subtitle: str, placed: bool = False
+) -> Figure:
     """Return a figure with width x height inches of content under a heading, to be drawn within `styled`.
 
     The title takes up to two lines, then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
@@ -116,7 +120,9 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
         if len(titles) > 2:
             titles = [titles[0], fitted(" ".join(titles[1:]), room, 13, "bold")]
         head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
-    total = math.ceil((height + head) * DPI - 1e-6) / DPI  # whole dots keep what is placed below sharp
+    total = (
+        math.ceil((height + head) * DPI - 1e-6) / DPI
+    )  # whole dots keep what is placed below sharp
     figure = Figure(figsize=(width, total), dpi=DPI)
     if not placed:
         rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
@@ -127,7 +133,15 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     left, top = 0.15 / width, 1 - 0.14 / total
     figure.text(left, top, "\n".join(titles), fontsize=13, weight="bold", va="top", linespacing=1.3)
     quiet = COLOURS.quiet
-    figure.text(left, 1 - below / total, "\n".join(lines), fontsize=8.5, color=quiet, va="top", linespacing=1.35)
+    figure.text(
+        left,
+        1 - below / total,
+        "\n".join(lines),
+        fontsize=8.5,
+        color=quiet,
+        va="top",
+        linespacing=1.35,
+    )
     return figure
 
 
@@ -158,7 +172,9 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(size=size, weight=weight)
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # drawing warns of missing glyphs
+    with warnings.catch_warnings(
+        action="ignore", category=UserWarning
+    ):  # drawing warns of missing glyphs
         return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
 
@@ -188,7 +204,10 @@ def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int
     widths = [text_width(name, size) + 44 for name in names]
     for columns in range(len(names), 1, -1):
         rows = math.ceil(len(names) / columns)
-        if sum(max(widths[start : start + rows]) for start in range(0, len(names), rows)) <= width * 72:
+        if (
+            sum(max(widths[start : start + rows]) for start in range(0, len(names), rows))
+            <= width * 72
+        ):
             return math.ceil(len(names) / rows)  # lines of equal length
     return 1
 
@@ -196,7 +215,14 @@ def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int
 def legend_below(axes: Axes, down: float, **options: Any) -> None:
     """Draw a legend `down` inches below a panel: inside, it would cover what is drawn."""
     below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0, **options)
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=below,
+        borderaxespad=0,
+        borderpad=0,
+        **options,
+    )
 
 
 def png_of(figure: Figure, dpi: int = DPI) -> bytes:

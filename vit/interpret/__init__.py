@@ -1,8 +1,9 @@
 """Look inside any vision transformer without changing it: what its attention looks at, how far, and what depends on it."""
 
+from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import AttentionError, attention_layers
+from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
     attention_distance,
     attention_entropy,

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vit.errors import AttentionError
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import AttentionError, attention_layers, intercept_attention
+from vit.interpret.layers import attention_layers, intercept_attention
 from vit.masking import Mask
 
 Patch = tuple[int, int]
@@ -80,7 +81,12 @@ class AttentionMaps:
                 )
         self.layers = sorted({layer % count for layer in asked})
         self.weights: dict[int, Tensor] = {}
-        self._model, self._gradients, self._consume, self._geometry = model, gradients, consume, geometry
+        self._model, self._gradients, self._consume, self._geometry = (
+            model,
+            gradients,
+            consume,
+            geometry,
+        )
         self._image_size: tuple[int, int] | None = None
         self._seen: set[int] = set()
         self._undo = ExitStack()
@@ -89,8 +95,12 @@ class AttentionMaps:
         self._seen.clear()
         self.weights.clear()
         self._undo.enter_context(intercept_attention(self._model, self._hook, self._every))
-        self._undo.callback(self._model.register_forward_pre_hook(lambda *_: self.weights.clear()).remove)
-        patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
+        self._undo.callback(
+            self._model.register_forward_pre_hook(lambda *_: self.weights.clear()).remove
+        )
+        patches = next(
+            (module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None
+        )
         # The convolution that cuts images into patches sees their size
         if patches is not None and patches.kernel_size == patches.stride:
             self._undo.callback(patches.register_forward_pre_hook(self._measure).remove)
@@ -100,14 +110,25 @@ class AttentionMaps:
         self._image_size = (inputs[0].shape[-2], inputs[0].shape[-1])
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        missing = [self.names[layer] or "the model itself" for layer in self.layers if layer not in self._seen]
+        missing = [
+            self.names[layer] or "the model itself"
+            for layer in self.layers
+            if layer not in self._seen
+        ]
         if kind is None and missing:
             whole = getattr(self._model, "decoder", None) is not None
             hint = "; layers= can leave them out" if self._seen else ""
-            hint += "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
+            hint += (
+                "; a decoder runs only under a mask: to look into the encoder, pass model.encoder"
+                if whole
+                else ""
+            )
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
                 "they did not run within the `with` block, or compute attention in another way (as torch's own layer does, "
@@ -164,7 +185,9 @@ class AttentionMaps:
         return to_grid(self.of(layer), self.geometry, query, mask)
 
 
-def to_grid(weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mask | None = None) -> GridMaps:
+def to_grid(
+    weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mask | None = None
+) -> GridMaps:
     """Return the attention of one query token, laid out on the image; see `AttentionMaps.to_grid`.
 
     Args:
@@ -175,7 +198,11 @@ def to_grid(weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mas
     tokens = weights.shape[-1]
     visible = patches if mask is None else mask.ids_keep.shape[1]
     if tokens != prefix + visible or weights.shape[-2] != tokens:
-        found = f"{weights.shape[-2]} queries and {tokens} keys" if weights.shape[-2] != tokens else f"{tokens} tokens"
+        found = (
+            f"{weights.shape[-2]} queries and {tokens} keys"
+            if weights.shape[-2] != tokens
+            else f"{tokens} tokens"
+        )
         raise AttentionError(
             f"{found} are not {prefix} prefix tokens and {visible} patches; where the encoder ran under a mask, give it as "
             "mask=, where its tokens lie otherwise, geometry=Geometry(...)"
@@ -197,7 +224,9 @@ def to_grid(weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mas
                     f"the patch {first} is hidden from the encoder in some of the images, so it has no query there"
                 )
             place = torch.where(place < prefix, place, prefix + there.int().argmax(dim=1))
-        rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
+        rows = weights[
+            torch.arange(len(weights), device=weights.device), :, place.to(weights.device)
+        ]
     # Each key back to its place on the grid, except for the prefix tokens
     mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
     if mask is not None:

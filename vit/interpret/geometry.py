@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vit.config import pair
-from vit.interpret.layers import AttentionError
+from vit.errors import AttentionError
 
 PREFIX_TOKENS = {
     "vit": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
@@ -64,14 +64,20 @@ class Geometry:
             return self.num_prefix_tokens + row * columns + column
         if query == "cls":
             if not self.class_token:
-                raise AttentionError("this model has no class token; ask for a patch by (row, column), or for 'mean'")
+                raise AttentionError(
+                    "this model has no class token; ask for a patch by (row, column), or for 'mean'"
+                )
             return 0
         word, _, number = query.partition(" ")
         registers = self.num_prefix_tokens - self.class_token
         if word != "register" or not number.isdecimal() or len(number) > 4:
-            raise AttentionError(f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}")
+            raise AttentionError(
+                f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}"
+            )
         if int(number) >= registers:
-            raise AttentionError(f"this model has {registers} registers, counted from 0, and no {query}")
+            raise AttentionError(
+                f"this model has {registers} registers, counted from 0, and no {query}"
+            )
         return self.class_token + int(number)
 
 
@@ -85,7 +91,10 @@ def geometry_of(model: nn.Module) -> Geometry:
     other: Any = model if hasattr(model, "patch_embed") else getattr(model, "encoder", model)
     embed: Any = getattr(other, "patch_embed", None)
     if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
-        (p, q), (down, across) = embed.patch_size, getattr(embed, "feature_ratio", (1, 1))  # of a hybrid's feature map
+        (p, q), (down, across) = (
+            embed.patch_size,
+            getattr(embed, "feature_ratio", (1, 1)),
+        )  # of a hybrid's feature map
         prefix, class_token = other.num_prefix_tokens, other.cls_token is not None
         return Geometry(tuple(embed.grid_size), (p * down, q * across), prefix, class_token)
     config: Any = getattr(model, "config", None)

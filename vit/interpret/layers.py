@@ -16,14 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadSelfAttention
-from vit.errors import UserError
+from vit.errors import AttentionError
 
 Hook = Callable[[int, Tensor, Tensor], Tensor]
 """Replaces a layer's mixing: its number, weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)."""
-
-
-class AttentionError(UserError):
-    """Attention that cannot be captured, or a layer, head or patch that does not exist; the message is one line."""
 
 
 _intercepted: set[int] = set()  # ids of the layers intercepted now
@@ -42,7 +38,9 @@ def attention_layers(model: nn.Module, every: bool = True) -> list[tuple[str, nn
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if hasattr(module, "_orig_mod"):
-            raise AttentionError(f"{where} is compiled and cannot be inspected; pass the original model, ._orig_mod")
+            raise AttentionError(
+                f"{where} is compiled and cannot be inspected; pass the original model, ._orig_mod"
+            )
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise AttentionError(
                 f"{where} was compiled in place and cannot be inspected; load it again without .compile()"
@@ -54,7 +52,11 @@ def attention_layers(model: nn.Module, every: bool = True) -> list[tuple[str, nn
     found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
     # A layer within a layer (a wrapper and its core) counts once, as the inner one.
     names = [name for name, _ in found]
-    found = [(name, module) for name, module in found if not any(other.startswith(f"{name}.") for other in names)]
+    found = [
+        (name, module)
+        for name, module in found
+        if not any(other.startswith(f"{name}.") for other in names)
+    ]
     if not found:
         raise AttentionError(
             f"{type(model).__name__} has no attention layers of a known kind (ours, timm's, transformers', torch's)"
@@ -71,7 +73,9 @@ def attention_layers(model: nn.Module, every: bool = True) -> list[tuple[str, nn
 def _is_attention(module: nn.Module) -> bool:
     if isinstance(module, MultiHeadSelfAttention | nn.MultiheadAttention):
         return True
-    if isinstance(getattr(module, "fused_attn", None), bool):  # timm; its XCA attends from channel to channel
+    if isinstance(
+        getattr(module, "fused_attn", None), bool
+    ):  # timm; its XCA attends from channel to channel
         return type(module).__name__ != "XCA"
     config = getattr(module, "config", None)  # transformers: `scale` in its CLIP and SigLIP
     scale = getattr(module, "scaling", getattr(module, "scale", None))
@@ -79,7 +83,9 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 @contextmanager
-def intercept_attention(model: nn.Module, hook: Hook, every: bool = True) -> Iterator[list[tuple[str, nn.Module]]]:
+def intercept_attention(
+    model: nn.Module, hook: Hook, every: bool = True
+) -> Iterator[list[tuple[str, nn.Module]]]:
     """Let `hook` mix the values of each attention layer of `model` by its weights, within the block.
 
     Yields the layers with their names. The model is left as it was, even if the block raises.
@@ -90,7 +96,9 @@ def intercept_attention(model: nn.Module, hook: Hook, every: bool = True) -> Ite
     """
     layers = attention_layers(model, every)
     if any(id(module) in _intercepted for _, module in layers):
-        raise AttentionError("another `with` block already records this model; leave that one first")
+        raise AttentionError(
+            "another `with` block already records this model; leave that one first"
+        )
     numbers = {module: number for number, (_, module) in enumerate(layers)}
     within: list[int] = []
     attended: set[int] = set()  # in this pass
@@ -123,8 +131,19 @@ def intercept_attention(model: nn.Module, hook: Hook, every: bool = True) -> Ite
         enable_gqa: bool = False,
     ) -> Tensor:
         if not within or enable_gqa:
-            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        logits = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)  # (B, h, N, M)
+            return original(
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        logits = (
+            query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
+        )  # (B, h, N, M)
         if is_causal:
             attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
         if attn_mask is not None:
@@ -153,7 +172,9 @@ def intercept_attention(model: nn.Module, hook: Hook, every: bool = True) -> Ite
         F.scaled_dot_product_attention = attend  # type: ignore[assignment]
         undo.callback(setattr, F, "scaled_dot_product_attention", original)
         fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # torch's own layer would compute everything in one kernel
+        torch.backends.mha.set_fastpath_enabled(
+            False
+        )  # torch's own layer would compute everything in one kernel
         undo.callback(torch.backends.mha.set_fastpath_enabled, fast)
         yield layers
 

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from vit.encoder import eval_mode
+from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
-from vit.interpret.layers import AttentionError, intercept_attention
+from vit.interpret.layers import intercept_attention
 
 
-def attention_rollout(weights: Sequence[Tensor], discard: float = 0.0, num_prefix_tokens: int = 1) -> Tensor:
+def attention_rollout(
+    weights: Sequence[Tensor], discard: float = 0.0, num_prefix_tokens: int = 1
+) -> Tensor:
     """Return how much of each input token reaches each token through all layers (Abnar and Zuidema 2020).
 
     In each layer, A is the mean over heads, and half stays with the token itself (the residual): 0.5 (A + I).
@@ -41,7 +44,9 @@ def attention_rollout(weights: Sequence[Tensor], discard: float = 0.0, num_prefi
     return result
 
 
-def rollout_step(before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1) -> Tensor:
+def rollout_step(
+    before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1
+) -> Tensor:
     """Return a rollout (B, N, N) through one more layer; `before` is None at the first. See `attention_rollout`."""
     _refuse_other_queries(weights)
     fused = weights.float().mean(1)  # (B, N, N)
@@ -50,7 +55,9 @@ def rollout_step(before: Tensor | None, weights: Tensor, discard: float = 0.0, n
         lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices
         kept = patches.scatter(1, lowest, 0.0).view_as(fused[..., num_prefix_tokens:])
         fused = torch.cat([fused[..., :num_prefix_tokens], kept], dim=-1)
-    mixed = 0.5 * (fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused))
+    mixed = 0.5 * (
+        fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused)
+    )
     mixed = mixed / mixed.sum(-1, keepdim=True)
     return mixed if before is None else mixed @ before
 
@@ -104,9 +111,15 @@ def _class_scores(logits: Tensor, number: int) -> Tensor:
     """Return the logits (B, classes) of one class (B,)."""
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        call = "model(x).logits" if hasattr(logits, "logits") else "model.encoder.forward_head(model.encoder(x))"
+        call = (
+            "model(x).logits"
+            if hasattr(logits, "logits")
+            else "model.encoder.forward_head(model.encoder(x))"
+        )
         way = f"give run=, e.g. lambda x: {call}, or a function as score"
-        raise AttentionError(f"a class has a score among logits (B, classes), and the model returns {found}; {way}")
+        raise AttentionError(
+            f"a class has a score among logits (B, classes), and the model returns {found}; {way}"
+        )
     if not 0 <= number < logits.shape[1]:
         raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
     return logits[:, number]
@@ -138,7 +151,9 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
     """
     _refuse_other_queries(weights)
     if weights.shape[-1] != geometry.num_tokens:
-        raise AttentionError(f"{weights.shape[-1]} tokens are not the {geometry.num_tokens} of {geometry}")
+        raise AttentionError(
+            f"{weights.shape[-1]} tokens are not the {geometry.num_tokens} of {geometry}"
+        )
     (rows, columns), (p, q) = geometry.grid_size, geometry.patch_size
     y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p
     x = torch.arange(columns, device=weights.device).repeat(rows) * q
@@ -210,9 +225,13 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
                 "no attention was computed, or in a way that cannot be followed (as by torch's own layer)"
             )
         lost = torch.full((len(layers), max(heads.values())), float("nan"))
-        for layer, head in ((layer, head) for layer, number in heads.items() for head in range(number)):
+        for layer, head in (
+            (layer, head) for layer, number in heads.items() for head in range(number)
+        ):
 
-            def without(number: int, weights: Tensor, values: Tensor, layer: int = layer, head: int = head) -> Tensor:
+            def without(
+                number: int, weights: Tensor, values: Tensor, layer: int = layer, head: int = head
+            ) -> Tensor:
                 mixed = weights @ values
                 if number == layer:
                     mixed[:, head] = 0

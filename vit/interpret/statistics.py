@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from vit.encoder import eval_mode
+from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
-from vit.interpret.layers import AttentionError
 from vit.interpret.measures import attention_distance, attention_entropy
 
 
@@ -63,7 +63,9 @@ def attention_statistics(
         prefix = places.num_prefix_tokens
         distance = attention_distance(weights, places).double()  # (B, h)
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
-        found = torch.stack([distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1).sum(0)
+        found = torch.stack(
+            [distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1
+        ).sum(0)
         sums[layer] = sums.get(layer, 0) + found.cpu()
 
     maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
@@ -76,7 +78,11 @@ def attention_statistics(
         raise AttentionError("there are no images to count over")
     # The means, as tables by layer and head
     numbers = sorted(sums)
-    table = torch.full((len(numbers), max(len(sums[layer]) for layer in numbers), 4), float("nan"), dtype=torch.double)
+    table = torch.full(
+        (len(numbers), max(len(sums[layer]) for layer in numbers), 4),
+        float("nan"),
+        dtype=torch.double,
+    )
     for place, layer in enumerate(numbers):
         table[place, : len(sums[layer])] = sums[layer] / count
     distance, _, entropy, mass = table.float().unbind(-1)

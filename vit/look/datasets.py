@@ -11,7 +11,7 @@ from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import list_folder, readable
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
-from vit.interpret.layers import AttentionError
+from vit.errors import AttentionError
 from vit.look.shown import ModelWithImages, with_files
 from vit.mae import Model
 
@@ -41,7 +41,10 @@ def with_data(
         test, chosen = found.test, found.test.showcase(count)
         names, title = [test.label_names[i] for i in chosen.tolist()], f"{found.name}, test images"
         return ModelWithImages(
-            model, names, title, lambda numbers: origin.fit(test.images[chosen[list(numbers)]], whole=found.prepared)
+            model,
+            names,
+            title,
+            lambda numbers: origin.fit(test.images[chosen[list(numbers)]], whole=found.prepared),
         )
 
     # A folder, of which only the chosen images are read
@@ -53,4 +56,6 @@ def with_data(
         files = [*compress(files, readable([folder / file.name for file in files]))]
     names = [file.class_name or Path(file.name).stem for file in files]
     title = f"{folder.resolve().name}, {'test images' if split in ('test', 'val') else 'images'}"
-    return replace(with_files(model, [folder / file.name for file in files]), names=names, data=title)
+    return replace(
+        with_files(model, [folder / file.name for file in files]), names=names, data=title
+    )

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.layers import AttentionError
 from vit.interpret.measures import relevance, rollout_step
 from vit.look.predict import require_head
 from vit.look.shown import ModelWithImages
@@ -64,8 +64,13 @@ def head_panels(
         if one not in heads:
             where, way = "layer", ""
             if decoder_query is not None:
-                where, way = "the decoder's layer", "; part='encoder' (--part encoder) leaves the decoder out"
-            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}{way}")
+                where, way = (
+                    "the decoder's layer",
+                    "; part='encoder' (--part encoder) leaves the decoder out",
+                )
+            raise AttentionError(
+                f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}{way}"
+            )
         shown = list(heads) if head == "all" and layer is not None else [one]
         grids.extend(heads[name] for name in shown)
         names.extend([f"layer {number}"] if layer is None else shown)
@@ -75,7 +80,9 @@ def head_panels(
     return _panels(grids, names)
 
 
-def rollout_panels(subject: ModelWithImages, layer: int | None = -1, discard: float = 0.0) -> Panels:
+def rollout_panels(
+    subject: ModelWithImages, layer: int | None = -1, discard: float = 0.0
+) -> Panels:
     """Return `attention_rollout` up to one layer, or up to each; one layer's weights are in memory at a time."""
     encoder = subject.model.encoder
     (last,) = AttentionMaps(encoder, [-1 if layer is None else layer]).layers
@@ -90,10 +97,15 @@ def rollout_panels(subject: ModelWithImages, layer: int | None = -1, discard: fl
 
     with torch.no_grad(), AttentionMaps(encoder, range(last + 1), consume=step):
         encoder(subject.inputs, subject.mask)
-    return _panels(grids, [f"through layer {number}" for number in (range(last + 1) if layer is None else [last])])
+    return _panels(
+        grids,
+        [f"through layer {number}" for number in (range(last + 1) if layer is None else [last])],
+    )
 
 
-def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple[Panels, list[int], list[float]]:
+def class_relevance(
+    subject: ModelWithImages, label: int | None = None
+) -> tuple[Panels, list[int], list[float]]:
     """Return what the logit of a class depends on: each patch's `relevance`, as a share of all input tokens'.
 
     Args:
@@ -110,14 +122,22 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
     encoder = subject.model.encoder
     with torch.no_grad():
         probabilities = encoder.forward_head(encoder(subject.inputs)).softmax(-1)
-    classes = probabilities.argmax(-1, keepdim=True) if label is None else torch.full((len(probabilities), 1), label)
+    classes = (
+        probabilities.argmax(-1, keepdim=True)
+        if label is None
+        else torch.full((len(probabilities), 1), label)
+    )
     found = relevance(
         encoder,
         subject.inputs,
         score=lambda logits: logits.gather(1, classes)[:, 0],
         run=lambda images: encoder.forward_head(encoder(images)),
     )
-    reads = slice(1) if encoder.config.global_pool == "token" else slice(encoder.num_prefix_tokens, None)
+    reads = (
+        slice(1)
+        if encoder.config.global_pool == "token"
+        else slice(encoder.num_prefix_tokens, None)
+    )
     panel = _relevance_panel(subject, found, reads)
     return panel, classes[:, 0].tolist(), probabilities.gather(1, classes)[:, 0].tolist()
 
@@ -139,7 +159,9 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
 
 def _relevance_panel(subject: ModelWithImages, found: Tensor, reads: slice) -> Panels:
     """Return relevance (B, N, N) as a panel of shares; the result is computed from the tokens `reads`."""
-    found = found - torch.eye(found.shape[-1])  # without the initial relevance of each token to itself
+    found = found - torch.eye(
+        found.shape[-1]
+    )  # without the initial relevance of each token to itself
     rows = found[:, reads].mean(1)  # (B, N)
     shares = rows / rows.sum(-1, keepdim=True).clamp(min=1e-12)
     every_query = shares[:, None, None].expand(-1, 1, shares.shape[-1], -1)  # (B, 1, N, N)

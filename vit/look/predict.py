@@ -37,18 +37,24 @@ def require_head(model: Model) -> None:
     Raises:
         CheckpointError: it has no head, or one that does not choose between classes.
     """
-    source, kind = (model.origin.source, model.origin.problem_type) if model.origin else ("this model", "")
+    source, kind = (
+        (model.origin.source, model.origin.problem_type) if model.origin else ("this model", "")
+    )
     classes = model.encoder.config.num_classes
     if classes == 1 or kind:
         way = "in Python, model.encoder.forward_head returns its logits"
-        raise CheckpointError(f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}")
+        raise CheckpointError(
+            f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}"
+        )
     if not classes:
         way = "use a classifier such as vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
         raise CheckpointError(f"{source} has no classification head; {way}")
 
 
 @torch.no_grad()
-def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Tensor:
+def predict(
+    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64
+) -> Tensor:
     """Return a classifier's class probabilities.
 
     Args:
@@ -65,13 +71,17 @@ def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
     """
     require_head(model)
     with eval_mode(model):
-        logits = torch.cat([model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)])
+        logits = torch.cat(
+            [model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)]
+        )
     _require_finite(model.origin.source, "logits", logits)
     return logits.float().softmax(1).cpu()
 
 
 @torch.no_grad()
-def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Embeddings:
+def embed(
+    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64
+) -> Embeddings:
     """Return the features of whole images, pooled and per patch.
 
     Args:
@@ -86,16 +96,23 @@ def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size
     encoder, found = model.encoder, []
     with eval_mode(model):
         for tokens in _tokens(model, images, batch_size):
-            pooled, patches = encoder.fc_norm(encoder.pool(tokens)), tokens[:, encoder.num_prefix_tokens :]
+            pooled, patches = (
+                encoder.fc_norm(encoder.pool(tokens)),
+                tokens[:, encoder.num_prefix_tokens :],
+            )
             found.append((pooled.float().cpu(), patches.float().cpu()))
     return Embeddings(*map(torch.cat, zip(*found, strict=True)))
 
 
-def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int) -> Iterator[Tensor]:
+def _tokens(
+    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
+) -> Iterator[Tensor]:
     """Yield the tokens (B, N, D) of images, batch by batch; each batch's files are read in turn."""
     origin, encoder = model.origin, model.encoder
     if origin is None:
-        raise CheckpointError("nothing says how this model's images are prepared; load it with vit.load_model")
+        raise CheckpointError(
+            "nothing says how this model's images are prepared; load it with vit.load_model"
+        )
     if isinstance(images, Picture):
         images = [images]
     if len(images) == 0:
@@ -114,7 +131,9 @@ def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
 
 def _require_finite(source: str, what: str, values: Tensor) -> None:
     if not bool(values.isfinite().all()):
-        raise CheckpointError(f"{source}: its {what} of some images are nan or infinite; the weights are damaged")
+        raise CheckpointError(
+            f"{source}: its {what} of some images are nan or infinite; the weights are damaged"
+        )
 
 
 def _input(origin: Origin, image: Picture) -> Tensor:

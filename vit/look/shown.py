@@ -14,10 +14,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from vit.errors import AttentionError
 from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import AttentionError
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
 
@@ -87,15 +87,23 @@ class ModelWithImages:
     def batches(self) -> Iterator[Tensor]:
         """Yield the model's input in batches, each read when needed."""
         for numbers in torch.arange(len(self.names)).split(self.batch_size):
-            yield self.model.origin.normalize(to_float(self.load(numbers.tolist()), self.model.origin.image_size))
+            yield self.model.origin.normalize(
+                to_float(self.load(numbers.tolist()), self.model.origin.image_size)
+            )
 
     @property
     def hidden(self) -> Tensor:
         """Which patches the mask hides: bool (B, rows, columns)."""
         shape = (len(self.names), *self.geometry.grid_size)
-        return torch.zeros(shape, dtype=torch.bool) if self.mask is None else self.mask.mask.bool().view(shape)
+        return (
+            torch.zeros(shape, dtype=torch.bool)
+            if self.mask is None
+            else self.mask.mask.bool().view(shape)
+        )
 
-    def with_mask(self, ratio: float, seed: int, hidden: Patch | None = None, visible: Patch | None = None) -> Self:
+    def with_mask(
+        self, ratio: float, seed: int, hidden: Patch | None = None, visible: Patch | None = None
+    ) -> Self:
         """Return the same under a random mask.
 
         Args:
@@ -106,7 +114,10 @@ class ModelWithImages:
         Raises:
             AttentionError: there is no such patch, or no patch would be hidden or visible.
         """
-        geometry, patches = self.geometry, self.geometry.num_tokens - self.geometry.num_prefix_tokens
+        geometry, patches = (
+            self.geometry,
+            self.geometry.num_tokens - self.geometry.num_prefix_tokens,
+        )
         noise = torch.rand(len(self.names), patches, generator=torch.Generator().manual_seed(seed))
         for patch, value in ((hidden, 2.0), (visible, -1.0)):
             if patch is not None:
@@ -119,7 +130,9 @@ class ModelWithImages:
     def middle_patches(self, allowed: Tensor) -> list[Patch]:
         """Return per image the allowed patch nearest to the middle: bool (B, rows, columns), at least one each."""
         (rows, columns), (row, column) = self.geometry.grid_size, self.geometry.middle
-        distance = (torch.arange(rows)[:, None] - row) ** 2 + (torch.arange(columns) - column) ** 2  # (rows, columns)
+        distance = (torch.arange(rows)[:, None] - row) ** 2 + (
+            torch.arange(columns) - column
+        ) ** 2  # (rows, columns)
         nearest = torch.where(allowed, distance, distance.max() + 1).flatten(1).argmin(1)
         return [divmod(number, columns) for number in nearest.tolist()]
 
@@ -128,7 +141,11 @@ def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
     """Show a model image files."""
     names = [Path(path).stem for path in paths]
     return ModelWithImages(
-        model, names, "image files", lambda numbers: model.origin.read_images([paths[i] for i in numbers]), paths=paths
+        model,
+        names,
+        "image files",
+        lambda numbers: model.origin.read_images([paths[i] for i in numbers]),
+        paths=paths,
     )
 
 
@@ -136,7 +153,9 @@ def model_caption(model: Model) -> str:
     """Return one line about a loaded model."""
     config, data = model.encoder.config, model.origin.data
     patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))
-    shape = f"{config.depth} layers x {config.num_heads} heads, width {config.embed_dim}, patch {patch}"
+    shape = (
+        f"{config.depth} layers x {config.num_heads} heads, width {config.embed_dim}, patch {patch}"
+    )
     return f"{short_name(model.origin.source)}: {shape}{f', trained on {data}' if data else ''}"
 
 

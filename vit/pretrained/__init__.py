@@ -38,7 +38,9 @@ def located(name: str) -> Path | None:
     """
     try:
         if not name:
-            raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
+            raise CheckpointError(
+                "a checkpoint is a path, a name, or a state dict, got an empty name"
+            )
         os.stat(name)  # unlike Path.exists, it says why not
         return Path(name)
     except (OSError, ValueError) as error:
@@ -75,7 +77,9 @@ def shipped(name: str) -> dict[str, Any]:
             "name": name,
             "folder": str(folder),
             "parameters": count_parameters(folder / WEIGHTS),
-            "bytes": sum((folder / file).stat().st_size for file in FILES if (folder / file).is_file()),
+            "bytes": sum(
+                (folder / file).stat().st_size for file in FILES if (folder / file).is_file()
+            ),
             **{key: config[key] for key in ("encoder", "decoder", "class_names", "data")},
             "figures": config.get("figures") or {},
         }

@@ -31,7 +31,9 @@ class FinishedRun:
     """A finished run, for comparison."""
 
     record: RunRecord
-    identity: dict[str, Any]  # settings, data and first weights: equal for runs that differ only in the seed
+    identity: dict[
+        str, Any
+    ]  # settings, data and first weights: equal for runs that differ only in the seed
     seeds: str
     figures: dict[str, float]  # what it measured, by column
 
@@ -46,29 +48,48 @@ def read_finished(folder: Path) -> FinishedRun:
     record = read_run(folder)
     summary, settings = record.summary, record.settings
     if not summary:
-        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing; finish it with --resume")
+        raise ComparisonError(
+            f"{folder} holds no finished run: summary.json is missing; finish it with --resume"
+        )
     try:
         data = summary["data"]
-        identity = {key: value for key, value in settings_that_matter(settings).items() if key not in NOT_COMPARED}
-        identity["model.init"] = summary.get("init_content_hash") or settings["model.init"]  # wherever it was
+        identity = {
+            key: value
+            for key, value in settings_that_matter(settings).items()
+            if key not in NOT_COMPARED
+        }
+        identity["model.init"] = (
+            summary.get("init_content_hash") or settings["model.init"]
+        )  # wherever it was
         # All images: another seed takes other labels and held-out images
         identity["data"] = data.get("whole_content_hash", data["content_hash"])
         identity["counts"] = data["train_images"], data["test_images"], data["tested_on"]
         identity["bank"] = (summary.get("neighbours") or {}).get("bank")
         seeds = str(settings["train.seed"])
-        if settings["data.subset_seed"] and (settings["data.labels"] < 1 or settings["data.val_size"]):
+        if settings["data.subset_seed"] and (
+            settings["data.labels"] < 1 or settings["data.val_size"]
+        ):
             seeds += f" (subset {settings['data.subset_seed']})"
         return FinishedRun(record, identity, seeds, _figures(record))
     except WRONG_VALUES as error:
-        raise ComparisonError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
+        raise ComparisonError(
+            f"{folder} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _figures(record: RunRecord) -> dict[str, float]:
     """Return what a run measured, by column: its summary, and linear probes on its own images with all labels."""
-    found = {metric.short: metric.of_summary(record.summary) for metric in METRICS.values() if not metric.baseline_of}
+    found = {
+        metric.short: metric.of_summary(record.summary)
+        for metric in METRICS.values()
+        if not metric.baseline_of
+    }
     method, key = LINEAR.in_results
     for results in record.results.values():
-        if method in results and results["data"]["content_hash"] == record.summary["data"]["content_hash"]:
+        if (
+            method in results
+            and results["data"]["content_hash"] == record.summary["data"]["content_hash"]
+        ):
             how = results["settings"]
             column = BEST_LAYER if how["every_layer"] else LINEAR.short
             if how["labels"] == 1 and found.get(column) is None:
@@ -88,7 +109,9 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
         if paths.count(path) > 1:
             raise ComparisonError(f"{run.record.files.path} is given twice")
         key = json.dumps(run.identity, sort_keys=True)
-        if any(run.seeds == other.seeds for other in groups.get(key, [])):  # a repeated seed is no other seed
+        if any(
+            run.seeds == other.seeds for other in groups.get(key, [])
+        ):  # a repeated seed is no other seed
             key = str(path)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
@@ -100,8 +123,13 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     The columns: run, settings and data that differ, images, what was measured on, seeds, and figures that any run has.
     """
     keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
-    different = [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
-    targets, names = _targets(runs), {run.identity["data"]: one_line(run.record.data["name"]) for run in runs}
+    different = [
+        key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1
+    ]
+    targets, names = (
+        _targets(runs),
+        {run.identity["data"]: one_line(run.record.data["name"]) for run in runs},
+    )
     rows = []
     for alike in group_by_seed(runs):
         record, identity = alike[0].record, alike[0].identity
@@ -123,7 +151,10 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
                 text = mean_of(values, metric) if len(values) == len(alike) else ""
                 if metric is LOSS and len({*targets.values()}) > 1:
                     own = targets.get(record.files.path)
-                    row |= {f"{column}, {target}": text if target == own else "" for target in targets.values()}
+                    row |= {
+                        f"{column}, {target}": text if target == own else ""
+                        for target in targets.values()
+                    }
                 else:
                     row[column] = text
         rows.append(row)
@@ -138,7 +169,9 @@ def _targets(runs: Sequence[FinishedRun]) -> dict[Path, str]:
         if OBJECTIVES[settings["train.objective"]].labels:
             continue
         pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
-        found[record.files.path] = f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
+        found[record.files.path] = (
+            f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
+        )
         patch, image = (spelled(settings[f"model.{name}_size"]) for name in ("patch", "image"))
         sizes[record.files.path] = f", patch {patch} of {image}"
     if len({*sizes.values()}) > 1:  # else they are left out
@@ -159,7 +192,10 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
 
 
 def mean_of(values: Sequence[float], metric: Metric) -> str:

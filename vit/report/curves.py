@@ -34,7 +34,9 @@ def curves_of(
     return [curve for curve in curves if curve.key or curve.val_key in measured]
 
 
-def reconstruction_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+def reconstruction_curves(
+    settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
+) -> list[Curve]:
     """Return the loss over the hidden patches, and how often an image's other view is found."""
     lines = {}
     if scores:

@@ -47,7 +47,9 @@ def draw_hours(runs: Sequence[FinishedRun], path: Path) -> None:
                 title, line, images = course_of(run.record, series)
             except WRONG_VALUES as error:
                 problem = f"{type(error).__name__}: {error}"
-                raise ComparisonError(f"{run.record.files.path} cannot be drawn: {problem}") from error
+                raise ComparisonError(
+                    f"{run.record.files.path} cannot be drawn: {problem}"
+                ) from error
             tested[images] = True
             lines.setdefault(title, []).append(replace(line, label=run.record.name))
         for title, drawn in lines.items():
@@ -83,7 +85,9 @@ def measured_while_training(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
             lacks = "it has no accuracy during training"
             run.record.notes.append(f"{run.record.files.path} is not drawn: {lacks}; {ADVICE}")
     if not watched:
-        raise ComparisonError(f"--hours: none of these runs has its accuracy during training; {ADVICE}")
+        raise ComparisonError(
+            f"--hours: none of these runs has its accuracy during training; {ADVICE}"
+        )
     return watched
 
 

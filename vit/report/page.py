@@ -18,12 +18,12 @@ from jinja2 import UndefinedError
 from vit import figures as draw
 from vit.atomic import write_text
 from vit.config import OBJECTIVES, PRESETS, Config, flat_settings, spelled
+from vit.errors import RunError
 from vit.evaluate.classification import read_confusion
 from vit.figures.document import data_uri, render_page
 from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values
 from vit.report.curves import curves_of
 from vit.report.record import WRONG_VALUES, RunRecord, read_run
-from vit.runs import RunError
 from vit.version import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -52,7 +52,9 @@ def write_report(path: Path, out: Path) -> int:
         page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
         found = f"{type(error).__name__}: {error}"
-        raise RunError(f"{path}: its files are not as this version writes them ({found})") from error
+        raise RunError(
+            f"{path}: its files are not as this version writes them ({found})"
+        ) from error
     write_text(out, page)
     return out.stat().st_size
 
@@ -213,14 +215,19 @@ def mistakes(record: RunRecord, values: Mapping[str, float]) -> dict[str, Any]:
     cells = table.to_sparse().coalesce()
     labels, predicted = cells.indices()
     counts = cells.values()
-    images = torch.zeros(len(table), dtype=torch.int64).index_add(0, labels, counts)  # of each class
+    images = torch.zeros(len(table), dtype=torch.int64).index_add(
+        0, labels, counts
+    )  # of each class
     names = [f"class {number}" for number in range(len(table))]
     if record.samples:
         names = record.samples.class_names
 
     # Accuracy
     rows = []
-    for key, name in (("accuracy", "the model"), ("accuracy_with_flip", "the model, with mirror images")):
+    for key, name in (
+        ("accuracy", "the model"),
+        ("accuracy_with_flip", "the model, with mirror images"),
+    ):
         if key in values:
             rows.append((name, values[key]))
     rows.append(("always the most common class", float(images.max() / images.sum())))
@@ -229,7 +236,9 @@ def mistakes(record: RunRecord, values: Mapping[str, float]) -> dict[str, Any]:
     shares = counts / images[labels]
     wrong = (labels != predicted).nonzero()[:, 0]
     most = wrong[shares[wrong].argsort(descending=True, stable=True)[:MIXED_UP]].tolist()
-    mixed_up = [(names[labels[cell]], names[predicted[cell]], f"{shares[cell]:.1%}") for cell in most]
+    mixed_up = [
+        (names[labels[cell]], names[predicted[cell]], f"{shares[cell]:.1%}") for cell in most
+    ]
 
     return {
         "bars": bars(rows, METRICS["accuracy"]),
@@ -295,7 +304,11 @@ def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units: 2 h 5 min."""
     whole = max(round(seconds), 0)
-    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+    for unit, length, below, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
         if whole >= length:
             rest = whole % length // part
             return f"{whole // length} {unit}" + (f" {rest} {below}" if rest else "")

@@ -88,7 +88,9 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
             " from the visible patches around, not taken from the original"
         )
     title = "Filled in from what is visible"
-    figure = draw.reconstruction_figure(result.original, result.filled, result.hidden, shown.label_names, title, how)
+    figure = draw.reconstruction_figure(
+        result.original, result.filled, result.hidden, shown.label_names, title, how
+    )
     save_figure(figure, folder.reconstructions)
 
 
@@ -128,7 +130,9 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     last = len(encoder.blocks) - 1
     about = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
     labels = shown.label_names
-    figure = draw.attention_figure(images, maps, names, labels, title, about, masses=prefix_mass, query=patch)
+    figure = draw.attention_figure(
+        images, maps, names, labels, title, about, masses=prefix_mass, query=patch
+    )
     save_figure(figure, folder.attention)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vit.config import Config, flat_settings
-from vit.runs import RunError, RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
+from vit.errors import RunError
+from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
 WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
 """What missing or wrong values in a file raise."""

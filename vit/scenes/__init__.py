@@ -28,7 +28,18 @@ from vit.scenes.scenery import Ground
 
 # --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------------------------------
 
-CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASS_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 
 _BACKDROP = ("sky", "cloud", "sun", "hill")
 PARTS_OF_SCENE: dict[str, tuple[str, ...]] = {
@@ -59,25 +70,41 @@ _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "sea": scenery.sea_scene,
     "pond": scenery.pond_scene,
 }
-_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # a class uses each of its recipes equally often
+_RECIPES: dict[
+    str, tuple[tuple[str, Painter], ...]
+] = {  # a class uses each of its recipes equally often
     "airplane": (("air", objects.airplane),),
     "automobile": (("street", objects.automobile),),
     "bird": (("air", objects.flying_bird), ("meadow", objects.standing_bird)),
-    "cat": (("meadow", partial(objects.standing, "cat")), ("meadow", partial(objects.sitting, "cat"))),
+    "cat": (
+        ("meadow", partial(objects.standing, "cat")),
+        ("meadow", partial(objects.sitting, "cat")),
+    ),
     "deer": (("meadow", partial(objects.standing, "deer")),),
-    "dog": (("meadow", partial(objects.standing, "dog")), ("meadow", partial(objects.sitting, "dog"))),
+    "dog": (
+        ("meadow", partial(objects.standing, "dog")),
+        ("meadow", partial(objects.sitting, "dog")),
+    ),
     "frog": (("pond", objects.frog), ("meadow", objects.frog)),
     "horse": (("meadow", partial(objects.standing, "horse")),),
     "ship": (("sea", objects.ship),),
     "truck": (("street", objects.truck),),
 }
-SCENES_OF_CLASS = {name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()}
+SCENES_OF_CLASS = {
+    name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()
+}
 
 PARTS_OF_CLASS: dict[str, frozenset[str]] = {
-    name: frozenset(PARTS_OF_OBJECT[name]).union(*(PARTS_OF_SCENE[scene] for scene in SCENES_OF_CLASS[name]))
+    name: frozenset(PARTS_OF_OBJECT[name]).union(
+        *(PARTS_OF_SCENE[scene] for scene in SCENES_OF_CLASS[name])
+    )
     for name in CLASS_NAMES
 }
-PART_NAMES = tuple(dict.fromkeys(p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps))
+PART_NAMES = tuple(
+    dict.fromkeys(
+        p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps
+    )
+)
 
 # a pixel of one of these parts has four neighbours, each of the same part or one listed here
 MAY_TOUCH: dict[str, frozenset[str]] = {
@@ -86,7 +113,9 @@ MAY_TOUCH: dict[str, frozenset[str]] = {
     "wing": frozenset({*_BACKDROP, "fuselage", "fin", "engine", "window"}),
     "hull": frozenset({*_BACKDROP, "water", "sail", "mast", "cabin", "window", "buoy"}),
     "sail": frozenset({*_BACKDROP, "water", "hull", "mast"}),
-    "leg": frozenset({*_BACKDROP, "grass", "crown", "trunk", "flower", "ball", "torso", "head", "tail"}),
+    "leg": frozenset(
+        {*_BACKDROP, "grass", "crown", "trunk", "flower", "ball", "torso", "head", "tail"}
+    ),
     "ball": frozenset({"grass", "flower", "torso", "leg", "tail", "plumage", "claw", "skin"}),
     "buoy": frozenset({"water", "hull", "leaf", "skin"}),
 }
@@ -124,29 +153,44 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
     colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32
     sums = np.empty((len(parts), size, size), np.int64)
-    for palette, top, out in zip(packed, canvas.top, sums, strict=True):  # one image's samples stay in the cache
+    for palette, top, out in zip(
+        packed, canvas.top, sums, strict=True
+    ):  # one image's samples stay in the cache
         samples = palette.take(top, mode="clip")
         rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
         np.add(rows[:, 0::SAMPLES] + rows[:, 1::SAMPLES], rows[:, 2::SAMPLES], out=out)
-    picture = np.stack([(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)], axis=1) / SAMPLES**2
+    picture = (
+        np.stack([(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)], axis=1)
+        / SAMPLES**2
+    )
 
     texture = _PART_TEXTURE[parts]
-    blotches = _stretch(_stretch(dice.noise("blotches", size // 4 + 1, size // 4 + 1)).swapaxes(1, 2))
+    blotches = _stretch(
+        _stretch(dice.noise("blotches", size // 4 + 1, size // 4 + 1)).swapaxes(1, 2)
+    )
     light: Array = texture[..., 0] * dice.noise("grain", size, size) + texture[..., 2] * blotches
     light += texture[..., 1] * _stretch(dice.noise("streaks", size, size // 4 + 1))
-    across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1  # -1 at the left or upper border, 1 at the other
+    across = (
+        np.arange(size, dtype=np.float32) * 2 + 1
+    ) / size - 1  # -1 at the left or upper border, 1 at the other
     light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
     light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
-    exposure = dice.uniform("exposure", 0.82, 1.14) * (scenery.mood(dice, scenery.LIGHT) / 255)  # (n, 3)
+    exposure = dice.uniform("exposure", 0.82, 1.14) * (
+        scenery.mood(dice, scenery.LIGHT) / 255
+    )  # (n, 3)
     noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
     picture = picture * (light + 1)[:, None] * exposure[:, :, None, None] + noise
     return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
 
 
-def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int) -> tuple[NDArray, NDArray]:
+def _draw(
+    seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int
+) -> tuple[NDArray, NDArray]:
     """Draw pictures and part maps that all show the same `thing` in the same kind of scene."""
     dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
-    with np.errstate(divide="ignore", invalid="ignore"):  # rows that an ellipse misses, edges that are level
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # rows that an ellipse misses, edges that are level
         ground = _SCENES[scene](canvas, dice)
         thing(canvas, dice, ground)
         scenery.foreground(canvas, dice, ground)
@@ -171,13 +215,17 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
     """
     if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
-        raise ValueError(f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}")
+        raise ValueError(
+            f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}"
+        )
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be 0 to 2**64 - 1, got {seed}")
     if size < 8 or size % 8:
         raise ValueError(f"size must be a positive multiple of 8, got {size}")
     index = indices.cpu().numpy()
-    order = Dice(seed, index // 10).choice("order", 40)  # a k + b modulo 10 with a of 1, 3, 7, 9 permutes 0..9
+    order = Dice(seed, index // 10).choice(
+        "order", 40
+    )  # a k + b modulo 10 with a of 1, 3, 7, 9 permutes 0..9
     labels = (np.array([1, 3, 7, 9])[order % 4] * (index % 10) + order // 4) % 10
     turn = Dice(seed, index).choice("recipe", 2)
     images = np.empty((len(index), 3, size, size), np.uint8)
@@ -187,13 +235,17 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
     for label, name in enumerate(CLASS_NAMES):
         for k, recipe in enumerate(_RECIPES[name]):
             rows = np.flatnonzero((labels == label) & (turn % len(_RECIPES[name]) == k))
-            jobs += [(rows[start : start + _CHUNK], *recipe) for start in range(0, len(rows), _CHUNK)]
+            jobs += [
+                (rows[start : start + _CHUNK], *recipe) for start in range(0, len(rows), _CHUNK)
+            ]
 
     def draw(job: tuple[NDArray[np.int64], str, Painter]) -> None:
         rows, scene, thing = job
         images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL while it computes
+    with ThreadPoolExecutor(
+        torch.get_num_threads()
+    ) as pool:  # NumPy releases the GIL while it computes
         list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))
     return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
 
@@ -205,5 +257,7 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
         ValueError: `count` is negative, or `split` is neither "train" nor "test".
     """
     if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
-        raise ValueError(f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}")
+        raise ValueError(
+            f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}"
+        )
     return torch.arange(count) + (_FIRST_TEST_INDEX if split == "test" else 0)

@@ -12,7 +12,9 @@ Mask = NDArray[np.bool_]
 Number = float | Array  # one for all images, or (n, 1)
 Point = tuple[Number, Number]
 
-SAMPLES = 3  # per side of a pixel: nine samples soften the edges, and an odd number has one in the middle
+SAMPLES = (
+    3  # per side of a pixel: nine samples soften the edges, and an odd number has one in the middle
+)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -53,8 +55,12 @@ class Dice:
     def noise(self, name: str, *shape: int) -> Array:
         count = int(np.prod(shape))
         state = self.bits(name)[:, None] + np.arange(1, count // 8 + 2, dtype=np.uint64) * _GOLDEN
-        values = _splitmix(state).astype("<u8").view(np.uint8)[:, :count]  # eight numbers out of each hash
-        return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(-1, *shape)  # (n, *shape) in -1..1
+        values = (
+            _splitmix(state).astype("<u8").view(np.uint8)[:, :count]
+        )  # eight numbers out of each hash
+        return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(
+            -1, *shape
+        )  # (n, *shape) in -1..1
 
     def colour(self, name: str, palette: Array, vary: float = 0.15) -> Array:
         """Return (n, 3): one of the palette's colours, lighter or darker by up to `vary`, with a slightly different hue."""
@@ -78,11 +84,15 @@ class Shape:
         return Shape(*self.pieces, *other.pieces)
 
     def __and__(self, other: Shape) -> Shape:
-        return Shape(*((np.maximum(a, c), np.minimum(b, d)) for a, b in self.pieces for c, d in other.pieces))
+        return Shape(
+            *((np.maximum(a, c), np.minimum(b, d)) for a, b in self.pieces for c, d in other.pieces)
+        )
 
     def where(self, present: Mask | bool) -> Shape:
         """Return the shape, empty in images where `present` (n, 1) is false."""
-        return Shape(*((left, np.where(present, right, np.float32(-np.inf))) for left, right in self.pieces))
+        return Shape(
+            *((left, np.where(present, right, np.float32(-np.inf))) for left, right in self.pieces)
+        )
 
 
 class Canvas:
@@ -93,8 +103,12 @@ class Canvas:
         self.step = np.float32(32 / self.samples)
         centres = (np.arange(self.samples, dtype=np.float32) + np.float32(0.5)) * self.step
         self.x = self.y = centres[None]  # (1, samples)
-        self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)  # row k covers k samples
-        self.top = np.zeros((n, self.samples, self.samples), np.uint8)  # the number of the topmost paint call
+        self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(
+            255
+        )  # row k covers k samples
+        self.top = np.zeros(
+            (n, self.samples, self.samples), np.uint8
+        )  # the number of the topmost paint call
         self.colours: list[Array] = []
         self.parts: list[str] = []
 
@@ -108,7 +122,9 @@ class Canvas:
             rows = slice(touched[0], touched[-1] + 1) if len(touched) else slice(0)
             inside = self.up_to.take(end[:, rows].astype(np.intp), axis=0)
             inside ^= self.up_to.take(first[:, rows].astype(np.intp), axis=0)
-            inside &= number if only is None else np.broadcast_to(only, self.top.shape)[:, rows] * number
+            inside &= (
+                number if only is None else np.broadcast_to(only, self.top.shape)[:, rows] * number
+            )
             # later paint has the higher number, so the painter's algorithm is a maximum
             np.maximum(self.top[:, rows], inside, out=self.top[:, rows])
         self.colours.append(np.broadcast_to(colour, (self.n, 3)))
@@ -116,7 +132,9 @@ class Canvas:
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
         """Return the picture's whole width, from `height` down to `depth` below it."""
-        left = np.where((self.y > height) & (self.y <= height + depth), np.float32(-np.inf), np.float32(np.inf))
+        left = np.where(
+            (self.y > height) & (self.y <= height + depth), np.float32(-np.inf), np.float32(np.inf)
+        )
         return Shape((left, np.full_like(left, np.inf)))
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
@@ -129,22 +147,42 @@ class Frame:
     """An object's own coordinates: origin (x, y), `scale` pixels per unit, u forwards (`facing` 1 or -1), v down."""
 
     def __init__(
-        self, canvas: Canvas, x: Number, y: Number, scale: Number = 1.0, facing: Number = 1.0, tilt: Number = 0.0
+        self,
+        canvas: Canvas,
+        x: Number,
+        y: Number,
+        scale: Number = 1.0,
+        facing: Number = 1.0,
+        tilt: Number = 0.0,
     ) -> None:
         self.rows, self.x, self.y, self.scale, self.facing = canvas.y, x, y, scale, facing
         # tilt is the tangent of the angle: the last bit of a sine differs between machines
         cosine = scale / np.sqrt(1 + np.float32(1) * tilt * tilt)
-        self.xu, self.xv, self.yu, self.yv = facing * cosine, -facing * cosine * tilt, cosine * tilt, cosine
+        self.xu, self.xv, self.yu, self.yv = (
+            facing * cosine,
+            -facing * cosine * tilt,
+            cosine * tilt,
+            cosine,
+        )
 
     def _place(self, u: Number, v: Number) -> Point:
         return self.x + self.xu * u + self.xv * v, self.y + self.yu * u + self.yv * v
 
     def ellipse(self, u: Number, v: Number, ru: Number, rv: Number) -> Shape:
         # (x, y) + (a, c) cos t + (b, d) sin t, solved for the two x of every row
-        (x, y), a, b, c, d = self._place(u, v), self.xu * ru, self.xv * rv, self.yu * ru, self.yv * rv
+        (x, y), a, b, c, d = (
+            self._place(u, v),
+            self.xu * ru,
+            self.xv * rv,
+            self.yu * ru,
+            self.yv * rv,
+        )
         height = np.sqrt(c * c + d * d)
         t = (self.rows - y) / height
-        middle, half = x + t * ((a * c + b * d) / height), np.sqrt(1 - t * t) * (np.abs(a * d - b * c) / height)
+        middle, half = (
+            x + t * ((a * c + b * d) / height),
+            np.sqrt(1 - t * t) * (np.abs(a * d - b * c) / height),
+        )
         half = np.where(t * t < 1, half, np.float32(-np.inf))
         return Shape((middle - half, middle + half))
 

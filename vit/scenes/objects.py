@@ -30,11 +30,17 @@ _PLUMAGE = rgb("e8e8e6 484242 8c684a 607898 be583c c8aa5a")
 _SKIN = rgb("569232 74a03e 3c7442 7c703c 68543a 3c8278")
 _CREAM = rgb("ece4b4")
 _BEAK = rgb("e8a02c d67830 46423e")
-_IRIS = {"cat": rgb("96be46 deb43c 6eaabe"), "dog": rgb("7a4e28 96683a"), "frog": rgb("ecce50 e2963c")}
+_IRIS = {
+    "cat": rgb("96be46 deb43c 6eaabe"),
+    "dog": rgb("7a4e28 96683a"),
+    "frog": rgb("ecce50 e2963c"),
+}
 _PUPIL = rgb("181618 221c16")
 
 
-def _stand(canvas: Canvas, dice: Dice, ground: Ground, small: float, large: float, tilt: float = 0.0) -> Frame:
+def _stand(
+    canvas: Canvas, dice: Dice, ground: Ground, small: float, large: float, tilt: float = 0.0
+) -> Frame:
     """Return the object's frame: facing either way, and sometimes so far to one side that the border cuts it."""
     facing = np.where(dice.chance("left", 0.5), np.float32(-1), np.float32(1))
     size, slope = dice.uniform("size", small, large), dice.uniform("tilt", -tilt, tilt)
@@ -54,10 +60,18 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     _shadow(canvas, car, ground, 11.5)
     cabin = car.polygon((back - 1.6, waist), (back, roof), (front, roof), (front + 4, waist))
     canvas.paint(cabin, "body", paint * 0.92)
-    panes = car.polygon((back - 0.4, waist), (back + 0.8, top), (post - 0.5, top), (post - 0.5, waist))
-    panes |= car.polygon((post + 0.4, waist), (post + 0.4, top), (front - 0.3, top), (front + 2.6, waist))
+    panes = car.polygon(
+        (back - 0.4, waist), (back + 0.8, top), (post - 0.5, top), (post - 0.5, waist)
+    )
+    panes |= car.polygon(
+        (post + 0.4, waist), (post + 0.4, top), (front - 0.3, top), (front + 2.6, waist)
+    )
     canvas.paint(panes, "window", glass)
-    canvas.paint(car.polygon((-11, waist), (8, waist), (10.8, waist + 0.8), (11.2, -1.6), (-11.2, -1.6)), "body", paint)
+    canvas.paint(
+        car.polygon((-11, waist), (8, waist), (10.8, waist + 0.8), (11.2, -1.6), (-11.2, -1.6)),
+        "body",
+        paint,
+    )
     canvas.paint(car.box(-11.2, -3.2, 11.2, -1.6), "body", paint * 0.72)
     canvas.paint(car.ellipse(10.2, -4.3, 0.9, 0.7), "lamp", dice.colour("lamp", _LAMP, 0.05))
     canvas.paint(car.ellipse(-10.6, -4.3, 0.7, 0.7), "lamp", dice.colour("rear lamp", _REAR_LAMP))
@@ -67,15 +81,25 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     truck = _stand(canvas, dice, ground, 0.85, 1.15)
-    paint, load, tanker = dice.colour("paint", _PAINT), dice.colour("load", _PAINT), dice.chance("tanker", 0.2)
-    top, end, roof = dice.uniform("top", -15, -7), dice.uniform("end", 2.2, 4.4), dice.uniform("roof", -12.4, -9.8)
+    paint, load, tanker = (
+        dice.colour("paint", _PAINT),
+        dice.colour("load", _PAINT),
+        dice.chance("tanker", 0.2),
+    )
+    top, end, roof = (
+        dice.uniform("top", -15, -7),
+        dice.uniform("end", 2.2, 4.4),
+        dice.uniform("roof", -12.4, -9.8),
+    )
     _shadow(canvas, truck, ground, 12.5)
     canvas.paint(truck.box(-12.5, -4.4, 11, -1.8), "body", paint * 0.45)
     canvas.paint(truck.box(-12.8, top, end, -3.2).where(~tanker), "cargo", load)
     tank = truck.ellipse((end - 12.8) / 2, (top - 3.2) / 2, (end + 12.8) / 2, (-3.2 - top) / 2)
     canvas.paint(tank.where(tanker), "cargo", load)
     canvas.paint(truck.box(-12.8, -4.4, end, -3.2), "cargo", load * 0.7)
-    cab = truck.polygon((end + 0.6, roof), (8.6, roof), (11.2, -6.2), (11.6, -1.8), (end + 0.6, -1.8))
+    cab = truck.polygon(
+        (end + 0.6, roof), (8.6, roof), (11.2, -6.2), (11.6, -1.8), (end + 0.6, -1.8)
+    )
     canvas.paint(cab, "body", paint)
     canvas.paint(truck.box(end + 0.6, -3.6, 11.5, -1.8), "body", paint * 0.72)
     pane = truck.polygon((end + 1.8, roof + 1), (8.1, roof + 1), (10, -6.4), (end + 1.8, -6.4))
@@ -88,8 +112,16 @@ def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 def airplane(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     plane = _stand(canvas, dice, ground, 0.8, 1.25, tilt=0.4)
     metal, livery = dice.colour("metal", _METAL, 0.08), dice.colour("livery", _PAINT)
-    near, far, sweep = dice.uniform("near", 4.5, 9.5), dice.uniform("far", 3, 7.5), dice.uniform("sweep", 3, 7)
-    canvas.paint(plane.polygon((-sweep, -far), (1.8 - sweep, -far), (3.4, -0.6), (-1.6, -0.6)), "wing", metal * 0.76)
+    near, far, sweep = (
+        dice.uniform("near", 4.5, 9.5),
+        dice.uniform("far", 3, 7.5),
+        dice.uniform("sweep", 3, 7),
+    )
+    canvas.paint(
+        plane.polygon((-sweep, -far), (1.8 - sweep, -far), (3.4, -0.6), (-1.6, -0.6)),
+        "wing",
+        metal * 0.76,
+    )
     canvas.paint(plane.polygon((-13, -5.6), (-10.8, -5.6), (-6.4, -1), (-11, -0.4)), "fin", livery)
     canvas.paint(plane.ellipse(0, 0, 12, 2.1), "fuselage", metal)
     canvas.paint(plane.ellipse(0, 0, 12, 2.1) & plane.box(-13, 0.7, 13, 3), "fuselage", metal * 0.8)
@@ -107,7 +139,9 @@ def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     bird = _stand(canvas, dice, ground, 0.9, 1.4, tilt=0.35)
     back, belly = dice.colour("back", _PLUMAGE), dice.colour("belly", _PLUMAGE)
     spread = dice.uniform("spread", 1, 5)
-    beat = np.where(dice.chance("up", 0.7), dice.uniform("beat", -7, -3), dice.uniform("beat", 2.5, 5.5))
+    beat = np.where(
+        dice.chance("up", 0.7), dice.uniform("beat", -7, -3), dice.uniform("beat", 2.5, 5.5)
+    )
 
     def wing(shift: float, shade: float) -> None:
         wrist = (0.8 + shift * 1.5, beat * 0.8 - 1.4)
@@ -121,7 +155,9 @@ def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     canvas.paint(bird.limb((-3, 0.1), (-8, 0.6), 0.9, 1.3), "plumage", back * 0.85)
     canvas.paint(bird.ellipse(0, 0, 5, 2) | bird.ellipse(4.6, -1, 1.9, 1.7), "plumage", back)
     canvas.paint(bird.ellipse(0.6, 0.8, 4, 1.1), "plumage", belly)
-    canvas.paint(bird.polygon((5.9, -1.7), (8.6, -0.6), (5.9, -0.3)), "beak", dice.colour("beak", _BEAK))
+    canvas.paint(
+        bird.polygon((5.9, -1.7), (8.6, -0.6), (5.9, -0.3)), "beak", dice.colour("beak", _BEAK)
+    )
     canvas.paint(bird.ellipse(5, -1.3, 0.5, 0.5), "eye", dice.colour("pupil", _PUPIL))
     wing(shift=0.0, shade=0.88)
 
@@ -130,10 +166,16 @@ def standing_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     bird, legs = _stand(canvas, dice, ground, 0.9, 1.5), dice.uniform("legs", 2, 4.5)
     height, lean = (legs + 2.6) * bird.scale, dice.uniform("lean", -0.7, -0.2)
     body = Frame(canvas, bird.x, bird.y - height, bird.scale, bird.facing, lean)
-    back, belly, horn = dice.colour("back", _PLUMAGE), dice.colour("belly", _PLUMAGE), dice.colour("beak", _BEAK)
+    back, belly, horn = (
+        dice.colour("back", _PLUMAGE),
+        dice.colour("belly", _PLUMAGE),
+        dice.colour("beak", _BEAK),
+    )
     _shadow(canvas, bird, ground, 5)
     for u in (-0.8, 1.0):
-        foot = bird.limb((u, -legs - 1.2), (u + 0.3, -0.2), 0.4, 0.35) | bird.box(u, -0.6, u + 1.6, 0)
+        foot = bird.limb((u, -legs - 1.2), (u + 0.3, -0.2), 0.4, 0.35) | bird.box(
+            u, -0.6, u + 1.6, 0
+        )
         canvas.paint(foot, "claw", horn * 0.8)
     canvas.paint(body.limb((-3, 0), (-8.5, 0.4), 1.1, 0.8), "plumage", back * 0.8)
     canvas.paint(body.ellipse(0, 0, 4.8, 3), "plumage", belly)
@@ -145,10 +187,18 @@ def standing_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     ship, paint = _stand(canvas, dice, ground, 0.8, 1.2), dice.colour("paint", _PAINT)
-    deck, bow, sails = dice.uniform("deck", -4.4, -2.8), dice.uniform("bow", 9, 13), dice.chance("sails", 0.55)
+    deck, bow, sails = (
+        dice.uniform("deck", -4.4, -2.8),
+        dice.uniform("bow", 9, 13),
+        dice.chance("sails", 0.55),
+    )
     canvas.paint(ship.ellipse(0, 1.6, 12, 2.2), "water", ground.colour * 0.72)
 
-    top, boom, cloth = dice.uniform("top", -18, -13), dice.uniform("boom", 6, 9.5), dice.colour("cloth", _CLOTH)
+    top, boom, cloth = (
+        dice.uniform("top", -18, -13),
+        dice.uniform("boom", 6, 9.5),
+        dice.colour("cloth", _CLOTH),
+    )
     canvas.paint(ship.box(-0.5, top, 0.5, deck).where(sails), "mast", dice.colour("mast", BARK))
     main = ship.polygon((-boom, deck - 0.8), (-0.9, top + 0.6), (-0.9, deck - 0.8))
     jib = ship.polygon((0.9, deck - 0.8), (0.9, top + 2), (bow - 1.4, deck - 0.8))
@@ -169,7 +219,9 @@ def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
     hull = ship.polygon((-10.5, deck), (bow, deck - 0.8), (bow - 3.4, 1.6), (-9, 1.6))
     canvas.paint(hull, "hull", paint)
-    canvas.paint(hull & ship.box(-12, deck - 1, 14, deck + 0.7), "hull", blend(paint, np.float32(240), 0.7))
+    canvas.paint(
+        hull & ship.box(-12, deck - 1, 14, deck + 0.7), "hull", blend(paint, np.float32(240), 0.7)
+    )
 
 
 class _Build(NamedTuple):
@@ -188,10 +240,54 @@ class _Build(NamedTuple):
 
 
 _BUILDS = {
-    "cat": _Build((11.5, 4.6), (4, 0.75), (2, -2.6), 1.8, (2.9, 2.6), (2, 0.9), 1.1, (-3.4, -3), (0.4, -5.5), 0.7),
-    "deer": _Build((10.5, 4.6), (8.4, 0.5), (2.8, -5.4), 1.1, (1.9, 1.6), (3, 1), 0.8, (-1.2, -0.6), (-0.6, 1.2), 0.9),
-    "dog": _Build((11, 5.2), (5.4, 0.9), (2, -3.2), 1.9, (2.5, 2.3), (3.6, 0.7), 1.2, (-2.6, -2.2), (-0.8, -2.6), 0.8),
-    "horse": _Build((12.5, 6.2), (8, 0.8), (3.4, -5), 2.1, (2, 1.8), (3.2, 2.4), 1.1, (-2.4, 1.4), (-0.6, 5.5), 1.2),
+    "cat": _Build(
+        (11.5, 4.6),
+        (4, 0.75),
+        (2, -2.6),
+        1.8,
+        (2.9, 2.6),
+        (2, 0.9),
+        1.1,
+        (-3.4, -3),
+        (0.4, -5.5),
+        0.7,
+    ),
+    "deer": _Build(
+        (10.5, 4.6),
+        (8.4, 0.5),
+        (2.8, -5.4),
+        1.1,
+        (1.9, 1.6),
+        (3, 1),
+        0.8,
+        (-1.2, -0.6),
+        (-0.6, 1.2),
+        0.9,
+    ),
+    "dog": _Build(
+        (11, 5.2),
+        (5.4, 0.9),
+        (2, -3.2),
+        1.9,
+        (2.5, 2.3),
+        (3.6, 0.7),
+        1.2,
+        (-2.6, -2.2),
+        (-0.8, -2.6),
+        0.8,
+    ),
+    "horse": _Build(
+        (12.5, 6.2),
+        (8, 0.8),
+        (3.4, -5),
+        2.1,
+        (2, 1.8),
+        (3.2, 2.4),
+        1.1,
+        (-2.4, 1.4),
+        (-0.6, 5.5),
+        1.2,
+    ),
 }
 
 
@@ -200,7 +296,10 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     coat, half, thick = dice.colour("coat", _COAT[kind]), build.torso[0] / 2, build.torso[1] * 0.42
     middle = -build.leg[0] * dice.uniform("legs", 0.85, 1.15) - thick
     rump, shoulder = (-half + 1.6, middle - 0.6), (half - 1.8, middle - 0.8)
-    head = (shoulder[0] + build.neck[0], shoulder[1] + build.neck[1] * dice.uniform("nod", 0.55, 1.15))
+    head = (
+        shoulder[0] + build.neck[0],
+        shoulder[1] + build.neck[1] * dice.uniform("nod", 0.55, 1.15),
+    )
     nose = (head[0] + build.muzzle[0], head[1] + build.muzzle[1])
     bend = (rump[0] - 1.4 + build.tail[0], rump[1] + build.tail[1])
     tip = (bend[0] + build.tip[0], bend[1] + build.tip[1] * dice.uniform("wag", 0.5, 1.2))
@@ -215,31 +314,51 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
         shape = animal.limb((hip, middle), foot, build.leg[1] * 1.5, build.leg[1])
         canvas.paint(shape, "leg", coat * (0.62 if k < 2 else 0.86))  # the far pair is darker
     barrel = animal.ellipse(0, middle, half, thick)
-    torso = barrel | animal.ellipse(*rump, 2.4, thick * 1.2) | animal.ellipse(*shoulder, 2.3, thick * 1.2)
+    torso = (
+        barrel
+        | animal.ellipse(*rump, 2.4, thick * 1.2)
+        | animal.ellipse(*shoulder, 2.3, thick * 1.2)
+    )
     canvas.paint(torso, "torso", coat)
     canvas.paint(torso & animal.box(-20, middle + thick * 0.43, 20, 0), "torso", coat * 0.78)
     spot = animal.ellipse(dice.uniform("spot", -3.5, 3), middle - 1, 2.6, 1.9) & barrel
     canvas.paint(spot.where(dice.chance("spotted", 0.3)), "torso", dice.colour("patch", _FUR))
-    canvas.paint(animal.limb(shoulder, head, build.neck_width * 1.25, build.neck_width), "torso", coat)
+    canvas.paint(
+        animal.limb(shoulder, head, build.neck_width * 1.25, build.neck_width), "torso", coat
+    )
     if kind == "horse":
-        crest = animal.limb((shoulder[0] - 2, shoulder[1] - 1.4), (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9)
+        crest = animal.limb(
+            (shoulder[0] - 2, shoulder[1] - 1.4), (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9
+        )
         canvas.paint(crest, "mane", hair)
     if kind == "deer":
         for lean in (1.6, -1.6):
             root, fork = (head[0] - 0.4, head[1] - 1), (head[0] - 0.4 + lean, head[1] - 3.6)
-            antler = animal.limb(root, fork, 0.45, 0.4) | animal.limb(fork, (fork[0] - 0.2, fork[1] - 3.2), 0.4, 0.3)
+            antler = animal.limb(root, fork, 0.45, 0.4) | animal.limb(
+                fork, (fork[0] - 0.2, fork[1] - 3.2), 0.4, 0.3
+            )
             antler |= animal.limb(fork, (fork[0] + 2.2, fork[1] - 1.8), 0.35, 0.3)
             canvas.paint(antler, "antler", dice.colour("antler", _ANTLER))
     canvas.paint(animal.ellipse(*head, *build.skull), "head", coat * 1.06)
-    canvas.paint(animal.limb(head, nose, build.skull[1] * 0.85, build.muzzle_width), "head", coat * 1.06)
+    canvas.paint(
+        animal.limb(head, nose, build.skull[1] * 0.85, build.muzzle_width), "head", coat * 1.06
+    )
     canvas.paint(animal.ellipse(nose[0], nose[1] - 0.2, 0.7, 0.7), "head", coat * 0.3)
     if kind == "dog":
         canvas.paint(animal.ellipse(head[0] - 1.2, head[1] + 0.4, 1.2, 2.5), "ear", coat * 0.6)
     else:
         for u in (head[0] + 0.9, head[0] - 1.3):
             point = (u - 0.3, head[1] - build.skull[1] - (2.2 if kind == "cat" else 1.6))
-            canvas.paint(animal.polygon((u - 1.1, head[1] - 1.4), point, (u + 1.1, head[1] - 1.4)), "ear", coat * 0.75)
-    canvas.paint(animal.ellipse(head[0] + 0.8, head[1] - 0.5, 0.55, 0.55), "eye", dice.colour("pupil", _PUPIL))
+            canvas.paint(
+                animal.polygon((u - 1.1, head[1] - 1.4), point, (u + 1.1, head[1] - 1.4)),
+                "ear",
+                coat * 0.75,
+            )
+    canvas.paint(
+        animal.ellipse(head[0] + 0.8, head[1] - 0.5, 0.55, 0.55),
+        "eye",
+        dice.colour("pupil", _PUPIL),
+    )
 
 
 def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
@@ -248,9 +367,13 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     pale = blend(coat, dice.colour("pale", _PALE), 0.6)
     turn, chin = dice.uniform("turn", -1.2, 1.2), dice.uniform("chin", -12.4, -10.8)
     _shadow(canvas, animal, ground, 6)
-    tail = animal.limb((3, -1), (6.6, -2.4), 0.9, 0.8) | animal.limb((6.4, -2), (7.2, -5.5), 0.8, 0.6)
+    tail = animal.limb((3, -1), (6.6, -2.4), 0.9, 0.8) | animal.limb(
+        (6.4, -2), (7.2, -5.5), 0.8, 0.6
+    )
     canvas.paint(tail, "tail", coat * 0.8)
-    canvas.paint(animal.ellipse(0, -4.6, 4.0, 4.8) | animal.ellipse(0, -2, 5, 2.2), "torso", coat * 0.86)
+    canvas.paint(
+        animal.ellipse(0, -4.6, 4.0, 4.8) | animal.ellipse(0, -2, 5, 2.2), "torso", coat * 0.86
+    )
     canvas.paint(animal.ellipse(turn * 0.5, -5, 1.9, 3.2), "torso", pale)
     for u in (-1.5, 1.5):
         canvas.paint(animal.limb((u, -5), (u * 1.15, 0), 1.0, 0.9), "leg", coat)
@@ -259,7 +382,9 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
             root, tip = turn + side * 2.3, turn + side * 3.7
             outer = animal.polygon((root - 2, chin - 1), (tip, chin - 6.8), (root + 2, chin - 1))
             canvas.paint(outer, "ear", coat * 0.8)
-            inner = animal.polygon((root - 0.9, chin - 2), (tip - side * 0.3, chin - 5.3), (root + 0.9, chin - 2))
+            inner = animal.polygon(
+                (root - 0.9, chin - 2), (tip - side * 0.3, chin - 5.3), (root + 0.9, chin - 2)
+            )
             canvas.paint(inner, "ear", blend(coat, _PINK, 0.6))
     canvas.paint(animal.ellipse(turn, chin, 4.2, 3.4), "head", coat)
     if kind == "dog":
@@ -272,7 +397,9 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
         canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 0.6, 0.5), "head", _PINK * 0.75)
     for side in (-1, 1):
         eye = turn * 1.3 + side * 1.8
-        canvas.paint(animal.ellipse(eye, chin - 0.5, 1.05, 0.9), "eye", dice.colour("iris", _IRIS[kind]))
+        canvas.paint(
+            animal.ellipse(eye, chin - 0.5, 1.05, 0.9), "eye", dice.colour("iris", _IRIS[kind])
+        )
         pupil = animal.ellipse(eye, chin - 0.5, 0.4 if kind == "cat" else 0.65, 0.85)
         canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))
 
@@ -287,10 +414,16 @@ def frog(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     canvas.paint(frog.ellipse(0, -3, 4.7, 3.1), "skin", skin)
     canvas.paint(frog.ellipse(0, -2.4, 3.3, 2.3), "skin", blend(skin, _CREAM, 0.6))
     for side in (-1, 1):
-        canvas.paint(frog.limb((side * 2.9, -3.4), (side * 2.6, -0.2), 0.8, 0.6), "skin", skin * 0.86)
+        canvas.paint(
+            frog.limb((side * 2.9, -3.4), (side * 2.6, -0.2), 0.8, 0.6), "skin", skin * 0.86
+        )
         canvas.paint(frog.ellipse(side * 2.8, -8.1, 1.8, 1.7), "skin", skin * 1.04)
     canvas.paint(frog.ellipse(0, -5.9, 4.9, 2.7), "skin", skin)
     canvas.paint(frog.ellipse(0, -4.9, 4.2, 0.55), "skin", skin * 0.42)
     for side in (-1, 1):
-        canvas.paint(frog.ellipse(side * 2.8, -8.2, 1.2, 1.1), "eye", dice.colour("iris", _IRIS["frog"]))
-        canvas.paint(frog.ellipse(side * 2.8 + gaze, -8.2, 0.65, 0.75), "eye", dice.colour("pupil", _PUPIL))
+        canvas.paint(
+            frog.ellipse(side * 2.8, -8.2, 1.2, 1.1), "eye", dice.colour("iris", _IRIS["frog"])
+        )
+        canvas.paint(
+            frog.ellipse(side * 2.8 + gaze, -8.2, 0.65, 0.75), "eye", dice.colour("pupil", _PUPIL)
+        )

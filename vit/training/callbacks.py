@@ -35,7 +35,9 @@ class MetricsFile(Callback):
 
     def __init__(self, path: Path, run: Run):
         lines = [line for line in read_metrics(path) if line["step"] <= run.step]
-        kept = {(line["step"], *line): line for line in lines}  # a measurement made again counts once
+        kept = {
+            (line["step"], *line): line for line in lines
+        }  # a measurement made again counts once
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept.values()))
         self._file = path.open("a", encoding="utf-8")
         self._images, self._since = 0, run.seconds
@@ -180,7 +182,9 @@ class Progress(Callback):
             self._last_shown = time.perf_counter()
             speed = self._images / (self._last_shown - self._began)
             epoch = min(math.ceil(done.epoch), epochs)
-            self._bar.set_description_str(f"epoch {epoch}/{epochs}  loss {loss:.4f}  {speed:,.0f} images/s")
+            self._bar.set_description_str(
+                f"epoch {epoch}/{epochs}  loss {loss:.4f}  {speed:,.0f} images/s"
+            )
 
     def close(self) -> None:
         self._bar.close()

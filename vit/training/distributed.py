@@ -25,8 +25,8 @@ import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from vit.config import Config, ConfigError
-from vit.errors import UserError
+from vit.config import Config
+from vit.errors import ConfigError, UserError
 from vit.openmp import usable_cores
 
 T = TypeVar("T")
@@ -110,7 +110,9 @@ class Distributed:
         # with a single image in a process, the class token's gradient is a view with other strides, which is harmless
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         devices = [torch.cuda.current_device()] if device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(
+            module, device_ids=devices, gradient_as_bucket_view=True
+        )
 
     def __str__(self) -> str:
         return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
@@ -171,9 +173,13 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     device, batch_size = config.run.device, config.train.batch_size
     on_gpus = device in ("auto", "cuda") and torch.cuda.is_available()
     if device == "mps":
-        raise ConfigError("run.device: 'mps' cannot be shared by several processes; use cpu, or one process")
+        raise ConfigError(
+            "run.device: 'mps' cannot be shared by several processes; use cpu, or one process"
+        )
     if count > batch_size:
-        raise ConfigError(f"train.batch_size: {batch_size} images cannot be shared by {count} processes")
+        raise ConfigError(
+            f"train.batch_size: {batch_size} images cannot be shared by {count} processes"
+        )
 
     # give each process its own GPU or CPU cores: threads that move lose their caches
     cores: list[int] = []
@@ -190,14 +196,18 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     # form the group; the long timeout lets the others wait while the first downloads, decodes or evaluates
     backend, timeout = "cpu:gloo,cuda:nccl" if on_gpus else "gloo", timedelta(hours=2)
     store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
-    store = dist.PrefixStore(f"vit-{next(_groups)}", store)  # torchrun's still has the addresses of the group before
+    store = dist.PrefixStore(
+        f"vit-{next(_groups)}", store
+    )  # torchrun's still has the addresses of the group before
     dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
     try:
         yield Distributed(rank, count, local_rank, local_count)
     except RuntimeError as error:  # gloo raises no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
-        time.sleep(10)  # so that torchrun first sees the end of the other one, which knows the cause
+        time.sleep(
+            10
+        )  # so that torchrun first sees the end of the other one, which knows the cause
         ends = f"process {rank} of {count} stops because another has ended"
         raise PeerLostError(f"{ends}; see its message") from error
     finally:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vit.atomic import write_text
 from vit.encoder import Block
-from vit.errors import UserError
+from vit.errors import RunError, UserError
 from vit.mae import Model
-from vit.runs import RunError, read_metrics
+from vit.runs import read_metrics
 from vit.training.state import StateError
 from vit.training.step import Callback, Step
 
@@ -111,18 +111,24 @@ class DynamicsRecorder(Callback):
         self._every, self._total, self._path = every, total, path
         self._first = [matrix.weights.clone() for matrix in self._matrices]
         self._gradients: list[Tensor] = []  # norms at the current step
-        self._pending: list[tuple[int, Tensor]] = []  # steps, and (quantities, matrices) on the device
+        self._pending: list[
+            tuple[int, Tensor]
+        ] = []  # steps, and (quantities, matrices) on the device
         self._lines: list[str] = []  # of the file
 
     def on_start(self, run: Run) -> None:
         """Read the records of an interrupted run, without those of steps that are about to be repeated."""
-        self._lines = [json.dumps(record) for record in read_metrics(self._path) if record["step"] <= run.step]
+        self._lines = [
+            json.dumps(record) for record in read_metrics(self._path) if record["step"] <= run.step
+        ]
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
         """Measure the gradient, if this step is recorded."""
         if is_recorded(step, self._every, self._total):
-            self._gradients = [torch.linalg.vector_norm(matrix.gradient) for matrix in self._matrices]
+            self._gradients = [
+                torch.linalg.vector_norm(matrix.gradient) for matrix in self._matrices
+            ]
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
@@ -130,7 +136,9 @@ class DynamicsRecorder(Callback):
         if is_recorded(done.step, self._every, self._total):
             norm, pairs = torch.linalg.vector_norm, zip(self._matrices, self._first, strict=True)
             drift = [norm(matrix.weights - first) / norm(first) for matrix, first in pairs]
-            self._pending.append((done.step, torch.stack([torch.stack(self._gradients), torch.stack(drift)])))
+            self._pending.append(
+                (done.step, torch.stack([torch.stack(self._gradients), torch.stack(drift)]))
+            )
 
     def on_save(self) -> None:
         """Write the records so far; waits for the device."""
@@ -158,7 +166,9 @@ class DynamicsRecorder(Callback):
             raise StateError(
                 "run.dynamics_every: the run started without it, so its first weights are unknown; leave it out"
             )
-        self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
+        self._first = [
+            first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)
+        ]
 
 
 # ---- Afterwards ------------------------------------------------------------------------------------------------------
@@ -185,15 +195,23 @@ class Dynamics:
             DynamicsError: there is no such quantity or matrix.
         """
         if quantity not in QUANTITIES:
-            raise DynamicsError(f"no quantity of a matrix is called {quantity!r}; choose from {', '.join(QUANTITIES)}")
+            raise DynamicsError(
+                f"no quantity of a matrix is called {quantity!r}; choose from {', '.join(QUANTITIES)}"
+            )
         found = self.recorded[quantity]
         if f"{part}.{name}" not in found:
-            raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; there are {', '.join(sorted(found))}")
+            raise DynamicsError(
+                f"no matrix {name!r} was recorded in the {part}; there are {', '.join(sorted(found))}"
+            )
         return found[f"{part}.{name}"]
 
     def names(self, part: str = "encoder") -> set[str]:
         """Return the names of the matrices of a part."""
-        return {name.removeprefix(f"{part}.") for name in self.recorded["drift"] if name.startswith(f"{part}.")}
+        return {
+            name.removeprefix(f"{part}.")
+            for name in self.recorded["drift"]
+            if name.startswith(f"{part}.")
+        }
 
 
 def read_dynamics(path: str | Path) -> Dynamics:
@@ -210,7 +228,10 @@ def read_dynamics(path: str | Path) -> Dynamics:
         raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
     try:
         recorded = {
-            quantity: {name: torch.tensor([line[quantity][name] for line in lines]) for name in lines[0][quantity]}
+            quantity: {
+                name: torch.tensor([line[quantity][name] for line in lines])
+                for name in lines[0][quantity]
+            }
             for quantity in QUANTITIES
         }
         return Dynamics(torch.tensor([line["step"] for line in lines]), recorded)

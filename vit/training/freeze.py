@@ -44,11 +44,15 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
             else:
                 parameter.requires_grad_(False)
         if not found:
-            parts = sorted({part for key, _ in model.named_parameters() for part in key.split(".")[:-1]})
+            parts = sorted(
+                {part for key, _ in model.named_parameters() for part in key.split(".")[:-1]}
+            )
             matrices = [*(THIRDS if "qkv" in parts else ()), "W_O"]
             known = ", ".join([*matrices, *(part for part in parts if not part.isdigit())])
             raise FreezeError(f"model.freeze: {name!r} is not a part of this model; it has {known}")
-    return [_freeze_third(parameter, third) for parameter, third in thirds if parameter.requires_grad]
+    return [
+        _freeze_third(parameter, third) for parameter, third in thirds if parameter.requires_grad
+    ]
 
 
 def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
@@ -78,4 +82,6 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
 
 def _contains(key: str, name: str) -> bool:
     components = iter(key.split("."))
-    return all(part in components for part in name.split("."))  # `in` advances the iterator, so the order counts
+    return all(
+        part in components for part in name.split(".")
+    )  # `in` advances the iterator, so the order counts

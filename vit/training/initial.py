@@ -8,17 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit.config import (
-    OBJECTIVES,
-    PRESETS,
-    Config,
-    ConfigError,
-    DecoderConfig,
-    ModelConfig,
-    ViTConfig,
-    spelled,
-)
+from vit.config import OBJECTIVES, PRESETS, Config, DecoderConfig, ModelConfig, ViTConfig, spelled
 from vit.data import Dataset
+from vit.errors import ConfigError
 from vit.inputs import Normalization
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
@@ -59,7 +51,9 @@ def refuse_unloaded(config: Config, loaded: Model | None) -> None:
         load = f"fit(..., init=load_model({config.model.init!r}))"
         raise ConfigError(f"model.init: in Python, hand the loaded model over: {load}")
     if loaded is not None and getattr(loaded, "origin", None) is None:
-        raise ConfigError("init: this model was not loaded from a checkpoint; pass one of vit.load_model")
+        raise ConfigError(
+            "init: this model was not loaded from a checkpoint; pass one of vit.load_model"
+        )
 
 
 def initial_model(config: Config, data: Dataset, loaded: Model | None = None) -> InitialModel:
@@ -88,7 +82,9 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     untrained = [name for name in origin.report.missing if not name.startswith("head.")]
     if untrained:
         count = f"{len(untrained)} tensors in all"
-        raise ConfigError(f"model.init: {config.model.init} lacks {untrained[0]} ({count}); use another checkpoint")
+        raise ConfigError(
+            f"model.init: {config.model.init} lacks {untrained[0]} ({count}); use another checkpoint"
+        )
     _agree(config.model, source.config)
 
     # a new model, with whatever fits from the loaded one
@@ -98,7 +94,9 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         "num_classes": 0,
     }
     model = objective.build_model(config, replace(source.config, **(chosen | derived)))
-    state = {key: value for key, value in source.state_dict().items() if not key.startswith("head.")}
+    state = {
+        key: value for key, value in source.state_dict().items() if not key.startswith("head.")
+    }
     model.encoder.load_state_dict(state, strict=False)
     notes = [f"model.init: {note}" for note in origin.report.notes]
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
@@ -174,7 +172,9 @@ def follow(
 
 
 def _refuse_other_patches(init: str, patch_size: object, keep: str) -> None:
-    convert = f"vit checkpoint convert {shlex.quote(init)} --part encoder --to safetensors --out FOLDER"
+    convert = (
+        f"vit checkpoint convert {shlex.quote(init)} --part encoder --to safetensors --out FOLDER"
+    )
     raise ConfigError(
         f"model.patch_size: the decoder of {init} predicts patches of {spelled(patch_size)} pixels; "
         f"add {keep}, or leave it out: {convert}"
@@ -192,9 +192,13 @@ def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
             continue  # its initial value does not matter
         differ[key] = value
     if differ:
-        raise ConfigError(f"model.init: {settings.init} differs from the settings; add {_options(differ)}")
+        raise ConfigError(
+            f"model.init: {settings.init} differs from the settings; add {_options(differ)}"
+        )
 
 
 def _options(settings: dict[str, Any]) -> str:
     """Return fields of the model's section as options of a command line."""
-    return " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in settings.items())
+    return " ".join(
+        f"--model.{key} {shlex.quote(spelled(value))}" for key, value in settings.items()
+    )

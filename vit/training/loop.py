@@ -40,7 +40,7 @@ def train_and_save(
         stopping: called after each step, in every process; if true, the run ends there with its state saved.
 
     Raises:
-        NonFiniteError: a step was not finite; the states saved before are kept.
+        TrainingError: a step was not finite; the states saved before are kept.
         ConfigError: as in `vit.training.step.states_of`.
     """
     first = run.step + 1
@@ -52,10 +52,15 @@ def train_and_save(
         for done in train_steps(run, callbacks):
             if done.step == first:
                 if run.compute.compile and run.dist.is_main:
-                    print(f"compiled and ran the first step in {run.seconds - seconds:.0f} s", flush=True)
+                    print(
+                        f"compiled and ran the first step in {run.seconds - seconds:.0f} s",
+                        flush=True,
+                    )
                 states_of(callbacks, None)  # refuses a wrong one before more steps are lost with it
             stop = stopping()
-            if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
+            if run.dist.is_main and (
+                done.step % every == 0 or done.step == run.total_steps or stop
+            ):
                 done.check()
                 save(run, callbacks, checkpoints)
             if stop:
@@ -82,7 +87,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     the record is read every `RunConfig.steps_between_lines` steps (on a CPU, at each step).
 
     Raises:
-        NonFiniteError: the loss or gradient of a step is not finite; its update was not made.
+        TrainingError: the loss or gradient of a step is not finite; its update was not made.
     """
     # 1. what is the same for all steps
     config, objective, optimizer, dist = run.config, run.objective, run.optimizer, run.dist
@@ -122,7 +127,11 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
         lr = learning_rate(step, *schedule, peak)
-        found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
+        found = {
+            "first_bad": first_bad,
+            **dict(zip(metrics, values, strict=True)),
+            "grad_norm": grad_norm,
+        }
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
         if device.type == "cpu":
             done.check()
@@ -173,11 +182,17 @@ def accumulate_gradient(
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in parts:
-        waits = isinstance(forward, DistributedDataParallel) and part is not parts[-1]  # the last part averages the sum
+        waits = (
+            isinstance(forward, DistributedDataParallel) and part is not parts[-1]
+        )  # the last part averages the sum
         with forward.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with compute.autocast():
-                loss, metrics = forward(images[part], None if targets is None else targets[part], draws.rows(part))
-            values = torch.stack([loss, *metrics.values()]) * (weight * (part.stop - part.start) / len(images))
+                loss, metrics = forward(
+                    images[part], None if targets is None else targets[part], draws.rows(part)
+                )
+            values = torch.stack([loss, *metrics.values()]) * (
+                weight * (part.stop - part.start) / len(images)
+            )
             values[0].backward()
         found.append(values.detach())
     return dict(zip(["loss", *metrics], torch.stack(found).sum(0), strict=True))

@@ -35,7 +35,9 @@ class Muon(torch.optim.Optimizer):
         dist: the processes, all of which step together.
     """
 
-    found_inf: Tensor | None = None  # a scalar on the device, as in torch's AdamW, so that nothing waits for it
+    found_inf: Tensor | None = (
+        None  # a scalar on the device, as in torch's AdamW, so that nothing waits for it
+    )
 
     def __init__(
         self,
@@ -65,10 +67,18 @@ class Muon(torch.optim.Optimizer):
         for state, parameter in zip(states, parameters, strict=True):
             if not state:
                 state["step"] = torch.zeros((), device=parameter.device)
-                state |= {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-        averages, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+                state |= {
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        averages, squares, steps = (
+            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
+        )
         gradients: Any = [parameter.grad for parameter in parameters]
-        (beta1, beta2), rest = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
+        (beta1, beta2), rest = (
+            group["betas"],
+            {key: group[key] for key in ("lr", "weight_decay", "eps")},
+        )
         adamw(
             parameters, gradients, averages, squares, [], steps, fused=True, found_inf=self.found_inf,
             amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, **rest,
@@ -77,14 +87,22 @@ class Muon(torch.optim.Optimizer):
     def _muon(self, matrices: list[tuple[Tensor, dict[str, Any]]]) -> None:
         beta = self.defaults["betas"][0]
         gradients: Any = [matrix.grad for matrix, _ in matrices]
-        before = [self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix)) for matrix, _ in matrices]
+        before = [
+            self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
+            for matrix, _ in matrices
+        ]
         momenta = torch._foreach_lerp(before, gradients, 1 - beta)
         updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
-        for (matrix, group), old, momentum, update in zip(matrices, before, momenta, updates, strict=True):
+        for (matrix, group), old, momentum, update in zip(
+            matrices, before, momenta, updates, strict=True
+        ):
             change = update * (-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
             new = matrix * (1 - group["lr"] * group["weight_decay"]) + change
             if self.found_inf is not None:
-                momentum, new = (kept.where(self.found_inf > 0, it) for kept, it in ((old, momentum), (matrix, new)))
+                momentum, new = (
+                    kept.where(self.found_inf > 0, it)
+                    for kept, it in ((old, momentum), (matrix, new))
+                )
             old.copy_(momentum)
             matrix.copy_(new)
 
@@ -102,7 +120,9 @@ class Muon(torch.optim.Optimizer):
             return updates
 
         # in one exchange; a sum in which all but one are zeros is exact, as are the updates in `dtype`
-        whole = self.dist.all_reduce_sum(torch.cat([update.flatten() for update in updates]).to(self.dtype)).float()
+        whole = self.dist.all_reduce_sum(
+            torch.cat([update.flatten() for update in updates]).to(self.dtype)
+        ).float()
         parts = whole.split([matrix.numel() for matrix in matrices])
         return [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
 
@@ -126,7 +146,9 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
     tall = wide.shape[-2] > wide.shape[-1]
     if tall:
         wide = wide.mT
-    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # (N, short, long); no singular value above 1
+    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(
+        min=1e-7
+    )  # (N, short, long); no singular value above 1
     wide = _iterate_gram(wide) if dtype == torch.float32 else _iterate(wide.to(dtype)).float()
     return wide.mT if tall else wide
 

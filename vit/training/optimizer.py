@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from vit.config import ConfigError, OptimConfig
+from vit.config import OptimConfig
+from vit.errors import ConfigError
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import Muon
 
@@ -51,7 +52,12 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     encoder: Any = model.encoder
     depth = len(encoder.blocks)
     scales = dict.fromkeys(model.parameters(), 1.0)
-    embedding = (encoder.cls_token, encoder.reg_token, encoder.pos_embed, *encoder.patch_embed.parameters())
+    embedding = (
+        encoder.cls_token,
+        encoder.reg_token,
+        encoder.pos_embed,
+        *encoder.patch_embed.parameters(),
+    )
     scales |= {parameter: decay ** (depth + 1) for parameter in embedding if parameter is not None}
     for number, block in enumerate(encoder.blocks):
         scales |= {parameter: decay ** (depth - number) for parameter in block.parameters()}
@@ -59,7 +65,10 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 
 
 def make_optimizer(
-    model: nn.Module, config: OptimConfig, products: torch.dtype = torch.float32, dist: Distributed = SINGLE
+    model: nn.Module,
+    config: OptimConfig,
+    products: torch.dtype = torch.float32,
+    dist: Distributed = SINGLE,
 ) -> torch.optim.Optimizer:
     """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets its learning rate at every step.
 
@@ -72,9 +81,13 @@ def make_optimizer(
     Raises:
         ConfigError: every parameter is frozen.
     """
-    groups = parameter_groups(model, config.weight_decay, config.layer_decay, muon=config.name == "muon")
+    groups = parameter_groups(
+        model, config.weight_decay, config.layer_decay, muon=config.name == "muon"
+    )
     if not groups:
-        raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
+        raise ConfigError(
+            "model.freeze: every part is frozen; leave one out, so that something can learn"
+        )
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
     return Muon(groups, config.betas, products, dist)

@@ -117,7 +117,9 @@ class StopRequests:
             raise Stopped(number)
 
     def _not_raised(self, lost: Any) -> None:
-        if isinstance(lost.exc_value, Stopped):  # from another thread, because here it would be lost again
+        if isinstance(
+            lost.exc_value, Stopped
+        ):  # from another thread, because here it would be lost again
             threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
         else:
             self._hook_before(lost)

@@ -11,10 +11,11 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, ConfigError, ViTConfig
+from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
+from vit.errors import ConfigError
 from vit.inputs import Normalization
 from vit.mae import Model
 from vit.runs import RunFiles
@@ -87,7 +88,9 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return self.config.train.epochs * steps_per_epoch(len(self.data.train), self.config.train.batch_size)
+        return self.config.train.epochs * steps_per_epoch(
+            len(self.data.train), self.config.train.batch_size
+        )
 
     @property
     def grad_accum_steps(self) -> int:
@@ -104,7 +107,13 @@ class Run:
         """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
         data, names = self.data, self.data.train.class_names
         save_model(
-            folder, self.result, self.normalize, names, data.name, data_content_hash=data.content_hash, dtype=dtype
+            folder,
+            self.result,
+            self.normalize,
+            names,
+            data.name,
+            data_content_hash=data.content_hash,
+            dtype=dtype,
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
@@ -114,13 +123,19 @@ class Run:
             folder: of the states.
             callback_states: of the callbacks, by name; by default those that the run resumed with.
         """
-        more = {key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")}
+        more = {
+            key: value
+            for key, value in self.objective.state_dict().items()
+            if not key.startswith("model.")
+        }
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": callback_states if callback_states is not None else self.callback_states or {},
+            "callbacks": callback_states
+            if callback_states is not None
+            else self.callback_states or {},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
@@ -181,9 +196,13 @@ def setup(
     # compute, in one precision for all processes
     kind = objective_class(config.train.objective)
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
-    chosen = choose_compute(config.run, config.train.precision, began=state["precision"] if state else "")
+    chosen = choose_compute(
+        config.run, config.train.precision, began=state["precision"] if state else ""
+    )
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    compute = choose_compute(config.run, precision, total)  # of all steps: a resumed run computes as it began
+    compute = choose_compute(
+        config.run, precision, total
+    )  # of all steps: a resumed run computes as it began
 
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
@@ -198,14 +217,27 @@ def setup(
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     if config.augment.shuffle == "across" and dist.world_size > 1:
-        raise ConfigError("augment.shuffle: 'across' exchanges patches within a batch: train in one process")
+        raise ConfigError(
+            "augment.shuffle: 'across' exchanges patches within a batch: train in one process"
+        )
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    run = Run(config, data, compute, began.normalize, objective, optimizer, ema, dist, began.init, began.init_seconds)
+    run = Run(
+        config,
+        data,
+        compute,
+        began.normalize,
+        objective,
+        optimizer,
+        ema,
+        dist,
+        began.init,
+        began.init_seconds,
+    )
     run.notes = began.notes + objective.notes
     if compute.note:
         run.notes.append(compute.note)
@@ -214,24 +246,32 @@ def setup(
     return run
 
 
-def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
+def find_state(
+    folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
+) -> dict[str, Any] | None:
     """Return the newest undamaged state in `folder`, read by the main process for all; None if nothing has been saved yet.
 
     Raises:
         StateError: every saved state is damaged, or it belongs to other data or settings.
     """
-    latest = dist.broadcast_from_main(lambda: load_latest_state(folder) if saved_states(folder) else None)
+    latest = dist.broadcast_from_main(
+        lambda: load_latest_state(folder) if saved_states(folder) else None
+    )
     if latest is None:
         return None
     state, damaged = latest
     if state["data_content_hash"] != data.content_hash:
         found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
-        raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
+        raise StateError(
+            f"the training data has changed since this run began: {found}; start another run with --out"
+        )
     for key, old, new in config.conflicts(state["config"]):
         if key == "train.epochs" and config.optim.cooldown < 1:
             refuse_late_change(config, old, state["step"], len(data.train))
             continue
-        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out")
+        raise StateError(
+            f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out"
+        )
     return {**state, "damaged": damaged}
 
 
@@ -250,9 +290,13 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
     per_epoch = steps_per_epoch(count, config.train.batch_size)
     for number in (epochs, config.train.epochs):
         whole_from = round((number - config.classify.whole_epochs) * per_epoch)
-        _, falls_from, total = replace(config, train=replace(config.train, epochs=number)).schedule(per_epoch)
+        _, falls_from, total = replace(config, train=replace(config.train, epochs=number)).schedule(
+            per_epoch
+        )
         if step > (last := min(falls_from, whole_from)):
-            fixed = f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
+            fixed = (
+                f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
+            )
             ways = "leave it out, or begin another run with --out"
             raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 

@@ -45,7 +45,10 @@ class RunFolder(RunFiles):
         if taken:
             holds, ways = taken[0], "name another folder (--out DIR)"
             if self.begun:
-                holds, ways = f"a run ({holds})", f"continue it with --resume (in Python resume=True), or {ways}"
+                holds, ways = (
+                    f"a run ({holds})",
+                    f"continue it with --resume (in Python resume=True), or {ways}",
+                )
             raise RunFolderError(f"{self.path} already holds {holds}; {ways}")
 
     def refuse_if_trained(self) -> None:
@@ -75,7 +78,11 @@ class RunFolder(RunFiles):
                 self.refuse_if_taken()  # again: another process may have come and gone in between
                 write_text(self.config, config_yaml)
         except BlockingIOError as error:  # from the lock
-            raise RunFolderError(f"another process is working in {self.path}; wait for it or stop it") from error
+            raise RunFolderError(
+                f"another process is working in {self.path}; wait for it or stop it"
+            ) from error
         except OSError as error:
             reason = error.strerror or error
-            raise RunFolderError(f"cannot write to the run folder {self.path}: {reason}; choose --out DIR") from error
+            raise RunFolderError(
+                f"cannot write to the run folder {self.path}: {reason}; choose --out DIR"
+            ) from error

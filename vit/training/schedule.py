@@ -13,7 +13,9 @@ def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
-def learning_rate(step: int, warmup_end: int, falls_from: int, total: int, peak: float, end: float = 0.0) -> float:
+def learning_rate(
+    step: int, warmup_end: int, falls_from: int, total: int, peak: float, end: float = 0.0
+) -> float:
     """Return the learning rate of step `step` (from 0): linear warm-up to `peak`, then half a cosine down to `end`.
 
     If it falls only from a later step on, a run need not know its length until then (Hägele et al. 2024).

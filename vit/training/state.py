@@ -22,7 +22,15 @@ from vit.errors import UserError
 
 KEPT = 2
 # what torch and pickle raise for content that is not a state, or cannot be one
-MALFORMED = (pickle.PickleError, RuntimeError, ValueError, LookupError, EOFError, AttributeError, TypeError)
+MALFORMED = (
+    pickle.PickleError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    EOFError,
+    AttributeError,
+    TypeError,
+)
 
 
 class StateError(UserError):
@@ -36,7 +44,9 @@ def state_path(folder: Path, step: int) -> Path:
 
 def saved_states(folder: Path) -> list[Path]:
     """List the states in `folder`, oldest first."""
-    found = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
+    found = (
+        path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name)
+    )
     return sorted(found, key=_step_of)
 
 
@@ -65,7 +75,9 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
             old.unlink()
         sync_folder(folder)
     except OSError as error:
-        raise StateError(f"cannot save the state of step {step} in {folder}: {error.strerror or error}") from error
+        raise StateError(
+            f"cannot save the state of step {step} in {folder}: {error.strerror or error}"
+        ) from error
     return path
 
 
@@ -91,7 +103,9 @@ def load_state(path: Path) -> dict[str, Any]:
     try:
         return torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
     except MALFORMED as error:
-        raise StateError(f"{path} is not a state: it holds more than tensors and plain values, or less") from error
+        raise StateError(
+            f"{path} is not a state: it holds more than tensors and plain values, or less"
+        ) from error
 
 
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:

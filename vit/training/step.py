@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from vit.config import ConfigError
-from vit.errors import UserError
+from vit.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from vit.training.run import Run
-
-
-class NonFiniteError(UserError, ArithmeticError):
-    """The loss or gradient of a step is nan or infinite; the weights are still those before it."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Step:
         """Wait for the step, and check that everything so far was finite.
 
         Raises:
-            NonFiniteError: it names the first step that was not; the weights are those before it.
+            TrainingError: it names the first step that was not; the weights are those before it.
         """
         first = self._read["first_bad"]
         if not first:
@@ -80,7 +73,7 @@ class Step:
         problem = f"step {first:.0f}: the loss or the gradient is not finite"
         if first == self.step:
             problem = f"step {first:.0f}: the loss is {self.loss} and the gradient's norm {self.grad_norm}"
-        raise NonFiniteError(
+        raise TrainingError(
             f"{problem}; the weights were not updated and the states saved before are kept; "
             "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
         )

@@ -17,7 +17,9 @@ SAMPLES = 10
 """How many images a run keeps; for CIFAR-10, one per class."""
 
 
-def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
+def summarize(
+    run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return all facts about a finished run.
 
     Args:
@@ -30,7 +32,11 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         count each view.
     """
     config, data = run.config, run.data
-    last_epoch = [line["loss"] for line in metrics if "loss" in line and line["epoch"] > config.train.epochs - 1]
+    last_epoch = [
+        line["loss"]
+        for line in metrics
+        if "loss" in line and line["epoch"] > config.train.epochs - 1
+    ]
     return {
         "objective": config.train.objective,
         "init": config.model.init,
@@ -42,7 +48,10 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
         **measured,
         "weights": "the average over the steps" if run.ema else "those of the last step",
-        "images_per_second": config.train.epochs * len(data.train) * config.augment.views / run.seconds,
+        "images_per_second": config.train.epochs
+        * len(data.train)
+        * config.augment.views
+        / run.seconds,
         "seconds": run.seconds,
         "init_seconds": run.init_seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vit.config import ConfigError, flat_settings
-from vit.errors import one_line
+from vit.config import flat_settings
+from vit.errors import ConfigError, one_line
 from vit.training.run import Run
 from vit.training.step import Callback
 
@@ -26,7 +26,9 @@ class TensorBoard(Callback):
 
     def on_start(self, run: Run) -> None:
         assert run.folder is not None
-        self._writer = self._library.SummaryWriter(str(run.folder.tensorboard), purge_step=run.step + 1)
+        self._writer = self._library.SummaryWriter(
+            str(run.folder.tensorboard), purge_step=run.step + 1
+        )
 
     def on_log(self, values: dict[str, Any]) -> None:
         for key, value in values.items():
@@ -55,8 +57,12 @@ class _Service(Callback):
             self.id = self.begin(run, run.folder.path)
         except Exception as error:  # its settings, server or network may raise anything
             reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-            advice = "set it up as its documentation says, or leave it out, and continue with --resume"
-            raise ConfigError(f"run.track: {self.name} cannot start ({reason}); {advice}") from error
+            advice = (
+                "set it up as its documentation says, or leave it out, and continue with --resume"
+            )
+            raise ConfigError(
+                f"run.track: {self.name} cannot start ({reason}); {advice}"
+            ) from error
 
     @property
     def finished(self) -> bool:
@@ -122,14 +128,20 @@ class MLflow(_Service):
         experiment = self._library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
         begun = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
         settings = flat_settings(run.config.to_dict())
-        parameters = [self._library.entities.Param(key, str(value)) for key, value in settings.items()]
+        parameters = [
+            self._library.entities.Param(key, str(value)) for key, value in settings.items()
+        ]
         self._client.log_batch(begun, params=parameters)
         return begun
 
     def on_log(self, values: dict[str, Any]) -> None:
         now = int(time.time() * 1000)
         metric = self._library.entities.Metric
-        metrics = [metric(key, value, now, values["step"]) for key, value in values.items() if key != "step"]
+        metrics = [
+            metric(key, value, now, values["step"])
+            for key, value in values.items()
+            if key != "step"
+        ]
         self._sent.append(self._client.log_batch(self.id, metrics, synchronous=False))
 
     def close(self) -> None:

@@ -8,7 +8,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from studies.analysis.correlation import association, correlation, partial_correlation, ranks, top_overlap
+from studies.analysis.correlation import (
+    association,
+    correlation,
+    partial_correlation,
+    ranks,
+    top_overlap,
+)
 
 
 def test_correlation_is_torch_s_own():
@@ -22,7 +28,9 @@ def test_correlation_is_torch_s_own():
 
 def test_what_does_not_vary_goes_with_nothing():
     assert float(correlation(torch.full((6,), 0.1), torch.arange(6.0))) == 0
-    assert float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0  # but for rounding
+    assert (
+        float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0
+    )  # but for rounding
 
 
 def test_partial_correlation_by_its_formula():
@@ -47,7 +55,9 @@ def test_the_highest_that_are_shared():
     assert float(top_overlap(a, -a, 3)) == 0
     assert float(top_overlap(a, torch.tensor([[5.0, 0, 1, 4, 3, 2]]), 3)) == pytest.approx(1 / 3)
     torch.manual_seed(0)
-    assert float(top_overlap(torch.rand(4000, 16), torch.rand(4000, 16), 3).mean()) == pytest.approx(3 / 16, abs=0.01)
+    assert float(
+        top_overlap(torch.rand(4000, 16), torch.rand(4000, 16), 3).mean()
+    ) == pytest.approx(3 / 16, abs=0.01)
 
 
 # --- relations
@@ -56,7 +66,9 @@ UPPER = torch.triu_indices(12, 12, 1)
 
 
 def relation(seed: int, count: int = 12) -> Tensor:
-    values = torch.randn(count, count, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    values = torch.randn(
+        count, count, generator=torch.Generator().manual_seed(seed), dtype=torch.double
+    )
     return values + values.T
 
 
@@ -79,9 +91,13 @@ def test_held_constant_is_what_a_linear_fit_of_ranks_leaves():
         for name, a, b in (("ab", one, other), ("ac", one, third), ("bc", other, third))
     }
     expected = (r["ab"] - r["ac"] * r["bc"]) / ((1 - r["ac"] ** 2) * (1 - r["bc"] ** 2)) ** 0.5
-    assert association(one, other, [third], permutations=9).correlation == pytest.approx(expected, abs=1e-9)
+    assert association(one, other, [third], permutations=9).correlation == pytest.approx(
+        expected, abs=1e-9
+    )
     constant = torch.ones(12, 12)  # says nothing, and takes nothing away
-    assert association(one, other, [third, third, constant], 9).correlation == pytest.approx(expected, abs=1e-9)
+    assert association(one, other, [third, third, constant], 9).correlation == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 def test_a_planted_relation_is_found_and_its_absence_is_not():
@@ -90,7 +106,9 @@ def test_a_planted_relation_is_found_and_its_absence_is_not():
     found = association(near, near + 0.3 * relation(8), [relation(9)])
     assert found.correlation > 0.8
     assert found.p == pytest.approx(1 / 1000)
-    of_nothing = [association(relation(seed), relation(seed + 50), permutations=199).p for seed in range(40)]
+    of_nothing = [
+        association(relation(seed), relation(seed + 50), permutations=199).p for seed in range(40)
+    ]
     assert 2 <= sum(p <= 0.25 for p in of_nothing) <= 20  # of 40, 10 are expected
 
 

@@ -20,7 +20,8 @@ from studies.analysis.logits import (
 )
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps
+from vit.errors import AttentionError
+from vit.interpret import AttentionMaps
 from vit.patches import patchify
 
 KINDS = [
@@ -33,7 +34,14 @@ KINDS = [
 
 
 def encoder_of(**settings) -> VisionTransformer:
-    sizes = dict(image_size=(8, 12), patch_size=(2, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
+    sizes = dict(
+        image_size=(8, 12),
+        patch_size=(2, 4),
+        embed_dim=24,
+        depth=3,
+        num_heads=3,
+        pos_embed="sincos",
+    )
     return randomize(VisionTransformer(ViTConfig(**sizes | settings)), 0.3).eval()
 
 
@@ -47,7 +55,9 @@ def test_logits_are_those_of_the_model(settings):
     with torch.no_grad(), AttentionMaps(encoder) as maps:
         encoder(images())
     for number, layer in enumerate(asking(encoder, images())):
-        torch.testing.assert_close(layer.logits.softmax(-1), maps.weights[number], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            layer.logits.softmax(-1), maps.weights[number], rtol=0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("settings", KINDS)
@@ -55,7 +65,9 @@ def test_the_parts_of_the_first_layer_sum_to_its_logits(settings):
     encoder = encoder_of(**settings)
     parts = split_first_logits(encoder, images())
     assert parts.shape[:2] == (3, 3)
-    torch.testing.assert_close(parts.sum((0, 1)), asking(encoder, images())[0].logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        parts.sum((0, 1)), asking(encoder, images())[0].logits, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_part_whose_cause_is_absent_is_nothing():
@@ -67,7 +79,11 @@ def test_a_part_whose_cause_is_absent_is_nothing():
     parts = split_first_logits(encoder, images())
     assert parts[1].abs().max() == parts[:, 1].abs().max() == 0
     assert parts[0, 0].abs().max() > 0.1
-    for bias in (encoder.patch_embed.proj.bias, encoder.blocks[0].norm1.bias, encoder.attention(0).qkv.bias):
+    for bias in (
+        encoder.patch_embed.proj.bias,
+        encoder.blocks[0].norm1.bias,
+        encoder.attention(0).qkv.bias,
+    ):
         nn.init.zeros_(bias)
     assert split_first_logits(encoder, images())[2].abs().max() == 0
 
@@ -119,7 +135,9 @@ def test_keys_without_content_are_their_place_and_keys_without_place_are_not():
 
 
 def test_identity_is_self_similarity():
-    encoder = VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity"))
+    encoder = VisionTransformer(
+        ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity")
+    )
     for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
         tokens, logits = layer.tokens, layer.logits
         torch.testing.assert_close(symmetry(logits), torch.ones(2, 3))
@@ -193,7 +211,9 @@ def test_all_pairs_together_are_the_form():
     assert all(len(part) == 2 for part in leading_pairs(form, 2))
 
 
-@pytest.mark.parametrize(("settings", "reason"), [({"qkv": "identity"}, "no W_Q"), ({"qk_norm": True}, "normalises")])
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"qkv": "identity"}, "no W_Q"), ({"qk_norm": True}, "normalises")]
+)
 def test_attention_without_a_form_is_refused(settings, reason):
     with pytest.raises(AttentionError, match=reason):
         pixel_forms(small_encoder(**settings))

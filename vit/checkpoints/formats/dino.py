@@ -26,12 +26,21 @@ DINO = Format(
 DINOV2 = Format(
     name="DINOv2",
     anchor=ANCHOR,
-    marks=(r"register_tokens", r"mask_token", r"blocks\.\d+\.\d+\.norm1\.weight", r"blocks\.\d+\.mlp\.w12\.weight"),
+    marks=(
+        r"register_tokens",
+        r"mask_token",
+        r"blocks\.\d+\.\d+\.norm1\.weight",
+        r"blocks\.\d+\.mlp\.w12\.weight",
+    ),
     rules=(
         *OUTSIDE_BLOCKS,
         *table("reg_token register_tokens"),
         # a training file groups blocks in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
-        *(r for chunk in ("", r"*.") for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")),
+        *(
+            r
+            for chunk in ("", r"*.")
+            for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")
+        ),
     ),
     dropped=((r"mask_token", "DINOv2's token for hidden patches, used only in its training"),),
 )

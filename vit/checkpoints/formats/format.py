@@ -53,11 +53,15 @@ class Hints:
             if not _usable("embed_dim" if key == "dim" else key, value):
                 raise ValueError(f"{key} is {value!r}")
         for key, values in (("mean", self.mean), ("std", self.std)):
-            if values is not None and not (values and all(_number(v) and (v > 0 or key == "mean") for v in values)):
+            if values is not None and not (
+                values and all(_number(v) and (v > 0 or key == "mean") for v in values)
+            ):
                 raise ValueError(f"{key} is {values!r}")
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
-        if self.crop_share is not None and not (_number(self.crop_share) and 0 < self.crop_share <= 1):
+        if self.crop_share is not None and not (
+            _number(self.crop_share) and 0 < self.crop_share <= 1
+        ):
             raise ValueError(f"the share of an image that is kept is {self.crop_share!r}")
         if not isinstance(self.norm_pix_loss, bool | None):
             raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
@@ -74,7 +78,11 @@ def _usable(key: str, value: Any) -> bool:
     if kind is int:
         return type(value) is int and (value > 0 or value == default == 0)
     if kind is float:
-        return _number(value) and (value > 0 or value == default == 0) and (value < 1 or key == "mlp_ratio")
+        return (
+            _number(value)
+            and (value > 0 or value == default == 0)
+            and (value < 1 or key == "mlp_ratio")
+        )
     if kind is bool:
         return isinstance(value, bool)
     return value is None or _number(value) if default is None else value in get_args(kind)

@@ -11,7 +11,15 @@ from typing import Any
 
 from PIL.Image import Resampling
 
-from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, class_names, only_given, pair
+from vit.checkpoints.formats.format import (
+    HALVES,
+    IMAGENET,
+    Format,
+    Hints,
+    class_names,
+    only_given,
+    pair,
+)
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.reading import Source
 
@@ -107,27 +115,41 @@ def huggingface_hints(source: Source) -> Hints:
     """
     config, processor = source.config, source.preprocessor
     if config.get("hidden_act", "gelu") != "gelu":
-        raise source.error(f"the activation {config['hidden_act']!r} is not computed here, only gelu is")
+        raise source.error(
+            f"the activation {config['hidden_act']!r} is not computed here, only gelu is"
+        )
     encoder = {ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()}
     decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
         encoder[key] = pair(encoder[key]) or encoder[key]  # `Hints` refuses anything but a size
 
     labels = config.get("id2label") or {}
-    labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
+    labels = [
+        labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)
+    ]
 
     # how the input is prepared
     mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
     usual, share = None, 1.0 if processor else None
-    if not processor and config.get("model_type") in USUAL:  # an encoder like ViT's, with other pictures
+    if (
+        not processor and config.get("model_type") in USUAL
+    ):  # an encoder like ViT's, with other pictures
         (mean, std), (usual, share) = IMAGENET, USUAL[config["model_type"]]
     if processor.get("do_normalize") is False:
         mean, std = 0.0, 1.0
     channels = encoder["channels"] if type(encoder["channels"]) is int else 3
-    mean, std = ([value] * channels if isinstance(value, int | float) else value for value in (mean, std))
-    resample, factor, notes = processor.get("resample"), processor.get("rescale_factor", 1 / 255), []
+    mean, std = (
+        [value] * channels if isinstance(value, int | float) else value for value in (mean, std)
+    )
+    resample, factor, notes = (
+        processor.get("resample"),
+        processor.get("rescale_factor", 1 / 255),
+        [],
+    )
     if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
-        notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")
+        notes.append(
+            "its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising"
+        )
     size, crop = (processor.get(key) for key in ("size", "crop_size"))
     larger, kept = (_height(size), _height(crop)) if processor.get("do_center_crop") else (0, 0)
     squashed = isinstance(size, dict) and "height" in size and processor.get("do_resize", True)
@@ -144,7 +166,9 @@ def huggingface_hints(source: Source) -> Hints:
         norm_pix_loss=config.get("norm_pix_loss"),
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
-        interpolation=FILTERS.get(resample, f"filter {resample}") if resample is not None else usual,
+        interpolation=FILTERS.get(resample, f"filter {resample}")
+        if resample is not None
+        else usual,
         class_names=class_names(labels),
         notes=tuple(notes),
         crop_share=kept / larger if 0 < kept < larger else share,
@@ -203,7 +227,10 @@ DINOV2 = Format(
         "dinov2_with_registers.",
     ),
     dropped=(
-        (r"(.*\.)?embeddings\.mask_token", "DINOv2's token for hidden patches, used only in its training"),
+        (
+            r"(.*\.)?embeddings\.mask_token",
+            "DINOv2's token for hidden patches, used only in its training",
+        ),
         (
             r"classifier\..*",
             "Dinov2's classifier reads the class token and the mean of the patches, this head one of them",

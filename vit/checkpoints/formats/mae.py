@@ -23,7 +23,11 @@ DECODER = (
 
 def mae_hints(source: Source) -> Hints:
     """Read the saved command line, `args`."""
-    args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
+    args = {
+        key.removeprefix("args."): value
+        for key, value in source.other.items()
+        if key.startswith("args.")
+    }
     norm_pix = args.get("norm_pix_loss")
     encoder = only_given({"image_size": pair(args.get("input_size"))})
     return Hints(encoder, norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None)

@@ -33,7 +33,9 @@ def own_hints(source: Source) -> Hints:
     where = "config.json"
     version = str(config.get("format"))
     if is_own_folder(source) and version != FORMAT:
-        versions = f"is not of the format {FORMAT}, which this version reads, but of {shorten(version)}"
+        versions = (
+            f"is not of the format {FORMAT}, which this version reads, but of {shorten(version)}"
+        )
         raise CheckpointError(f"{source.path} {versions}: another version of this package loads it")
     if config and version != FORMAT:
         raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")

@@ -30,7 +30,10 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 def timm_hints(source: Source) -> Hints:
     """Read timm's config.json, a model in memory, or the options of timm's train.py, whichever there is: see `timm_models`."""
-    described, trained = source.module is not None or "architecture" in source.config, "args.crop_pct" in source.other
+    described, trained = (
+        source.module is not None or "architecture" in source.config,
+        "args.crop_pct" in source.other,
+    )
     if not described and not trained:
         return Hints()
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
@@ -44,7 +47,10 @@ TIMM = Format(
     rules=(*ENCODER, *DEIT_III, *LINEAR_PROBE),
     dropped=(
         BATCHES,
-        (r"head\.\d+\..*", "a head of several layers, as MoCo v3's projection; this encoder has one"),
+        (
+            r"head\.\d+\..*",
+            "a head of several layers, as MoCo v3's projection; this encoder has one",
+        ),
     ),
     hints=timm_hints,
     other_inputs="as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9",

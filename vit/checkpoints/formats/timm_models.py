@@ -26,7 +26,9 @@ from vit.checkpoints.formats.format import Hints, class_names, only_given
 from vit.checkpoints.reading import Source, flatten, shorten
 from vit.errors import CheckpointError
 
-ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
+ARGUMENTS = (
+    signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
+)
 """The model arguments that a config.json may hold. `timm.create_model` takes more, such as the path of a checkpoint, which it
 would unpickle."""
 
@@ -39,7 +41,9 @@ def hints(source: Source) -> Hints:
     """
     config, model = source.config, source.module
     if model is not None:
-        return _hints_of_model(model, dict(getattr(model, "pretrained_cfg", None) or {}), type(model).__name__)
+        return _hints_of_model(
+            model, dict(getattr(model, "pretrained_cfg", None) or {}), type(model).__name__
+        )
     name = config.get("architecture")
     if not isinstance(name, str) or not timm.is_model(name):
         raise source.error(f"config.json names the architecture {name!r}, which timm does not know")
@@ -47,14 +51,20 @@ def hints(source: Source) -> Hints:
 
     # the arguments; only settings of the architecture reach timm
     arguments: dict[str, Any] = config.get("model_args") or {}
-    arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
+    arguments = {
+        key: config[key] for key in ("num_classes", "global_pool") if key in config
+    } | arguments
     arguments.pop("pretrained_strict", None)  # of our autoencoders, saved again by transformers
-    headless = config.get("architectures") == ["TimmWrapperModel"] and arguments.get("num_classes") != 0
+    headless = (
+        config.get("architectures") == ["TimmWrapperModel"] and arguments.get("num_classes") != 0
+    )
     arguments |= {"num_classes": 0} if headless else {}
     if unknown := sorted(arguments.keys() - ARGUMENTS):
         what = f"model_args of config.json has {shorten(unknown[0])}, which is not a setting of the architecture"
         raise source.error(what)
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
+    }
 
     # the model that timm builds from them, which shows the rest
     try:
@@ -72,12 +82,21 @@ def hints(source: Source) -> Hints:
 
 def training_hints(source: Source) -> Hints:
     """Read the options that timm's train.py saves, `args`, and the input of the architecture they name, as that code does."""
-    args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
-    chosen = {key: args.get(key) for key in ("mean", "std", "interpolation", "crop_pct", "in_chans")}
+    args = {
+        key.removeprefix("args."): value
+        for key, value in source.other.items()
+        if key.startswith("args.")
+    }
+    chosen = {
+        key: args.get(key) for key in ("mean", "std", "interpolation", "crop_pct", "in_chans")
+    }
     try:
         usual = timm.get_pretrained_cfg(str(args.get("model")))
         used = resolve_data_config(chosen, usual.to_dict()) if usual else {}
-    except (RuntimeError, AssertionError):  # a tag of another version; other channels than the images have
+    except (
+        RuntimeError,
+        AssertionError,
+    ):  # a tag of another version; other channels than the images have
         used = {}
     return Hints(
         {"global_pool": args["gp"]} if args.get("gp") in ("token", "avg") else {},
@@ -106,16 +125,24 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
 
     def require(ok: bool, what: str) -> None:
         if not ok:
-            raise CheckpointError(f"timm's {name} cannot be loaded: it has {what}, which this encoder does not compute")
+            raise CheckpointError(
+                f"timm's {name} cannot be loaded: it has {what}, which this encoder does not compute"
+            )
 
     # what our encoder does not compute
     require(type(model) is VisionTransformer, f"the class {type(model).__name__}")
     block, embed = model.blocks[0], model.patch_embed
     attention = getattr(block, "attn", None)
     kinds = f"{type(block).__name__}, {type(attention).__name__}"
-    require(type(block) is Block and type(attention) is Attention, f"blocks of another kind ({kinds})")
+    require(
+        type(block) is Block and type(attention) is Attention, f"blocks of another kind ({kinds})"
+    )
     require(isinstance(model.norm_pre, nn.Identity), "a norm before its blocks (CLIP)")
-    plain_pool = model.global_pool in ("token", "avg", "") and model.attn_pool is None and not model.pool_include_prefix
+    plain_pool = (
+        model.global_pool in ("token", "avg", "")
+        and model.attn_pool is None
+        and not model.pool_include_prefix
+    )
     require(plain_pool, f"another pooling ({model.global_pool!r})")
     require(model.pos_embed is not None, "no position table")
     mlp, act = block.mlp, block.mlp.act
@@ -123,8 +150,13 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     exact = type(act) is GELU or (type(act) is nn.GELU and act.approximate == "none")
     gelu = isinstance(mlp, Mlp) and exact
     require(gated or gelu, f"another MLP ({type(mlp).__name__} with {type(act).__name__})")
-    plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(getattr(block.attn, "norm", None), nn.Identity)
-    require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
+    plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(
+        getattr(block.attn, "norm", None), nn.Identity
+    )
+    require(
+        not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity),
+        "no norm at its end",
+    )
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
     # the rest, under our names; of a head that was replaced, what it is now
@@ -151,12 +183,19 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         "num_classes": heads[-1] if heads else 0,
     }
     labels = settings.get("label_names") or ()
-    if isinstance(labels, dict):  # keyed by numbers, or by WordNet's codes in the order of the classes
-        labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
+    if isinstance(
+        labels, dict
+    ):  # keyed by numbers, or by WordNet's codes in the order of the classes
+        labels = [
+            labels[key]
+            for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)
+        ]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = class_names(labels) if isinstance(labels, list | tuple) else ()
     mode = settings.get("crop_mode") or "center"
-    fitted = f"its settings fit images by {shorten(mode)!r}, which is not supported; assuming 'center'"
+    fitted = (
+        f"its settings fit images by {shorten(mode)!r}, which is not supported; assuming 'center'"
+    )
     return Hints(
         only_given(encoder),
         mean=mean,
@@ -174,10 +213,14 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
 
 def _is_linear(parts: list[nn.Module]) -> bool:
     """Return whether a head of these parts is a linear layer, perhaps after a batch norm (see `LINEAR_PROBE`), or nothing."""
-    probe = len(parts) > 1 and isinstance(parts[0], nn.BatchNorm1d) and isinstance(parts[1], nn.Linear)
+    probe = (
+        len(parts) > 1 and isinstance(parts[0], nn.BatchNorm1d) and isinstance(parts[1], nn.Linear)
+    )
     rest = parts[1:] if probe and parts[0].running_mean is not None else parts
     rest = [part for part in rest if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
-    return not rest or (len(rest) == 1 and isinstance(rest[0], nn.Linear) and rest[0].bias is not None)
+    return not rest or (
+        len(rest) == 1 and isinstance(rest[0], nn.Linear) and rest[0].bias is not None
+    )
 
 
 def fetch(name: str) -> Source:

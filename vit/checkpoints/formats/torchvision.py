@@ -32,7 +32,10 @@ def torchvision_hints(source: Source) -> Hints:
     """Tell the published files apart by their sizes, which is all that says how each takes its images."""
 
     def shape(end: str) -> tuple[int, ...]:
-        return next((tuple(tensor.shape) for name, tensor in source.tensors.items() if name.endswith(end)), ())
+        return next(
+            (tuple(tensor.shape) for name, tensor in source.tensors.items() if name.endswith(end)),
+            (),
+        )
 
     kernels, positions = shape("conv_proj.weight"), shape("encoder.pos_embedding")
     if len(kernels) != 4 or len(positions) != 3:
@@ -41,7 +44,9 @@ def torchvision_hints(source: Source) -> Hints:
     if patch == 14 or size in (384, 512):  # SWAG's vit_h_14, vit_b_16 and vit_l_16
         return Hints({}, {}, None, *IMAGENET, "bicubic", crop_share=1.0)
     share = 224 / 242 if (width, patch) == (1024, 16) else None  # vit_l_16
-    mean, std = IMAGENET if patch == 32 else (None, None)  # of the others, SWAG has linear probes of the same sizes
+    mean, std = (
+        IMAGENET if patch == 32 else (None, None)
+    )  # of the others, SWAG has linear probes of the same sizes
     return Hints(mean=mean, std=std, crop_share=share)
 
 

@@ -78,7 +78,9 @@ class Objective(nn.Module):
         """Return the targets of `forward`, on the CPU, from the labels of all images: (B, ...), or None."""
         return None
 
-    def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, images: Tensor, targets: Tensor | None, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and metrics by name: means over the images, with the same names in every step.
 
         It is a pure function of its arguments and the weights; a batch may come in parts, unless the loss compares images.

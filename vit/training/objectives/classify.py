@@ -75,13 +75,19 @@ class Classify(Objective):
         partners, share = own, torch.ones(len(own))
         if draws.partner is not None and draws.share is not None:
             partners, share = labels[draws.partner], draws.share
-        return mixed_labels(own, partners, share, self.classes, self.config.classify.label_smoothing)
+        return mixed_labels(
+            own, partners, share, self.classes, self.config.classify.label_smoothing
+        )
 
-    def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, images: Tensor, targets: Tensor | None, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy and the top-1 accuracy."""
         mask = None if draws.mask_noise is None else mask_from_noise(draws.mask_noise, self.keep)
         assert targets is not None
-        logits = self.model.forward_head(self.model(images, mask, draws.drop_path)).float()  # (B, K)
+        logits = self.model.forward_head(
+            self.model(images, mask, draws.drop_path)
+        ).float()  # (B, K)
         accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
 

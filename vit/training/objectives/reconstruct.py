@@ -35,7 +35,9 @@ class Reconstruct(Objective):
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
-        return build_autoencoder(encoder, config.model.decoder_config(), config.reconstruct.norm_pix_loss)
+        return build_autoencoder(
+            encoder, config.model.decoder_config(), config.reconstruct.norm_pix_loss
+        )
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
@@ -49,14 +51,18 @@ class Reconstruct(Objective):
     def mask_ratio(self, step: int) -> float:
         return self.config.mask.ratio
 
-    def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, images: Tensor, targets: Tensor | None, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss over the hidden patches; with `reconstruct.contrast`, the weighted sum and both its terms."""
         assert draws.mask_noise is not None
         settings, mask = self.config.reconstruct, mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if self.projector is None:
             return loss, {}
-        pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D): the other processes' views too
+        pooled = gather_batch(
+            self.encoder.pool(tokens), draws.place
+        )  # (B, D): the other processes' views too
         projected = self.projector(pooled)  # (B, 128)
         contrast, found = info_nce(projected, settings.temperature)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}

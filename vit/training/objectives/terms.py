@@ -30,6 +30,8 @@ def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """
     with torch.autocast(projected.device.type, enabled=False):
         unit = F.normalize(projected.float(), dim=1)
-        logits = (unit @ unit.T / temperature).fill_diagonal_(-torch.inf)  # (B, B); no view is its own partner
+        logits = (unit @ unit.T / temperature).fill_diagonal_(
+            -torch.inf
+        )  # (B, B); no view is its own partner
     partner = torch.arange(len(projected), device=projected.device) ^ 1
     return F.cross_entropy(logits, partner), (logits.argmax(1) == partner).float().mean()
