@@ -119,7 +119,10 @@ def half_there(path: Path) -> str:
 @pytest.mark.parametrize("command", LINES)
 @pytest.mark.tries(1)
 def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(
-    battery, finished, tmp_path, command
+    battery,
+    finished,
+    tmp_path,
+    command,  # noqa: F811
 ):
     argv = [command, *LINES[command].format(place=finished.parent).split()]
     assert LINES.keys() == COMMANDS.keys()
