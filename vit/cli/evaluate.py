@@ -134,8 +134,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
 
     from vit.checkpoints import load_trained
     from vit.data.sources import load_data
-    from vit.device import device_name, versions
+    from vit.device import device_name
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
+    from vit.machine import versions
     from vit.weights import weights_hash
 
     # Model and data
