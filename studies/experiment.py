@@ -207,7 +207,7 @@ class Trained:
             methods = ("reconstruction", "knn", "linear")
             figures = evaluate(
                 model, self.data, methods, self.prepare, self.compute, options
-            ).figures
+            ).scores
             accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
             write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
         return read_mapping(kept, StudyError)

@@ -40,7 +40,7 @@ class Compute:
         return nullcontext()
 
     def compiled(self, module: nn.Module) -> nn.Module:
-        """Return `module` for training steps, compiled if `compile` is set; it shares parameters."""
+        """Return `module` for training steps, compiled if `compile` is set, with its parameters."""
         if not self.compile:
             return module
         # On a GPU also record the kernels as CUDA graphs, because launching a small model otherwise
