@@ -1,4 +1,4 @@
-"""The encoder: timm's logits from timm's weights, nothing of hidden pixels, and the start of its weights."""
+"""The encoder: timm is the oracle for its logits; laws of masks, order, modes and first weights."""
 
 import math
 
@@ -59,7 +59,10 @@ def timm_arguments(settings: dict) -> dict:
 
 @pytest.mark.parametrize("case", CASES)
 def test_timms_weights_give_timms_tokens_and_logits(case):
-    """As they are, and as `load_model` reads them: off a state dict, which says neither heads nor pooling nor a grid."""
+    """As they are, and as `load_model` reads them.
+
+    That is off a state dict, which says neither heads nor pooling nor a grid.
+    """
     settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
     timms = randomize(TimmVisionTransformer(**timm_arguments(settings)))
     ours = VisionTransformer(ViTConfig(**settings))

@@ -1,4 +1,4 @@
-"""Where a run computes: what was requested, else the best that a (pretended) machine has; or a refusal."""
+"""The law of choosing a device: what was requested, else the best there is, else a refusal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend to have these devices and what torch.compile needs, but for the module or compiler `lacks`."""
+    """Pretend to have these devices, and what torch.compile needs but for `lacks`."""
     compiler = vit.machine.fault_of_compiler
 
     def pretend(*devices: str, lacks: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Masks: exact counts, one recipe for all kinds, and the law of each kind."""
+"""Masks: the laws that hold for all kinds (counts, order, seeds), and the law of each kind."""
 
 import math
 

@@ -314,7 +314,7 @@ class ModelInputs:
         return Preparation(self.interpolation, height / resized)
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Read image files as the model's input before `normalize`: cropped, resized, in its channels.
+        """Read image files as the model's input before `normalize`, in its size and channels.
 
         Args:
             paths: of JPEG, PNG and other common formats; see `decode`.

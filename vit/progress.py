@@ -21,6 +21,7 @@ class Lines:
 
     def write(self, text: str) -> None:
         """Write `text` without what moves a terminal's cursor, unless nothing is left."""
+        # tqdm begins with a carriage return, and pads with spaces what it overwrites
         line = text.strip()
         if line:
             print(line, file=self._stream, flush=True)
@@ -40,7 +41,8 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
     if stream.isatty():
         return tqdm(file=stream, dynamic_ncols=True, **options)
 
-    # no line for quick work, and the time left by the whole rate so far, not by the last items
+    # A line by the clock, not by the number of items, and none for quick work. The time left goes
+    # by the mean rate so far, because the last items alone may be slow ones.
     options |= dict(
         delay=SECONDS_BETWEEN_LINES,
         mininterval=SECONDS_BETWEEN_LINES,

@@ -1,4 +1,4 @@
-"""Accuracy, confusion and calibration, against what they are by definition."""
+"""Accuracy, confusion and calibration: the oracles are their definitions, written as loops."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Features of frozen encoders: the mean of patch tokens, at any layer, and the pixels they are compared with."""
+"""Features: the oracle is the encoder, block by block; laws of standardised features."""
 
 import pytest
 import torch

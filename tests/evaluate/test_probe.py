@@ -1,4 +1,4 @@
-"""The linear probe: against scikit-learn's optimum by definition, and the protocol: the test images choose nothing."""
+"""The linear probe: scikit-learn is the oracle; its law is that test images choose nothing."""
 
 import pytest
 import torch

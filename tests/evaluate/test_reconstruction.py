@@ -1,4 +1,4 @@
-"""Reconstruction: the baselines against loops, scores that do not depend on batching, pictures that do not peep."""
+"""Reconstruction: loops are the oracles; its law is that no masked pixel reaches a picture."""
 
 import math
 

@@ -33,6 +33,7 @@ def head_logits(
     Args:
         flip: average the logits of each image and its mirror image.
     """
+    # float32 from here on: a softmax of bfloat16 logits would be coarse
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits", batch_size):
@@ -73,6 +74,7 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         int64 (classes, classes), sparse above DENSE_CLASSES.
     """
+    # one count in the cell (label, prediction) of each image
     cells = torch.stack([labels, logits.argmax(1)])  # (2, N)
     return _table(cells, torch.ones_like(labels), logits.shape[1])
 

@@ -208,11 +208,12 @@ def _score_knn(features: Features, data: Dataset, options: Options) -> dict[str,
     rows = []
     for images in labelled:
         bank = images[evenly_spaced(len(images), options.knn_images)]
-        rows.append(_knn(features.train[-1], features.test[-1], bank, data, options.raw_pixels))
+        row = _score_bank(features.train[-1], features.test[-1], bank, data, options.raw_pixels)
+        rows.append(row)
     return over_seeds(rows, options.seeds)
 
 
-def _knn(
+def _score_bank(
     train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool
 ) -> dict[str, Any]:
     """Measure nearest neighbours among the training images `bank`, by features and by pixels.
@@ -244,13 +245,13 @@ def _score_linear(
     rows = []
     logits = []
     for images, seed in zip(features.labelled, options.seeds, strict=True):
-        row, test_logits = _linear(features, images, data, seed, options)
+        row, test_logits = _score_probe(features, images, data, seed, options)
         rows.append(row)
         logits.append(test_logits)
     return over_seeds(rows, options.seeds), torch.cat(logits)
 
 
-def _linear(
+def _score_probe(
     features: Features, images: Tensor, data: Dataset, seed: int, options: Options
 ) -> tuple[dict[str, Any], Tensor]:
     """Fit a linear probe to the training images `images`; return scores and test logits."""

@@ -95,6 +95,7 @@ def fit_probe(
     inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
     features = features @ inverse_root.T  # (N, D)
 
+    # a neighbouring strength's solution is a good start
     scaled = torch.zeros(classes, dim, dtype=torch.double)
     bias = torch.zeros(classes, dtype=torch.double)
     if start is not None:

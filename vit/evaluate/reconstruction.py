@@ -51,6 +51,7 @@ def score_reconstruction(
     Raises:
         TrainingError: the loss is nan or infinite.
     """
+    # sums over images, in float64 because there may be many
     grid_size = model.encoder.patch_embed.grid_size
     names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
     sums = torch.zeros(len(names), dtype=torch.float64)
@@ -162,7 +163,8 @@ def reconstruct(
         mean, deviation = estimate_statistics(patches, mask, embed.grid_size)
         prediction = prediction * deviation + mean
 
-    # visible patches and predictions, put together as an image; the mask likewise
+    # visible patches and predictions, put together as an image; the mask in the same way, of which
+    # one channel is enough
     masked = mask.mask[:, :, None] > 0  # (B, L, 1)
     filled = torch.where(masked, prediction, patches)
     filled = unpatchify(filled, embed.patch_size, embed.grid_size)  # (B, C, H, W)
