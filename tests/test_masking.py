@@ -42,7 +42,7 @@ def test_num_keep_rounds_but_never_keeps_none_or_all(count, ratio):
 
 @pytest.mark.parametrize(("count", "ratio"), [(1, 0.5), (4, 0.0), (4, 1.0), (4, math.nan)])
 def test_nothing_to_hide_or_to_see_is_refused(count, ratio):
-    with pytest.raises(ValueError, match="cannot hide"):
+    with pytest.raises(ValueError, match="cannot mask"):
         num_keep(count, ratio)
 
 

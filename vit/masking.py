@@ -46,7 +46,7 @@ def num_keep(num_patches: int, mask_ratio: float) -> int:
     """
     if num_patches < 2 or not 0 < mask_ratio < 1:
         raise ValueError(
-            f"cannot hide {mask_ratio} of {num_patches} patches: "
+            f"cannot mask {mask_ratio} of {num_patches} patches: "
             "need 2 patches and a ratio between 0 and 1"
         )
     visible = round(num_patches * (1 - mask_ratio))

@@ -329,7 +329,7 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
             combined[key] = first
         else:
             combined[key] = values
-    # a mean alone would hide how much the choice of images matters
+    # a mean alone would not show how much the choice of images matters
     accuracies = [row["accuracy"] for row in rows]
     return combined | {
         "spread": statistics.stdev(accuracies),
@@ -368,7 +368,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     if model.decoder is None:
         reasons["reconstruction"] = "this model has no decoder"
     elif math.prod(encoder.patch_embed.grid_size) < 2:
-        reasons["reconstruction"] = "this model has one patch: none to hide and one to see"
+        reasons["reconstruction"] = "this model has one patch; masking needs at least two"
 
     # the head must choose between the classes of this data
     own_names = model.origin.class_names
