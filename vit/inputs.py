@@ -193,7 +193,7 @@ def _cut_centre(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class Images(Protocol):
-    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or rows on a disk."""
+    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.Rows`."""
 
     @property
     def shape(self) -> torch.Size: ...
