@@ -26,7 +26,7 @@ from vit.cli.options import (
     talk,
 )
 from vit.config import DataConfig, NonNegative, Positive, Share, named_data
-from vit.errors import ConfigError, one_line
+from vit.errors import ConfigError, UserError, one_line
 from vit.load_options import LoadOptions
 from vit.metrics import aligned, results_lines
 from vit.pretrained import located
@@ -134,8 +134,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
 
     from vit.checkpoints import load_trained
     from vit.data.sources import load_data
-    from vit.device import device_name, versions
-    from vit.evaluate import EvaluationError, Options, evaluate, obstacles
+    from vit.device import device_name
+    from vit.evaluate import Options, evaluate, obstacles
+    from vit.machine import versions
     from vit.weights import weights_hash
 
     # Model and data
@@ -147,23 +148,23 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         ways = "train it with the same data.val_size and data.subset_seed"
-        raise EvaluationError(
+        raise UserError(
             f"this model may have been taught these {len(data.test):,} images' classes; {ways}"
         )
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
     if reason := reasons.get(options.method):
-        raise EvaluationError(f"--method {options.method}: {reason}")
+        raise UserError(f"--method {options.method}: {reason}")
     methods = [name for name in reasons if options.method in ("all", name) and not reasons[name]]
     if not methods:
-        raise EvaluationError(f"nothing can be measured: {'; '.join(reasons.values())}")
+        raise UserError(f"nothing can be measured: {'; '.join(reasons.values())}")
     asked = {name: getattr(options, name) for name in USED_BY}
     for name, users in USED_BY.items():
         of_val = name == "seeds" and options.val_size and len(options.seeds) == 1
         if asked[name] != getattr(Options, name) and not of_val and not set(users) & set(methods):
             why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-            raise EvaluationError(
+            raise UserError(
                 f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"
             )
 
@@ -172,8 +173,8 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     evaluation = evaluate(
         model.to(compute.device), data, methods, prepare, compute, Options(**asked)
     )
-    if "head" in evaluation.figures:
-        evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
+    if "head" in evaluation.scores:
+        evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
 
     # The figures, and what they depend on
     facts = (
@@ -198,7 +199,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
             "threads": options.threads,
         },
         "note": note if options.labels < 1 and taught else "",
-        **evaluation.figures,
+        **evaluation.scores,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),

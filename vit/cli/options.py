@@ -406,7 +406,7 @@ class RunsModel(ReadsImages):
 
     def compute(self, threads: int = 0) -> Compute:
         """Return the device, in float32; an error names the options."""
-        from vit.device import choose_compute
+        from vit.machine import choose_compute
 
         with naming_options():
             return choose_compute(RunConfig(device=self.device, threads=threads), "fp32")

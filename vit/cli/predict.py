@@ -23,7 +23,7 @@ from vit.cli.options import (
     read_options,
 )
 from vit.config import Positive
-from vit.errors import ConfigError, UnreadableImage, one_line
+from vit.errors import ConfigError, DataError, one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
 
@@ -58,7 +58,7 @@ def naming_the_way_out() -> Iterator[None]:
     """Add the option that leaves out unreadable files to the message about one."""
     try:
         yield
-    except UnreadableImage as error:
+    except DataError as error:
         raise ConfigError(f"{error}; --on-bad-image skip leaves out all such files") from error
 
 
