@@ -24,8 +24,8 @@ from tiny import Payload, names
 from torchvision import datasets
 
 from vit.data import cifar
-from vit.data.cifar import CifarUnavailable, load_cifar
-from vit.data.images import content_hash
+from vit.data.cifar import fetch_cifar, load_cifar
+from vit.data.images import ImageSet, content_hash
 from vit.errors import DataError
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -124,10 +124,14 @@ def use(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     monkeypatch.setattr(datasets.CIFAR10, "url", f"{own}/{ARCHIVE}")
 
 
-def refusal(root: Path, kind: type[DataError] = DataError, download: bool = True) -> str:
+def load(root: Path, name: str = "cifar10", download: bool = True) -> tuple[ImageSet, ImageSet]:
+    assert fetch_cifar(name, root, download) == ""
+    return load_cifar(name, root)
+
+
+def refusal(root: Path) -> str:
     with pytest.raises(DataError) as caught:
-        load_cifar("cifar10", root, download)
-    assert type(caught.value) is kind
+        load(root)
     return str(caught.value)
 
 
@@ -144,7 +148,7 @@ def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
     tiny = make_tiny(name, monkeypatch)
     dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     (tmp_path / dataset.filename).write_bytes(tiny.archive)
-    train, test = load_cifar(name, tmp_path, download=False)
+    train, test = load(tmp_path, name, download=False)
     for split, images, labels in (
         (train, tiny.train, tiny.labels),
         (test, tiny.test, tiny.labels[:4]),
@@ -161,7 +165,7 @@ def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
 
 def test_folder_is_read_without_network(tmp_path, tiny, requests):
     write_folder(tmp_path, tiny)
-    train, _ = load_cifar("cifar10", tmp_path, download=True)
+    train, _ = load(tmp_path)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
     assert requests == []
 
@@ -169,7 +173,7 @@ def test_folder_is_read_without_network(tmp_path, tiny, requests):
 @pytest.mark.parametrize("how", FAILURES)
 def test_next_mirror(how, tmp_path, requests, monkeypatch, caplog):
     use(monkeypatch, how, "good")
-    train, _ = load_cifar("cifar10", tmp_path, download=True)
+    train, _ = load(tmp_path)
     assert len(train) == 10
     assert requests[1:] == [f"http://good/{ARCHIVE}"]
     assert FAILURES[how][1] in caplog.text
@@ -178,7 +182,7 @@ def test_next_mirror(how, tmp_path, requests, monkeypatch, caplog):
 
 def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
     use(monkeypatch, *FAILURES)
-    message = refusal(tmp_path, CifarUnavailable)
+    message = fetch_cifar("cifar10", tmp_path, download=True)
     for part in (
         *(f"{how}: " for how in FAILURES),
         "404",
@@ -241,7 +245,7 @@ def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
     hosts, asked, tmp_path, host, monkeypatch, caplog
 ):
     use(monkeypatch, *(f"{host}/{name}" for name in hosts.split()))
-    train, _ = load_cifar("cifar10", tmp_path, download=True)
+    train, _ = load(tmp_path)
     assert len(train) == 10
     assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked.split()]
     assert ("slow," in caplog.text) == (" " in asked)
@@ -276,7 +280,7 @@ def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, work)
             with pytest.raises(KeyboardInterrupt):
-                load_cifar("cifar10", tmp_path, download=True)
+                load(tmp_path)
         assert names(tmp_path) == left
 
 
@@ -293,12 +297,13 @@ def test_a_folder_of_images_receives_no_archive(place, tmp_path, requests, monke
     assert not requests
     monkeypatch.chdir(tmp_path)
     photos.rename("data")  # the default, in which other data may lie
-    assert len(load_cifar("cifar10", Path("data"), True)[0]) == 10
+    assert len(load(Path("data"))[0]) == 10
 
 
 def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     use(monkeypatch, "good")
-    assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
+    problem = fetch_cifar("cifar10", tmp_path / "absent", download=False)
+    assert "data.download: true" in problem
     assert requests == []
     assert not (tmp_path / "absent").exists()
 

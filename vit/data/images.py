@@ -10,15 +10,10 @@ import torch
 from torch import Tensor
 
 from vit.data.draws import make_generator
-from vit.errors import DataError
 from vit.inputs import Images
 
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""
-
-
-class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
-    """CIFAR is not on disk, and no host delivers it; if it is damaged, that is a plain DataError."""
 
 
 @dataclass(frozen=True)
