@@ -13,20 +13,26 @@ __all__ = ["Dataset", "ImageSet"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """The images that a run trains on and is tested on."""
+    """The images that a run trains on and is tested on.
 
-    name: str  # its name in every output
+    Attributes:
+        name: the data's name in every output.
+        source: a name in `data.source`.
+        warning: for the user, if the data is not what the settings say.
+        held_out: whether `test` is a part of the training images, to choose settings by.
+        prepared: whether the images already are a model's input, by its `Preparation`.
+        whole_content_hash: of both splits before `val_size` and `labels` took some away; "" if
+            they took none.
+    """
+
+    name: str
     source: Source
     train: ImageSet
     test: ImageSet
-    warning: str | None = None  # for the user, if the data is not what was asked for
-    held_out: bool = (
-        False  # whether `test` is a part of the training images, held out to choose settings by
-    )
-    prepared: bool = False  # whether the images already are a model's input, by its `Preparation`
-    whole_content_hash: str = (
-        ""  # of both splits before `val_size` and `labels` took some away; "" if none
-    )
+    warning: str | None = None
+    held_out: bool = False
+    prepared: bool = False
+    whole_content_hash: str = ""
 
     @property
     def description(self) -> str:
@@ -37,17 +43,18 @@ class Dataset:
     @property
     def tested_on(self) -> str:
         """The kind of images in `test`, in words."""
-        return "held-out training images" if self.held_out else "test images"
+        if self.held_out:
+            return "held-out training images"
+        return "test images"
 
     @property
     def notes(self) -> list[str]:
-        """Lines that the user should see: what was found, what was done automatically, what was left out."""
-        skipped = (
-            f"unreadable, left out: {path}"
-            for part in (self.train, self.test)
-            for path in part.skipped
-        )
-        return list(dict.fromkeys([*self.train.notes, *self.test.notes, *skipped]))
+        """Lines for the user: which files are used, what was decided, what was left out."""
+        notes = [*self.train.notes, *self.test.notes]
+        for path in (*self.train.skipped, *self.test.skipped):
+            notes.append(f"unreadable, left out: {path}")
+        # both splits may have the same note
+        return list(dict.fromkeys(notes))
 
     @property
     def content_hash(self) -> str:
@@ -56,7 +63,8 @@ class Dataset:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Name, source, counts and content hashes in plain values."""
+        """Name, source, counts and content hashes in plain values, as runs record them."""
+        # two hashes: of these images, and of those before some were held out or lost their labels
         return {
             "name": self.name,
             "source": self.source,
