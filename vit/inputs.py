@@ -160,7 +160,7 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
 
 
 class Images(Protocol):
-    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.images.Rows`."""
+    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.Rows`."""
 
     @property
     def shape(self) -> torch.Size: ...

@@ -23,9 +23,8 @@ import torch
 from tiny import Payload, names
 from torchvision import datasets
 
-from vit.data import cifar
+from vit.data import ImageSet, cifar, content_hash
 from vit.data.cifar import fetch_cifar, load_cifar
-from vit.data.images import ImageSet, content_hash
 from vit.errors import DataError
 
 ARCHIVE = "cifar-10-python.tar.gz"

@@ -25,10 +25,9 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit import inputs
 from vit.config import DataConfig
+from vit.data import ImageSet, content_hash, folder
 from vit.data import cache as cache_module
-from vit.data import folder
 from vit.data.folder import load_folder, refuse_run_among_images
-from vit.data.images import ImageSet, content_hash
 from vit.data.sources import load_data
 from vit.errors import DataError
 

@@ -4,7 +4,8 @@ import tiny
 import torch
 from tiny import seeded
 
-from vit.data.images import ImageSet, content_hash, spread_over_classes
+from vit.data import ImageSet, content_hash
+from vit.data.images import spread_over_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 

@@ -12,9 +12,9 @@ from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2.functional import to_pil_image
 
+from vit import data as data_module
 from vit.config import DataConfig
-from vit.data import Dataset, images, map_style
-from vit.data.images import ImageSet
+from vit.data import Dataset, ImageSet, images, map_style
 from vit.data.sources import load_data
 from vit.errors import DataError
 
@@ -266,7 +266,7 @@ def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hash(monke
     whole = ImageSet(pixels, labels, ("a", "b", "c", "d", "e"), "")
     chosen = [torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0]
     copies = [whole.subset(some) for some in chosen]
-    monkeypatch.setattr(images, "LARGE", 0)
+    monkeypatch.setattr(data_module, "LARGE", 0)
     for some, copy in zip(chosen, copies, strict=True):
         part = whole.subset(some)
         assert part.images[:].data_ptr() != part.images[:].data_ptr()  # made when it is asked for

@@ -28,7 +28,8 @@ import torch
 from numpy.lib import format as npy
 
 from vit.atomic import PARTIAL, lock, replacing
-from vit.data.images import ImageSet, content_hash, evenly_spaced
+from vit.data import ImageSet, content_hash
+from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.progress import track

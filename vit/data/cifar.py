@@ -21,8 +21,8 @@ from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
 
 from vit.config import DataConfig
+from vit.data import ImageSet, content_hash
 from vit.data.folder import EXTENSIONS
-from vit.data.images import ImageSet, content_hash
 from vit.errors import DataError
 from vit.progress import track
 

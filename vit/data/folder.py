@@ -15,8 +15,9 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from vit import inputs
+from vit.data import ImageSet
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import ImageSet, hold_out
+from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from vit import inputs
 from vit.config import DataConfig
+from vit.data import ImageSet
 from vit.data.cache import (
     CACHE_LAYOUT,
     Cached,
@@ -29,7 +30,7 @@ from vit.data.cache import (
     cached,
     describe,
 )
-from vit.data.images import ImageSet, hold_out
+from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
 from vit.openmp import usable_cores

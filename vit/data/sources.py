@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from vit.config import DataConfig
-from vit.data import Dataset
+from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import (
-    ImageSet,
-    content_hash,
-    evenly_spaced,
-    spread_at_random,
-    spread_over_classes,
-)
+from vit.data.images import evenly_spaced, spread_at_random, spread_over_classes
 from vit.errors import ConfigError, DataError
 from vit.inputs import OWN, Preparation
 
