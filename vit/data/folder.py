@@ -150,8 +150,8 @@ def list_splits(
 
     # Without a test split, hold out some of the images
     if len(train) < 2:
-        needed = "it needs at least two, one to train on and one to test on"
-        raise DataError(f"{root}: has only one image; {needed}")
+        advice = "it needs at least two, one to train on and one to test on"
+        raise DataError(f"{root}: has only one image; {advice}")
     train_numbers, test_numbers, note = hold_out(len(train))
     notes.append(f"no test folder: {note}")
     return [train[i] for i in train_numbers], [train[i] for i in test_numbers]
