@@ -483,10 +483,10 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
         canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 0.6, 0.5), "head", _PINK * 0.75)
         pupil_width = 0.4
     for side in (-1, 1):
-        u = turn * 1.3 + side * 1.8
-        eye = animal.ellipse(u, chin - 0.5, 1.05, 0.9)
+        middle = turn * 1.3 + side * 1.8
+        eye = animal.ellipse(middle, chin - 0.5, 1.05, 0.9)
         canvas.paint(eye, "eye", dice.colour("iris", _IRIS[kind]))
-        pupil = animal.ellipse(u, chin - 0.5, pupil_width, 0.85)
+        pupil = animal.ellipse(middle, chin - 0.5, pupil_width, 0.85)
         canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))
 
 
