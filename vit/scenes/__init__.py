@@ -68,7 +68,7 @@ PARTS_OF_OBJECT: dict[str, tuple[str, ...]] = {
 
 Painter = Callable[[Canvas, Dice, Ground], None]
 
-# what paints a scene, and the recipes of each class: a scene and what paints the object
+# what paints each kind of scene
 _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "air": scenery.air_scene,
     "street": scenery.street_scene,
@@ -76,7 +76,8 @@ _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "sea": scenery.sea_scene,
     "pond": scenery.pond_scene,
 }
-# (a class uses each of its recipes equally often)
+
+# the recipes of each class, a scene and what paints the object; it uses all equally often
 _RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {
     "airplane": (("air", objects.airplane),),
     "automobile": (("street", objects.automobile),),
@@ -95,25 +96,26 @@ _RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {
     "ship": (("sea", objects.ship),),
     "truck": (("street", objects.truck),),
 }
-SCENES_OF_CLASS = {
-    name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()
-}
+
+
+def _scenes_of_class(name: str) -> tuple[str, ...]:
+    """Return the scenes of a class's recipes, each once."""
+    return tuple(dict.fromkeys(scene for scene, _ in _RECIPES[name]))
 
 
 def _parts_of_class(name: str) -> frozenset[str]:
     """Return the parts of a class's object and of all its scenes."""
     parts = set(PARTS_OF_OBJECT[name])
-    for scene in SCENES_OF_CLASS[name]:
+    for scene in _scenes_of_class(name):
         parts.update(PARTS_OF_SCENE[scene])
     return frozenset(parts)
 
 
-PARTS_OF_CLASS: dict[str, frozenset[str]] = {name: _parts_of_class(name) for name in CLASS_NAMES}
+SCENES_OF_CLASS = {name: _scenes_of_class(name) for name in CLASS_NAMES}
+PARTS_OF_CLASS = {name: _parts_of_class(name) for name in CLASS_NAMES}
 
 # each part once; its position is its number in the part maps
-PART_NAMES = tuple(
-    dict.fromkeys(chain(*PARTS_OF_SCENE.values(), *PARTS_OF_OBJECT.values())),
-)
+PART_NAMES = tuple(dict.fromkeys(chain(*PARTS_OF_SCENE.values(), *PARTS_OF_OBJECT.values())))
 
 # a pixel of one of these parts has four neighbours, each of the same part or one listed here
 MAY_TOUCH: dict[str, frozenset[str]] = {
@@ -245,8 +247,10 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
 
     Returns:
-        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into `CLASS_NAMES`; parts uint8
-        (n, size, size), an index into `PART_NAMES` for every pixel: the part at the pixel's centre.
+        images: uint8 (n, 3, size, size), RGB.
+        labels: int64 (n,), indices into `CLASS_NAMES`.
+        parts: uint8 (n, size, size), an index into `PART_NAMES` for every pixel: the part at the
+            pixel's centre.
 
     Raises:
         ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
