@@ -304,7 +304,7 @@ def test_paths_of_another_system_or_python_are_harmless(module, kind, tmp_path):
     written = f"{Path.__module__}\n{type(Path()).__name__}\n".encode()
     assert written in content
     put("zip", content.replace(written, f"{module}\n{kind}\n".encode()), tmp_path)
-    assert "Path" in read_checkpoint(tmp_path / "model.pth").other["output_dir"]
+    assert "Path" in read_checkpoint(tmp_path / "model.pth").values["output_dir"]
 
 
 def test_a_storage_shorter_than_its_tensor_is_refused(tmp_path):

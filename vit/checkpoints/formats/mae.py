@@ -25,7 +25,7 @@ def mae_hints(source: Source) -> Hints:
     """Read the saved command line, `args`."""
     args = {
         key.removeprefix("args."): value
-        for key, value in source.other.items()
+        for key, value in source.values.items()
         if key.startswith("args.")
     }
     norm_pix = args.get("norm_pix_loss")

@@ -43,7 +43,7 @@ def own_hints(source: Source) -> Hints:
     # a state has the same settings among its values; a plain state dict has none
     if not config:
         where = "its state"
-        config = _of_state(source.other)
+        config = _of_state(source.values)
         if not config["encoder"]:
             return Hints()
     try:

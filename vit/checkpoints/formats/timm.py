@@ -32,7 +32,7 @@ def timm_hints(source: Source) -> Hints:
     """Read timm's config.json, a model in memory, or the options of timm's train.py, whichever there is: see `timm_models`."""
     described, trained = (
         source.module is not None or "architecture" in source.config,
-        "args.crop_pct" in source.other,
+        "args.crop_pct" in source.values,
     )
     if not described and not trained:
         return Hints()
