@@ -1,4 +1,7 @@
-"""The architecture of a network: read off its tensors' shapes and its settings, then changed by the options."""
+"""The architecture of a network.
+
+It is read off the shapes of the tensors and the settings, then changed by the options.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from vit.checkpoints.report import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
-# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder
+# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
 # what no tensor shows, and an encoder without settings is assumed to have

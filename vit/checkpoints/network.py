@@ -19,7 +19,8 @@ from vit.errors import CheckpointError
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
-# among several copies of the network in a file, the first of these wins: averaged weights before the last ones
+# among several copies of the network in a file, the first of these wins: averaged weights before
+# the last ones
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
 LAST_BRANCHES = ("student",)
 # what training files hold besides the network, at any depth
@@ -102,7 +103,7 @@ class Network:
         self.report.notes.append(text)
 
     def guess(self, text: str) -> None:
-        """Tell the user, also in a warning, of a guess that neither tensors nor settings confirm."""
+        """Tell the user, also in a warning, of a guess that nothing in the checkpoint confirms."""
         self.note(text)
         warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
 
@@ -228,7 +229,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
 
 
 def _find_networks(source: Source) -> dict[str, dict[str, str]]:
-    """Return a checkpoint's networks: key of the patch embedding -> anchor of a format -> prefix."""
+    """Return the networks: key of the patch embedding -> anchor of a format -> prefix."""
     networks: dict[str, dict[str, str]] = {}
     for anchor in dict.fromkeys(file_format.anchor for file_format in FORMATS):
         pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){anchor}", re.DOTALL)
@@ -260,13 +261,13 @@ def _no_network(source: Source) -> CheckpointError:
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
-        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, "
-        "DeiT, I-JEPA and Dinov2"
+        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, "
+        "ViTMSN, DeiT, I-JEPA and Dinov2"
     )
 
 
 def _read_hints(file_format: Format, source: Source, options: LoadOptions) -> Hints:
-    """Return what the settings say; the options' values take the place of what they say of input."""
+    """Return what the settings say, with the options in place of what they say of the input."""
     try:
         hints = file_format.hints(source)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -355,7 +356,7 @@ def _map_names(network: Network) -> dict[str, KeyRule]:
 
 
 def _leave_out(network: Network, key: str, reason: str) -> None:
-    """Report a tensor that the table has no place for as dropped or, without a reason, unexpected."""
+    """Report a tensor without a rule as dropped for a reason or, if there is none, unexpected."""
     if not reason:
         reason = _why_outside(key, network.prefix, network.copies)
     if not reason and network.options.allows(key, key.removeprefix(network.prefix)):

@@ -1,4 +1,7 @@
-"""facebookresearch/dino, its follower bytedance/ibot, and facebookresearch/dinov2: training files and backbones."""
+"""Training files and backbones of DINO and its followers.
+
+They come from facebookresearch/dino, bytedance/ibot and facebookresearch/dinov2.
+"""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Format:
     other_inputs: str = ""
 
     def marked(self, source: Source, prefix: str) -> bool:
-        """Return whether the tensors under `prefix`, or the settings, bear a mark of this format."""
+        """Return whether the tensors under `prefix`, or the settings, have a mark of this format."""
         if not self.marks:
             return True
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]

@@ -1,7 +1,7 @@
 """transformers' ViT, ViTMAE and Dinov2 (with registers), as on disk and, since 5.9, in memory.
 
-Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one more
-token (DeiT's for distillation, read as a register) or no class token (I-JEPA).
+Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one
+more token (DeiT's for distillation, read as a register) or no class token (I-JEPA).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vit.checkpoints.formats.format import (
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.reading import Source
 
-# ---- Names -----------------------------------------------------------------------------------------------------------
+# ---- Names ---------------------------------------------------------------------------------------
 
 ON_DISK = table("""
     attn.qkv.@      attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
@@ -91,7 +91,7 @@ def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
     return tuple(result)
 
 
-# ---- Settings --------------------------------------------------------------------------------------------------------
+# ---- Settings ------------------------------------------------------------------------------------
 
 ENCODER_SETTINGS = {
     "embed_dim": "hidden_size",
@@ -231,7 +231,7 @@ def _height(size: Any) -> int:
     return height
 
 
-# ---- Formats ---------------------------------------------------------------------------------------------------------
+# ---- Formats -------------------------------------------------------------------------------------
 
 ANCHOR = r"embeddings\.patch_embeddings\.projection\.weight"
 
@@ -283,7 +283,8 @@ DINOV2 = Format(
         ),
         (
             r"classifier\..*",
-            "Dinov2's classifier reads the class token and the mean of the patches, this head one of them",
+            "Dinov2's classifier reads the class token and the mean of the patches, "
+            "this head one of them",
         ),
     ),
     hints=huggingface_hints,
