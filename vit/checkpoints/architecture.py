@@ -76,9 +76,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # prefix tokens, then positions, whose table may have rows for them
     encoder["class_token"] = "cls_token" in tensors
-    encoder["registers"] = 0
-    if "reg_token" in tensors:
-        encoder["registers"] = network.shape("reg_token", 3)[1]
+    encoder["registers"] = network.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
     rows, columns = _read_positions(network, encoder)
     encoder["image_size"] = (rows * p, columns * q)
     _compare(network, encoder, hints)
@@ -166,9 +164,7 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
 
 def _container(part: str) -> str:
     """Return the prefix of the blocks of "encoder" or "decoder"."""
-    if part == "decoder":
-        return "decoder.blocks."
-    return "blocks."
+    return "decoder.blocks." if part == "decoder" else "blocks."
 
 
 def _count_blocks(network: Network, container: str) -> int:
@@ -230,9 +226,10 @@ def _read_heads(network: Network, part: str, width: int) -> int:
             heads = usual_heads[width]
             reason = "usual for this width"
         if heads == 0 or width % heads:
-            silence = "there is no config.json that says"
-            if network.source.config:
-                silence = "its settings do not say"
+            has_config = bool(network.source.config)
+            silence = (
+                "its settings do not say" if has_config else "there is no config.json that says"
+            )
             raise network.error(f"{silence} how many heads its width of {width} has; give {option}")
         guess = f"{heads} heads of the {part} are a guess ({reason})"
         if assumed:
@@ -428,9 +425,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         )
 
     # what the settings say of it must agree, unless something else is requested
-    classes = 0
-    if "head.weight" in tensors:
-        classes = network.shape("head.weight", 2)[0]
+    classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
     settings: dict[str, Any] = {}
     if options.fc_norm is None:
         settings["fc_norm"] = fc_norm

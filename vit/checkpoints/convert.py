@@ -82,12 +82,11 @@ def _update_head(model: Model) -> None:
 def _check_parts(model: Model) -> None:
     """Refuse a model that is not what its settings say: what is written would not load."""
     # the model that the settings describe, on a device where tensors need no memory
-    decoder = None
-    if model.decoder is not None:
-        decoder = model.decoder.config
+    decoder = None if model.decoder is None else model.decoder.config
     with torch.device("meta"):
         described = build_model(model.encoder.config, decoder, False)
 
+    # compare its tensors with the model's
     expected = {name: value.shape for name, value in described.state_dict().items()}
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     for name in expected | shapes:
@@ -101,14 +100,13 @@ def _check_parts(model: Model) -> None:
 
 def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
     """Write the project's own format; return a note on what half precision changed."""
+    # half precision, after a look at every value
     notes = []
-    dtype = torch.float32
     if half:
         notes.append(f"rounded to half precision, no value by more than {_rounding(model):.1e}")
-        dtype = torch.float16
-    problem_type = ""
-    if model.encoder.config.num_classes:
-        problem_type = origin.problem_type
+
+    # what the head tells matters with a head only
+    problem_type = origin.problem_type if model.encoder.config.num_classes else ""
     save_model(
         out,
         model,
@@ -119,7 +117,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[s
         crop_share=origin.crop_share,
         data_content_hash=origin.data_content_hash,
         problem_type=problem_type,
-        dtype=dtype,
+        dtype=torch.float16 if half else torch.float32,
     )
     return notes
 

@@ -28,9 +28,6 @@ def facts(network: Network) -> dict[str, Any]:
     """
     _count_values(network)
     source = network.source
-    checksum = "none"
-    if source.verified:
-        checksum = "verified"
 
     # what only an autoencoder has
     decoder = None
@@ -44,7 +41,7 @@ def facts(network: Network) -> dict[str, Any]:
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
-        "checksum": checksum,
+        "checksum": "verified" if source.verified else "none",
         "format": network.format.name,
         "encoder": asdict(network.encoder),
         "decoder": decoder,
@@ -61,11 +58,14 @@ def facts(network: Network) -> dict[str, Any]:
 
 def _count_values(network: Network) -> None:
     """Report the tensors with values that cannot be used, as problems or as notes."""
+    # in the tensors for the model
     problems = network.report.problems
     for name in network.tensors:
         problem = network.problem(name)
         if problem:
             problems.append(problem)
+
+    # in all others, under their own names
     for name, tensor in network.source.tensors.items():
         if tensor.device.type == "meta":
             continue
@@ -77,6 +77,7 @@ def _count_values(network: Network) -> None:
 
 def describe(values: dict[str, Any], report: object) -> str:
     """Return the `facts` of a network as lines, and its report."""
+    # settings and lists in one line each
     lines = []
     for key in SHOWN:
         value = values[key]

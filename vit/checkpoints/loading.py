@@ -110,10 +110,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
 
     # a path, or a name unless a local file or folder has it
     name = str(checkpoint)
-    if isinstance(checkpoint, Path):
-        path: Path | None = checkpoint
-    else:
-        path = located(checkpoint)
+    path = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
 
     # on a hub
     if path is None and name.startswith("timm/"):
@@ -190,11 +187,11 @@ def read_network(source: Source, options: LoadOptions) -> Network:
 def _account(network: Network) -> None:
     """Report what becomes of each tensor, and which the model needs and the checkpoint lacks."""
     report = network.report
-    needed = _names_in(network.model)
+    places = _names_in(network.model)
     shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
     for ours, tensor in list(network.tensors.items()):
         # without a place in the model
-        name = needed.pop(ours, None)
+        name = places.pop(ours, None)
         if name is None:
             if network.allows(ours):
                 network.drop(ours, "allowed")
@@ -215,7 +212,7 @@ def _account(network: Network) -> None:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
             report.used[tensor.theirs[0]] = ours
-    report.missing = {name: shapes[name] for name in needed.values()}
+    report.missing = {name: shapes[name] for name in places.values()}
 
 
 def _names_in(model: Model) -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vit.errors import CheckpointError
 
+# how a tensor's values change, in words for the user
 NOTES = {
     "": "",
     "stack": "stacked on dimension 0",
@@ -25,7 +26,6 @@ NOTES = {
     "normalised bias": "with the batch norm before it folded in",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
-"""How a tensor's values change, in words for the user."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class KeyRule:
 
     def filled(self, match: re.Match[str]) -> KeyRule:
         """Return the rule for one tensor, whose name matched the pattern of ours or of theirs."""
+        # a pattern may lack either placeholder
         groups = match.groupdict()
         block = str(int(groups.get("block") or 0))
         kind = groups.get("kind") or ""
@@ -100,13 +101,10 @@ def _fold_weight(tensors: list[Tensor], eps: float | None) -> Tensor:
     """
     weight = tensors[0]
     variance = tensors[1]
-    scale = None
-    if len(tensors) > 2:
-        scale = tensors[2]
+    scale = tensors[2] if len(tensors) > 2 else None
     if eps is None:
-        eps = 1e-6
-        if scale is not None:
-            eps = 1e-5
+        eps = 1e-6 if scale is None else 1e-5
+    # the norm divides a column of the weight as it would divide a feature
     return F.batch_norm(weight, torch.zeros_like(variance), variance, scale, eps=eps)
 
 
@@ -118,6 +116,7 @@ def _fold_bias(tensors: list[Tensor], eps: float | None) -> Tensor:
             and, if the norm has them, its scale and shift (D).
         eps: of the norm; None means MAE's or, for a norm with a scale, torch's.
     """
+    # W (scale (x - mean) / std + shift) + b = (folded W) x + (b - (folded W) mean + W shift)
     weight, variance, mean, bias = tensors[:4]
     scale = tensors[4:5]
     shift = tensors[5:]
@@ -135,6 +134,7 @@ def table(text: str) -> tuple[KeyRule, ...]:
 
     "(pixels)" at the end of a line means that the order of pixels differs.
     """
+    # several of theirs are stacked, as W_Q, W_K and W_V in one matrix
     rules = []
     for line in text.strip().splitlines():
         ours, *theirs = line.replace("(pixels)", "").split()
@@ -191,6 +191,7 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
     Raises:
         CheckpointError: two of their tensors claim the same name of ours.
     """
+    # each name of theirs leads to its row; the order of the table decides
     keys = dict.fromkeys(keys)
     patterns = [(_pattern(name), rule) for rule in rules for name in rule.theirs]
     result: dict[str, KeyRule] = {}
@@ -200,6 +201,7 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
             match = pattern.fullmatch(key)
             if not match:
                 continue
+            # the row for this tensor, whose parts must all be there
             rule = row.filled(match)
             if len(rule.theirs) == 1:
                 # a `*` in the name stands for a number that `filled` does not know
@@ -238,6 +240,7 @@ def map_out(
         if rule is None:
             unmapped.append(name)
             continue
+        # one tensor, or the parts of a stack
         parts = rule.write(tensor, channels)
         for key, part in zip(rule.theirs, parts, strict=True):
             tensors[key] = part.contiguous()

@@ -25,12 +25,14 @@ BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
 LAST_BRANCHES = ("student",)
 # what training files hold besides the network, at any depth
 NOT_THE_NETWORK = {
-    r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*":
+    r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops"
+    r"|callbacks)\..*":
         "the state of the training, not of the network",
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
     r"n_averaged|initted|(?<!.)((model_)?ema\.)?step": "the state of an average of weights",
     r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
-    r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head|projector)\..*":
+    r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head"
+    r"|projector)\..*":
         "a projection head of the training",
     r"predictor\..*": "the predictor of the training",
 }  # fmt: skip

@@ -83,10 +83,10 @@ class Outgoing:
 
     def compare_eps(self, eps: float) -> None:
         """Note if this model's eps differs from the fixed one of the format's norms."""
-        own = self.model.encoder.config.norm_eps
-        if own != eps:
+        model_eps = self.model.encoder.config.norm_eps
+        if model_eps != eps:
             self.notes.append(
-                f"the norms of {self.format} have an eps of {eps:g}, this model's {own}: "
+                f"the norms of {self.format} have an eps of {eps:g}, this model's {model_eps}: "
                 "features differ slightly"
             )
 
@@ -100,6 +100,7 @@ class Outgoing:
         Raises:
             CheckpointError: the format has no place for a tensor.
         """
+        # our names: an autoencoder's encoder has no `encoder.` in front
         state = {}
         for name, value in self.model.state_dict().items():
             state[name.removeprefix("encoder.")] = value.detach().cpu()
@@ -112,6 +113,7 @@ class Outgoing:
             for name in names:
                 del state[name]
 
+        # all others must have a place
         self.tensors, unmapped = map_out(rules, state, channels=self.model.encoder.config.channels)
         if unmapped:
             raise CheckpointError(

@@ -370,6 +370,7 @@ def flatten(
     Raises:
         CheckpointError: two values have the same name, or a tensor is sparse or quantized.
     """
+    # plain values stay; of anything else, the type is enough to recognise a format
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     try:
@@ -404,6 +405,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 
     A list of plain values is one value.
     """
+    # anything with values in it, as a dict
     if isinstance(tree, argparse.Namespace):
         tree = vars(tree)
     if isinstance(tree, list | tuple) and not all(isinstance(item, PLAIN) for item in tree):
@@ -412,9 +414,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, tree
         return
 
-    prefix = ""
-    if name:
-        prefix = f"{name}."
+    prefix = f"{name}." if name else ""
     for key, value in tree.items():
         yield from _leaves(value, f"{prefix}{key}")
 
@@ -448,6 +448,7 @@ def count_not_finite(tensor: Tensor) -> int:
     is_number = tensor.is_floating_point() or tensor.is_complex()
     if not is_number or tensor.dtype is torch.float4_e2m1fn_x2:
         return 0
+    # in parts, because each copy as float32 needs memory
     count = 0
     for part in tensor.detach().reshape(-1).split(1 << 16):
         if not part.is_complex():

@@ -92,9 +92,7 @@ def _ranges(lines: list[str]) -> list[str]:
 
 
 def _tensors(count: int) -> str:
-    if count == 1:
-        return "1 tensor"
-    return f"{count} tensors"
+    return "1 tensor" if count == 1 else f"{count} tensors"
 
 
 def first_few(names: list[str]) -> str:

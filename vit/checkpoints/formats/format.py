@@ -52,9 +52,7 @@ class Hints:
         # the architecture; the width is called dim in a decoder
         for settings in (self.encoder, self.decoder):
             for key, value in settings.items():
-                name = key
-                if key == "dim":
-                    name = "embed_dim"
+                name = "embed_dim" if key == "dim" else key
                 if not _usable(name, value):
                     raise ValueError(f"{key} is {value!r}")
         if not isinstance(self.norm_pix_loss, bool | None):
@@ -72,7 +70,8 @@ class Hints:
             raise ValueError(f"the share of an image that is kept is {share!r}")
 
 
-_TYPES = get_type_hints(ViTConfig)  # read once: every checkpoint asks for each of them
+# read once, because every checkpoint needs them
+_TYPES = get_type_hints(ViTConfig)
 
 
 def _usable(key: str, value: Any) -> bool:
@@ -80,19 +79,23 @@ def _usable(key: str, value: Any) -> bool:
 
     Sizes, counts and shares are positive; one may be 0 if 0 is its default.
     """
+    # sizes and switches
     kind = _TYPES[key]
     default = getattr(ViTConfig, key)
     if kind == tuple[int, int]:
         return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
     if kind is bool:
         return isinstance(value, bool)
+
+    # counts and shares; JSON's true is no number
     if kind is int:
         return type(value) is int and (value > 0 or value == default == 0)
     if kind is float:
         if not _is_number(value) or not (value > 0 or value == default == 0):
             return False
-        # all of them but one are shares
         return value < 1 or key == "mlp_ratio"
+
+    # a number or none, else one of several words
     if default is None:
         return value is None or _is_number(value)
     return value in get_args(kind)
@@ -167,6 +170,7 @@ class Format:
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], Hints] = lambda source: Hints()
     global_pool: str = ""
+    # most of the formats are of models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
@@ -175,9 +179,10 @@ class Format:
     other_inputs: str = ""
 
     def marked(self, source: Source, prefix: str) -> bool:
-        """Return whether the tensors under `prefix`, or the settings, have a mark of this format."""
+        """Return whether the tensors under `prefix`, or the settings, mark this format."""
         if not self.marks:
             return True
+        # a mark is a regular expression for the name of a tensor or of a value
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
         names += source.values
         names.append(f"config.json says {source.config.get('format')}")

@@ -27,6 +27,7 @@ from vit.checkpoints.reading import Source
 
 # ---- Names ---------------------------------------------------------------------------------------
 
+# attention, whose matrices have other names in memory
 ON_DISK = table("""
     attn.qkv.@      attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
     attn.proj.@     attention.output.dense.@
@@ -35,6 +36,8 @@ IN_MEMORY = table("""
     attn.qkv.@      attention.q_proj.@ attention.k_proj.@ attention.v_proj.@
     attn.proj.@     attention.o_proj.@
 """)
+
+# the rest of a block of ViT
 NORMS = table("""
     norm1.@         layernorm_before.@
     norm2.@         layernorm_after.@
@@ -44,6 +47,8 @@ MLP_ON_DISK = table("""
     mlp.fc1.@       intermediate.dense.@
     mlp.fc2.@       output.dense.@
 """)
+
+# outside of the blocks, and an encoder with its blocks under either of their names
 BODY = table("""
     cls_token           embeddings.cls_token
     pos_embed           embeddings.position_embeddings
@@ -58,6 +63,8 @@ VIT_ENCODER = (
     *within(VIT_BLOCK, "blocks.#.", "layers.#."),
 )
 HEAD = table("head.@ classifier.@")
+
+# ViTMAE's decoder, with its blocks under either of their names; a patch is flattened channel last
 DECODER = (
     *shared("decoder.mask_token"),
     *table("""
@@ -69,6 +76,8 @@ DECODER = (
     *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_layers.#."),
     *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
 )
+
+# Dinov2, whose SwiGLU has its gates in front of its values, in one matrix or in two
 LAYER_SCALES = table("""
     ls1.gamma       layer_scale1.lambda1
     ls2.gamma       layer_scale2.lambda1
@@ -93,6 +102,7 @@ def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
 
 # ---- Settings ------------------------------------------------------------------------------------
 
+# our settings -> theirs
 ENCODER_SETTINGS = {
     "embed_dim": "hidden_size",
     "depth": "num_hidden_layers",
@@ -107,8 +117,9 @@ DECODER_SETTINGS = {
     "depth": "decoder_num_hidden_layers",
     "num_heads": "decoder_num_attention_heads",
 }
+# families whose published models use ImageNet's mean -> their interpolation and crop share
 USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("bilinear", 1.0)}
-"""Families whose published models use ImageNet's mean -> their interpolation and crop share."""
+# numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 
 
@@ -133,9 +144,7 @@ def huggingface_hints(source: Source) -> Hints:
         decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
 
     # the input, whose preparation a preprocessor describes; else it may be known for the family
-    channels = 3
-    if type(encoder["channels"]) is int:
-        channels = encoder["channels"]
+    channels = encoder["channels"] if type(encoder["channels"]) is int else 3
     if source.preprocessor:
         inputs = _read_preprocessor(source, channels)
     elif config.get("model_type") in USUAL:
@@ -146,6 +155,7 @@ def huggingface_hints(source: Source) -> Hints:
     else:
         inputs = Hints()
 
+    # the names of the classes, by their numbers
     labels = config.get("id2label") or {}
     return replace(
         inputs,
@@ -166,7 +176,7 @@ def _read_preprocessor(source: Source, channels: int) -> Hints:
     processor = source.preprocessor
     notes = []
 
-    # values
+    # the values of the pixels; without normalising, they stay from 0 to 1
     mean = processor.get("image_mean")
     std = processor.get("image_std")
     if processor.get("do_normalize") is False:
@@ -179,7 +189,8 @@ def _read_preprocessor(source: Source, channels: int) -> Hints:
             "normalising"
         )
 
-    # Size and shape. A crop keeps a share of the resized image; a size of two sides squashes.
+    # Size and shape. A crop keeps a share of the resized image. A size of two sides squashes,
+    # unlike one that names the shorter side.
     resized = _height(processor.get("size"))
     height = 0
     crop_share = 1.0
@@ -191,6 +202,8 @@ def _read_preprocessor(source: Source, channels: int) -> Hints:
     if isinstance(size, dict) and "height" in size and processor.get("do_resize", True):
         notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
         height = height or resized
+
+    # The settings may say another size, at which the model was made.
     image_size = pair(source.config.get("image_size"))
     if height and image_size is not None and image_size[0] != height:
         notes.append(
@@ -198,7 +211,7 @@ def _read_preprocessor(source: Source, channels: int) -> Hints:
             f"{image_size[0]}; image_size={height} does so here"
         )
 
-    # the filter
+    # the filter; `vit.checkpoints.loading` notes one that is not supported
     interpolation = None
     number = processor.get("resample")
     if number is not None:

@@ -9,6 +9,7 @@ from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
+# the decoder, whose patches are flattened channel last
 DECODER = (
     *table("""
         decoder.mask_token      mask_token
@@ -23,6 +24,7 @@ DECODER = (
 
 def mae_hints(source: Source) -> Hints:
     """Read the saved command line, `args`, which may hold anything."""
+    # the size of the images, and what the decoder predicts
     encoder = only_given({"image_size": pair(source.values.get("args.input_size"))})
     norm_pix_loss = source.values.get("args.norm_pix_loss")
     if not isinstance(norm_pix_loss, bool):
@@ -35,6 +37,7 @@ def fine_tuned_hints(source: Source) -> Hints:
 
     That is 224 of 256 pixels, or all for larger images.
     """
+    # as build_transform in util/datasets.py
     hints = mae_hints(source)
     height, _ = hints.encoder.get("image_size", (224, 224))
     if height > 224:

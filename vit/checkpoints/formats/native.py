@@ -49,6 +49,7 @@ def own_hints(source: Source) -> Hints:
         config = _settings_in_state(source.values)
         if not config["encoder"]:
             return Hints()
+    # another package's config.json may call itself ours, and hold anything
     try:
         if source.config:
             config["sha256"]  # must be there; `reading` has compared it
@@ -76,6 +77,7 @@ def _settings_in_state(values: dict[str, Any]) -> dict[str, Any]:
         part, _, key = name.partition(".")
         if part in ("encoder", "decoder") and key:
             config[part][key] = value
+    # all others have the same names
     for key in ("norm_pix_loss", "mean", "std", "class_names"):
         if key in values:
             config[key] = values[key]

@@ -21,17 +21,28 @@ FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "DINOv3", "rotary positions",
-        (r"rope_embed\..*", r"rope_embeddings\..*", r"storage_tokens", r"embeddings\.patch_embeddings\.weight"),
+        (
+            r"rope_embed\..*", r"rope_embeddings\..*", r"storage_tokens",
+            r"embeddings\.patch_embeddings\.weight",
+        ),
     ),
     (
         "EVA, or another with rotary positions", "rotary positions, and mostly no bias on its keys",
-        (r"rope\..*", r"freqs_(cos|sin|cis)", r"attn\.inner_attn_ln\.weight", r"attn\.rope\..*", r"mlp\.fc1_g\.weight",
-         r"attn\.q_bias"),
+        (
+            r"rope\..*", r"freqs_(cos|sin|cis)", r"attn\.inner_attn_ln\.weight", r"attn\.rope\..*",
+            r"mlp\.fc1_g\.weight", r"attn\.q_bias",
+        ),
     ),
-    ("SigLIP, or another that pools by attention", "pooling by attention", (r"attn_pool\..*", r"head\.probe")),
+    (
+        "SigLIP, or another that pools by attention", "pooling by attention",
+        (r"attn_pool\..*", r"head\.probe"),
+    ),
     (
         "CLIP, or another of its kind", "a norm before its blocks, and mostly another activation",
-        (r"norm_pre\.weight", r"visual\.(class_embedding|conv1\.weight|trunk\..*)", r"pre_layrnorm\.weight", r"ln_pre\.weight"),
+        (
+            r"norm_pre\.weight", r"visual\.(class_embedding|conv1\.weight|trunk\..*)",
+            r"pre_layrnorm\.weight", r"ln_pre\.weight",
+        ),
     ),
 )  # fmt: skip
 

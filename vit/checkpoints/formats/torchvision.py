@@ -68,5 +68,7 @@ TORCHVISION = Format(
     interpolation="bilinear",
     crop_share=0.875,  # resized to 256, cropped to 224
     hints=torchvision_hints,
-    other_inputs="and the cropping of the files called V1; those called SWAG_LINEAR_V1 use crop_share 1",
+    other_inputs=(
+        "and the cropping of the files called V1; those called SWAG_LINEAR_V1 use crop_share 1"
+    ),
 )
