@@ -67,7 +67,7 @@ class Hints:
             raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
         share = self.crop_share
         if share is not None and not (_is_number(share) and 0 < share <= 1):
-            raise ValueError(f"the share of an image that is kept is {share!r}")
+            raise ValueError(f"crop_share is {share!r}")
 
 
 # read once, because every checkpoint needs them
