@@ -23,7 +23,7 @@ DINO = Format(
         r"masked_embed",
     ),
     rules=(*ENCODER, *DEIT_III),
-    dropped=((r"masked_embed", "iBOT's token for hidden patches, used only in its training"),),
+    dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
 )
 
 DINOV2 = Format(
@@ -45,5 +45,5 @@ DINOV2 = Format(
             for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")
         ),
     ),
-    dropped=((r"mask_token", "DINOv2's token for hidden patches, used only in its training"),),
+    dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
 )

@@ -269,7 +269,7 @@ VIT = Format(
         ),
         (
             r"(.*\.)?embeddings\.mask_token|decoder\.0\..*",
-            "SimMIM's token for hidden patches and its decoder, a linear map",
+            "SimMIM's token for masked patches and its decoder, a linear map",
         ),
     ),
     hints=huggingface_hints,
@@ -292,7 +292,7 @@ DINOV2 = Format(
     dropped=(
         (
             r"(.*\.)?embeddings\.mask_token",
-            "DINOv2's token for hidden patches, used only in its training",
+            "DINOv2's token for masked patches, used only in its training",
         ),
         (
             r"classifier\..*",
