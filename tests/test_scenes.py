@@ -55,7 +55,8 @@ def test_a_picture_is_the_same_in_any_batch_and_order(train):
 
 
 def test_a_picture_is_the_same_on_any_machine():
-    # Written down once. A changed drawing changes it, and is then another data set: say so in the commit.
+    # Written down once. A changed drawing changes it, and is then another data set: say so in the
+    # commit.
     assert load_scenes(500, SEED, "train").content_hash == "c48305aa80563681"
 
 
