@@ -1,4 +1,8 @@
-"""Augmentation: torchvision's crops, one row of draws per image, and identities where nothing is to happen."""
+"""Augmentation of whole batches against torchvision's, which works on one image at a time.
+
+Laws: an image's augmentation depends on its own row of draws alone, and draws that change nothing
+leave the image as it is.
+"""
 
 import math
 from dataclasses import replace
@@ -36,10 +40,8 @@ SIZE = (12, 16)
 
 
 def config(image_size: tuple[int, int] = (12, 16), seed: int = 0, **settings: object) -> Config:
-    model, train = (
-        ModelConfig(image_size=image_size, patch_size=2),
-        TrainConfig(seed=seed, batch_size=10_000),
-    )
+    model = ModelConfig(image_size=image_size, patch_size=2)
+    train = TrainConfig(seed=seed, batch_size=10_000)
     return Config(augment=AugmentConfig(**settings), model=model, train=train)
 
 
@@ -57,13 +59,13 @@ def whole_box(batch: int) -> Tensor:
 
 @pytest.mark.parametrize("image_size", [(12, 16), (7, 5), (24, 20)])
 def test_flip_mirrors_just_the_images_it_names(image_size):
-    images, flip = noise(4, size=SIZE), torch.tensor([True, False, True, False])
+    images = noise(4, size=SIZE)
+    flip = torch.tensor([True, False, True, False])
     boxes = crop_boxes(4, (12, 16), (0.2, 0.8), (0.75, 1.33), seeded())
     straight = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), image_size)
     expected = torch.where(flip[:, None, None, None], straight.flip(-1), straight)
-    torch.testing.assert_close(
-        sample_boxes(images, boxes, flip, image_size), expected, rtol=0, atol=1e-5
-    )
+    flipped = sample_boxes(images, boxes, flip, image_size)
+    torch.testing.assert_close(flipped, expected, rtol=0, atol=1e-5)
 
 
 # top, left, height, width in whole pixels; size to give back
@@ -77,37 +79,46 @@ def test_flip_mirrors_just_the_images_it_names(image_size):
     ],
 )
 def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
-    images, scale = noise(4, size=SIZE), torch.tensor([12, 16, 12, 16])
-    ours = sample_boxes(
-        images, (torch.tensor(box) / scale).expand(4, -1), torch.zeros(4, dtype=torch.bool), size
-    )
+    images = noise(4, size=SIZE)
+    boxes = (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1)
+    ours = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), size)
     theirs = torchvision.resized_crop(images.float() / 255, *box, list(size), antialias=False)
-    # An enlarged crop has a rim beyond its outer pixels' centres: there torchvision sees no neighbours. We do, where the
-    # image has some.
+
+    # An enlarged crop has a rim beyond its outer pixels' centres: there torchvision sees no
+    # neighbours. We do, where the image has some.
     inner = []
-    for start, crop, to, whole in zip(box[:2], box[2:], size, (12, 16), strict=True):
-        rim = math.ceil(to / crop / 2) if to > crop else 0
-        inner.append(slice(rim if start > 0 else 0, to - rim if start + crop < whole else to))
+    for start, crop, output, length in zip(box[:2], box[2:], size, (12, 16), strict=True):
+        first = 0
+        last = output
+        if output > crop:
+            rim = math.ceil(output / crop / 2)
+            first += rim * (start > 0)
+            last -= rim * (start + crop < length)
+        inner.append(slice(first, last))
     torch.testing.assert_close(ours[..., *inner], theirs[..., *inner], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(12, 16), (16, 16), (20, 10)])
 def test_crops_have_the_stated_area_and_aspect(size):
-    scale, ratio = (
-        (0.2, 0.3),
-        (0.7, 1.4),
-    )  # too small to reach over a border, so that nothing is shortened
+    # too small to reach over a border, so that nothing is shortened
+    scale = (0.2, 0.3)
+    ratio = (0.7, 1.4)
     top, left, height, width = crop_boxes(2_000, size, scale, ratio, seeded()).double().unbind(1)
-    area, aspect = height * width, width * size[1] / (height * size[0])
+    area = height * width
+    aspect = width * size[1] / (height * size[0])
     for values, (low, high) in ((area, scale), (aspect, ratio)):
         assert (values >= low * (1 - 1e-5)).all()
         assert (values <= high * (1 + 1e-5)).all()
     assert area.mean().item() == pytest.approx(sum(scale) / 2, rel=0.01)
     assert aspect.log().mean().item() == pytest.approx(math.log(ratio[0] * ratio[1]) / 2, abs=0.02)
-    places = torch.stack([top / (1 - height), left / (1 - width)])  # anywhere in the image alike
+
+    # uniform in the image, and all four numbers independent
+    places = torch.stack([top / (1 - height), left / (1 - width)])
     assert places.mean(1).tolist() == pytest.approx([0.5, 0.5], abs=0.03)
     correlation = torch.corrcoef(torch.stack([area, aspect.log(), *places]))
-    assert correlation.fill_diagonal_(0).abs().max() < 5 / math.sqrt(2_000)  # each drawn by itself
+    assert correlation.fill_diagonal_(0).abs().max() < 5 / math.sqrt(2_000)
+
+    # large boxes stay within the image
     top, left, height, width = crop_boxes(2_000, size, (0.2, 1.0), (0.5, 2.0), seeded()).unbind(1)
     for place, side in ((top, height), (left, width)):
         assert (place >= 0).all()
@@ -121,18 +132,15 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     windows = padded.unfold(2, 5, 1).unfold(3, 6, 1)  # (B, C, tops, lefts, 5, 6)
     shifts = torch.randint(0, 2 * padding + 1, (200, 2), generator=seeded())
-    found = (
-        (windows == pad_and_crop(images, padding, shifts)[:, :, None, None])
-        .flatten(-2)
-        .all(-1)
-        .all(1)
-    )
-    assert (found.flatten(1).sum(1) == 1).all()
-    assert found.any(0).all()  # every shift occurs
+    crops = pad_and_crop(images, padding, shifts)[:, :, None, None]
+    equal = (windows == crops).flatten(-2).all(-1).all(1)  # (B, tops, lefts)
+    assert (equal.flatten(1).sum(1) == 1).all()
+    # every shift occurs
+    assert equal.any(0).all()
 
 
 def test_border_is_measured_in_the_models_pixels():
-    """White images at twice the model's size: the black that comes in is as wide as at its own size."""
+    """White images at twice the model's size get as wide a black border as at its own size."""
     settings = config(SIZE, crop="pad", flip=0)
     black = []
     for detail in (1, 2):
@@ -148,23 +156,22 @@ def test_border_is_measured_in_the_models_pixels():
 @pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])
 def test_images_are_varied_each_by_itself_and_by_the_seed(crop, at_least):
     same = noise(1, size=SIZE).expand(32, -1, -1, -1)
-    one, again, other = (varied_by(same, config(seed=seed, crop=crop)) for seed in (1, 1, 2))
-    assert len(one.flatten(1).unique(dim=0)) >= at_least
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert torch.equal(
-        varied_by(torch.cat([noise(31, size=SIZE), same[:1]]), config(seed=1, crop=crop))[31],
-        one[31],
-    )
+    first, again, second = (varied_by(same, config(seed=seed, crop=crop)) for seed in (1, 1, 2))
+    assert len(first.flatten(1).unique(dim=0)) >= at_least
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    mixed = varied_by(torch.cat([noise(31, size=SIZE), same[:1]]), config(seed=1, crop=crop))
+    assert torch.equal(mixed[31], first[31])
 
 
 @pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
 def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_size, monkeypatch):
     monkeypatch.setattr("vit.data.draws.CROP_RATIO", (1.0, 1.0))
-    settings, images = config(image_size, crop_scale=(1.0, 1.0), flip=0), noise(4, size=SIZE)
-    cut, stays = cut_to_shape(images, image_size), torch.zeros(4, dtype=torch.bool)
-    seen = sample_boxes(cut, whole_box(4), stays, image_size)
-    torch.testing.assert_close(varied_by(images, settings), seen, rtol=0, atol=1e-5)
+    settings = config(image_size, crop_scale=(1.0, 1.0), flip=0)
+    images = noise(4, size=SIZE)
+    cut = cut_to_shape(images, image_size)
+    expected = sample_boxes(cut, whole_box(4), torch.zeros(4, dtype=torch.bool), image_size)
+    torch.testing.assert_close(varied_by(images, settings), expected, rtol=0, atol=1e-5)
     for crop in CROPS:
         varied = varied_by(images, config(image_size, crop=crop))
         assert (varied.shape, varied.dtype) == ((4, 3, *image_size), torch.float32)
@@ -175,9 +182,8 @@ def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_si
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_to_float_cuts_and_resizes_as_torchvision(size, interpolation):
     images = noise(4, size=SIZE)
-    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(
-        size, (12, 16)
-    )  # the largest part of that shape
+    # the largest part of that shape
+    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(size, (12, 16))
     cut = torchvision.center_crop(images, [height, width]).float() / 255
     theirs = torchvision.resize(
         cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
@@ -232,30 +238,28 @@ def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_parts_of_a_batch_are_varied_as_the_whole(crop):
-    images, settings = noise(24, size=SIZE), config(crop=crop, rand_augment=2, erasing=0.5)
+    images = noise(24, size=SIZE)
+    settings = config(crop=crop, rand_augment=2, erasing=0.5)
     draws = draws_of(settings, 24)
-    whole = augment(images, draws, settings)
-    for part in (
-        torch.arange(0, 11),
-        torch.arange(10, 25) % 24,
-    ):  # as mixing asks for them, with one image more
-        assert torch.equal(augment(images[part], draws.rows(part), settings), whole[part])
+    expected = augment(images, draws, settings)
+    # the second part as in mixing, with one image more, which is the batch's first
+    for part in (torch.arange(0, 11), torch.arange(10, 25) % 24):
+        assert torch.equal(augment(images[part], draws.rows(part), settings), expected[part])
 
 
 def test_colours_are_jittered_as_torchvision_does():
     """Brightness, then contrast, then saturation; torchvision takes one factor for all images."""
     images = torch.rand(3, 3, *SIZE, generator=seeded())
     factors = torch.tensor([[1.4, 0.6, 1.3], [0.7, 1.4, 0.0], [1.0, 1.0, 1.0]])
-    for image, (brightness, contrast, saturation), found in zip(
-        images, factors.tolist(), color_jitter(images, factors), strict=True
-    ):
+    ours = color_jitter(images, factors)
+    theirs = []
+    for image, (brightness, contrast, saturation) in zip(images, factors.tolist(), strict=True):
         image = torchvision.adjust_brightness(image, brightness)
         image = torchvision.adjust_contrast(image, contrast)
-        image = torchvision.adjust_saturation(image, saturation)
-        torch.testing.assert_close(
-            found, image, rtol=0, atol=1e-3
-        )  # its weights of the colours have four digits
-    torch.testing.assert_close(color_jitter(images, factors)[2], images[2], rtol=0, atol=1e-6)
+        theirs.append(torchvision.adjust_saturation(image, saturation))
+    # torchvision's weights of the colours have four digits
+    torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
+    torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
 
 
 def test_a_view_with_saturation_0_is_grey():
@@ -264,8 +268,10 @@ def test_a_view_with_saturation_0_is_grey():
 
 
 def test_randaugment_comes_before_flip():
-    images, settings = noise(24, size=SIZE), config(crop="none", rand_augment=2)
-    draws, generator = draws_of(settings, 24), make_generator(0, "augment", 0)
+    images = noise(24, size=SIZE)
+    settings = config(crop="none", rand_augment=2)
+    draws = draws_of(settings, 24)
+    generator = make_generator(0, "augment", 0)
     flip = torch.rand(24, generator=generator) < settings.augment.flip
     varied = rand_augment(images, *draw_operations(24, 2, RAND_MAGNITUDE, generator))
     expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
@@ -273,22 +279,22 @@ def test_randaugment_comes_before_flip():
     assert not torch.equal(varied, images)
 
 
-# --- erasing ---------------------------------------------------------------------------------------------------------
+# --- erasing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "box", [(0, 0, 12, 16), (3, 2, 8, 9), (11, 15, 1, 1), (0, 4, 5, 12), (4, 4, 0, 0)]
 )
 def test_erasing_is_torchvisions(box):
-    images, colours = to_float(noise(4, size=SIZE), (12, 16)), torch.rand(4, 3, generator=seeded())
-    ours = erase(
-        images, (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1), colours
-    )
-    for image, colour, found in zip(images, colours, ours, strict=True):
-        assert torch.equal(found, torchvision.erase(image, *box, colour[:, None, None]))
+    images = to_float(noise(4, size=SIZE), (12, 16))
+    colours = torch.rand(4, 3, generator=seeded())
+    boxes = (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1)
+    ours = erase(images, boxes, colours)
+    for image, colour, covered in zip(images, colours, ours, strict=True):
+        assert torch.equal(covered, torchvision.erase(image, *box, colour[:, None, None]))
 
 
-def erased(images: Tensor, settings: Config) -> Tensor:
+def erased_pixels(images: Tensor, settings: Config) -> Tensor:
     """Where an augmentation with erasing differs from the same without: bool (B, H, W)."""
     without = replace(settings, augment=replace(settings.augment, erasing=0.0))
     return (varied_by(images, settings) != varied_by(images, without)).any(1)
@@ -296,36 +302,39 @@ def erased(images: Tensor, settings: Config) -> Tensor:
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
-    images, settings = noise(200, size=SIZE), config((24, 24), crop=crop, erasing=1.0)
-    where, varied = erased(images, settings), varied_by(images, settings)
-    areas = where.flatten(1).sum(1)
-    assert (areas > 0).float().mean() > 0.95  # a narrow one may round to nothing
-    assert (
-        areas.max() <= 576 / 3 + 24 + 24
-    )  # a third of the image, but for the rounding of its edges
-    for image, mask in zip(varied, where, strict=True):
+    images = noise(200, size=SIZE)
+    settings = config((24, 24), crop=crop, erasing=1.0)
+    erased = erased_pixels(images, settings)
+    varied = varied_by(images, settings)
+    areas = erased.flatten(1).sum(1)
+    # a narrow one may round to nothing
+    assert (areas > 0).float().mean() > 0.95
+    # a third of the image, but for the rounding of its edges
+    assert areas.max() <= 576 / 3 + 24 + 24
+    for image, mask in zip(varied, erased, strict=True):
         if mask.any():
-            height, width = mask.any(1).sum(), mask.any(0).sum()
-            assert mask.sum() >= 0.9 * height * width  # a colour may happen to be that of the image
+            height = mask.any(1).sum()
+            width = mask.any(0).sum()
+            # the colour may happen to be that of a pixel of the image
+            assert mask.sum() >= 0.9 * height * width
             assert (image[:, mask].amax(1) - image[:, mask].amin(1) == 0).all()
     assert len(varied.flatten(1).unique(dim=0)) == 200
 
 
-# --- shuffled patches ------------------------------------------------------------------------------------------------
+# --- shuffled patches -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("across", [True, False])
 def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
     """All values of a patch are 100 x image + patch."""
     before = torch.arange(6.0)[:, None] * 100 + torch.arange(16)  # (6, 16)
-    images = (
-        before.view(6, 1, 4, 4)
-        .repeat_interleave(4, 2)
-        .repeat_interleave(4, 3)
-        .expand(-1, 3, -1, -1)
+    images = before.view(6, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    images = images.expand(-1, 3, -1, -1)  # (6, 3, 16, 16)
+    settings = Config(
+        augment=AugmentConfig(shuffle="within"),
+        model=ModelConfig(image_size=16, patch_size=4),
+        train=TrainConfig(batch_size=6, seed=3),
     )
-    augment, model = AugmentConfig(shuffle="within"), ModelConfig(image_size=16, patch_size=4)
-    settings = Config(augment=augment, model=model, train=TrainConfig(batch_size=6, seed=3))
     order = draw_step(settings, 0, 6, masked=True).shuffle
     patches = patchify(shuffle_patches(images, order, (4, 4), across), (4, 4))
     values = patches[..., 0]  # (6, 16)
@@ -333,17 +342,19 @@ def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
     assert sorted(values.flatten().tolist()) == sorted(before.flatten().tolist())
     if across:
         assert torch.equal(values % 100, torch.arange(16.0).expand(6, -1))
-        assert all(len((row // 100).unique()) > 2 for row in values)  # out of several images
+        # out of several images
+        assert all(len((row // 100).unique()) > 2 for row in values)
     else:
         assert torch.equal(values // 100, torch.arange(6.0)[:, None].expand(-1, 16))
-        assert len((values % 100).unique(dim=0)) == 6  # each image in an order of its own
+        # each image in an order of its own
+        assert len((values % 100).unique(dim=0)) == 6
 
 
 @pytest.mark.parametrize("kind", ["within", "across"])
 def test_shuffling_comes_after_all_that_varies_an_image(kind):
-    images, settings = noise(6, size=SIZE), config(erasing=0.5, shuffle=kind)
-    expected = varied_by(images, config(erasing=0.5))
+    images = noise(6, size=SIZE)
+    settings = config(erasing=0.5, shuffle=kind)
+    varied = varied_by(images, config(erasing=0.5))
     order = draws_of(settings, 6).shuffle
-    assert torch.equal(
-        varied_by(images, settings), shuffle_patches(expected, order, (2, 2), kind == "across")
-    )
+    expected = shuffle_patches(varied, order, (2, 2), kind == "across")
+    assert torch.equal(varied_by(images, settings), expected)

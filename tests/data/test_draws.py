@@ -1,4 +1,7 @@
-"""The draws of a step: every image once an epoch, any step by itself, each purpose apart, and shares of several processes."""
+"""Laws of a step's draws: every image once an epoch, any step by itself, each purpose by itself.
+
+And: the rows of several processes make up the batch of one.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +51,20 @@ def test_orders_differ_by_epoch_and_by_seed():
 
 
 def test_order_has_no_favourites():
-    first_places = torch.stack([epoch_order(0, epoch, 10) for epoch in range(2_000)])[
-        :, 0
-    ].bincount()
+    orders = torch.stack([epoch_order(0, epoch, 10) for epoch in range(2_000)])
+    first_places = orders[:, 0].bincount()
     assert (first_places - 200).abs().max() < 5 * (2_000 * 0.1 * 0.9) ** 0.5
 
 
 def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
-    keys = [
-        *itertools.product((0, 1, 11), ("order", "mask", "1"), range(20))
-    ]  # seed, purpose, number
+    # seed, purpose, number
+    keys = list(itertools.product((0, 1, 11), ("order", "mask", "1"), range(20)))
     seeds = {derive_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-# --- the draws of a whole step ---------------------------------------------------------------------------------------
+# --- the draws of a whole step --------------------------------------------------------------------
 
 EVERYTHING = Config(
     model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
@@ -76,14 +77,13 @@ EVERYTHING = Config(
 PADDED = replace(EVERYTHING, augment=replace(EVERYTHING.augment, crop="pad"))
 
 
-def same(one: Draws, other: Draws) -> list[str]:
+def same(first: Draws, second: Draws) -> list[str]:
     """The fields that are equal to the bit."""
-    pairs = zip(Draws._fields, one, other, strict=True)
-    return [
-        name
-        for name, a, b in pairs
-        if (a is None and b is None) or (a is not None and torch.equal(a, b))
-    ]
+    names = []
+    for name, a, b in zip(Draws._fields, first, second, strict=True):
+        if (a is None and b is None) or (a is not None and torch.equal(a, b)):
+            names.append(name)
+    return names
 
 
 def drawn(draws: Draws) -> set[str]:
@@ -94,7 +94,8 @@ def test_every_draw_has_a_row_per_image_and_nothing_is_drawn_unasked():
     for settings, unasked in ((EVERYTHING, {"shift"}), (PADDED, {"crop"})):
         draws = draw_step(settings, 0, 20, masked=True)
         assert {len(values) for values in draws if values is not None} == {8}
-        assert drawn(draws) == set(Draws._fields) - unasked - {"place"}  # of one process
+        # a single process has no place among several
+        assert drawn(draws) == set(Draws._fields) - unasked - {"place"}
     nothing = Config(augment=AugmentConfig(crop="none"))
     assert drawn(draw_step(nothing, 0, 20, False)) == {"indices", "flip"}
     read = draws.for_model(torch.device("cpu"))
@@ -104,20 +105,17 @@ def test_every_draw_has_a_row_per_image_and_nothing_is_drawn_unasked():
 
 @pytest.mark.parametrize("settings", [EVERYTHING, PADDED], ids=["resized", "pad"])
 def test_any_step_is_drawn_alone_and_differs_from_the_others(settings):
-    one, again, other = (draw_step(settings, step, 20, masked=True) for step in (3, 3, 4))
-    assert same(one, again) == list(Draws._fields)
-    assert set(same(one, other)) <= {"crop", "shift", "place"}  # whichever is off
+    first, again, second = (draw_step(settings, step, 20, masked=True) for step in (3, 3, 4))
+    assert same(first, again) == list(Draws._fields)
+    # equal is only what is off
+    assert set(same(first, second)) <= {"crop", "shift", "place"}
 
 
 def test_switching_one_thing_on_changes_no_other():
     plain = draw_step(replace(EVERYTHING, classify=ClassifyConfig()), 3, 20, masked=False)
     all_drawn = draw_step(EVERYTHING, 3, 20, masked=True)
-    assert set(Draws._fields) - set(same(plain, all_drawn)) == {
-        "partner",
-        "share",
-        "box",
-        "mask_noise",
-    }
+    on = {"partner", "share", "box", "mask_noise"}
+    assert set(Draws._fields) - set(same(plain, all_drawn)) == on
     less = changed(
         EVERYTHING,
         model={"drop_path": 0.0},
@@ -127,7 +125,7 @@ def test_switching_one_thing_on_changes_no_other():
     assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == off
 
 
-# --- several views of an image ---------------------------------------------------------------------------------------
+# --- several views of an image --------------------------------------------------------------------
 
 VIEWS = Config(
     model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
@@ -139,7 +137,8 @@ VIEWS = Config(
 @pytest.mark.parametrize("views", [1, 2, 3])
 def test_views_of_an_image_stand_beside_each_other_and_are_drawn_apart(views):
     settings = changed(VIEWS, augment={"views": views})
-    draws = draw_step(settings, 2, 20, masked=True)  # the four images that remain of an epoch
+    # the four images that remain of an epoch
+    draws = draw_step(settings, 2, 20, masked=True)
     assert len(draws.indices) == 4 * views
     assert settings.images_per_step == 8 * views
     images = batch_indices(settings.train.seed, 2, 20, 8)
@@ -159,7 +158,7 @@ def test_colours_are_jittered_in_most_images_and_grey_in_some():
     assert (draw_jitter(9, 0.0, 0.0, make_generator(0, "jitter")) == 1).all()
 
 
-# --- several processes -----------------------------------------------------------------------------------------------
+# --- several processes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("images", [1, 3, 256])
@@ -176,29 +175,35 @@ def test_parts_make_up_the_batch_and_are_alike(images, count):
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("mixing", [True, False])
 def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing):
-    settings = (
-        EVERYTHING if mixing else replace(EVERYTHING, classify=ClassifyConfig(drop_patches=0.5))
-    )
-    whole = draw_step(settings, step, 20, masked=True)
-    batch = len(whole.indices)
-    parts = [whole.shard(rank, count) for rank in range(count)]
-    sizes = [
-        shard(batch, rank, count).stop - shard(batch, rank, count).start for rank in range(count)
-    ]
-    assert [len(part.indices) for part in parts] == [
-        max(size, 1) + mixing for size in sizes
-    ]  # at least one row
-    own = [part.rows(slice(size)) for part, size in zip(parts, sizes, strict=True)]
-    joined = Draws(
-        *(None if values[0] is None else torch.cat(values) for values in zip(*own, strict=True))
-    )
-    rows = torch.stack([torch.arange(batch), torch.full((batch,), batch)], dim=1)
-    assert same(joined, whole._replace(place=rows if count > 1 else None)) == list(Draws._fields)
-    others = [
-        values.place[size:, 0] for values, size in zip(parts, sizes, strict=True) if count > 1
-    ]
-    assert all((row == -1).all() for row in others)
-    if mixing:  # the row behind a process's own is the image that is mixed into its last
+    settings = EVERYTHING
+    if not mixing:
+        settings = replace(EVERYTHING, classify=ClassifyConfig(drop_patches=0.5))
+    draws = draw_step(settings, step, 20, masked=True)
+    batch = len(draws.indices)
+    parts = [draws.shard(rank, count) for rank in range(count)]
+
+    # each process has its rows, at least one, and one more with mixing
+    slices = [shard(batch, rank, count) for rank in range(count)]
+    sizes = [rows.stop - rows.start for rows in slices]
+    assert [len(part.indices) for part in parts] == [max(size, 1) + mixing for size in sizes]
+
+    # joined, they are those of the batch
+    joined = {}
+    for name, values in draws._asdict().items():
+        if values is not None:
+            rows = [getattr(part, name)[:size] for part, size in zip(parts, sizes, strict=True)]
+            joined[name] = torch.cat(rows)
+    assert same(Draws(**joined), draws) == list(Draws._fields)
+
+    # among several processes, each row has its place in the batch; additional rows have none
+    if count > 1:
+        for part, rows, size in zip(parts, slices, sizes, strict=True):
+            assert part.place[:size, 0].tolist() == list(range(rows.start, rows.stop))
+            assert (part.place[size:, 0] == -1).all()
+            assert (part.place[:, 1] == batch).all()
+
+    # the additional row is the image mixed into the last one; the batch's last gets the first
+    if mixing:
         for part in parts:
             assert torch.equal(part.indices[1:], part.partner[:-1])
-        assert parts[-1].indices[-1] == whole.indices[0]  # the last image's is the first
+        assert parts[-1].indices[-1] == draws.indices[0]

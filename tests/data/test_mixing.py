@@ -1,4 +1,4 @@
-"""Mixup and CutMix: torchvision's pictures, labels as the areas are, each image by its own draws."""
+"""Mixup and CutMix against torchvision's images and timm's labels; each image by its own draws."""
 
 import pytest
 import torch
@@ -27,11 +27,11 @@ def same_for_all(share: float, box: tuple[int, int, int, int], batch: int = 6) -
     return Draws(share=torch.full((batch,), share), box=torch.tensor(box).expand(batch, -1))
 
 
-def mixed(given: Tensor, following: Tensor, mixing: Draws) -> Tensor:
-    return mix(given, following, mixing.share, mixing.box)
+def mixed(batch: Tensor, following: Tensor, mixing: Draws) -> Tensor:
+    return mix(batch, following, mixing.share, mixing.box)
 
 
-# --- what is drawn ---------------------------------------------------------------------------------------------------
+# --- the draws ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,9 +60,8 @@ def test_rectangle_has_the_images_shape_and_lies_within_it():
     inside = (top > 0) & (left > 0) & (bottom < SIZE[0]) & (right < SIZE[1]) & (bottom > top)
     assert inside.sum() > 500
     skew = (bottom - top) / SIZE[0] - (right - left) / SIZE[1]
-    assert (
-        skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]
-    )  # but for the rounding of the edges
+    # but for the rounding of the edges
+    assert skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]
     assert (top.min(), left.min(), bottom.max(), right.max()) == (0, 0, *SIZE)
     middles = torch.stack([top + bottom, left + right], 1)[inside] / torch.tensor(SIZE) / 2
     torch.testing.assert_close(middles.mean(0), torch.full((2,), 0.5), rtol=0, atol=0.02)
@@ -79,41 +78,40 @@ def test_shares_have_the_moments_of_beta(alpha):
     assert ((extremes >= 0) & (extremes <= 1)).all()  # and none is no number
 
 
-# --- what is made of it ----------------------------------------------------------------------------------------------
+# --- the images and labels ------------------------------------------------------------------------
 
 
-def theirs(kind: type, given: Tensor, labels: Tensor, **params: object) -> tuple[Tensor, Tensor]:
-    """torchvision takes the image before, we the one after: turned round twice."""
-    transform, given, labels = kind(num_classes=5), given.flip(0), labels.flip(0)
+def theirs(kind: type, batch: Tensor, labels: Tensor, **params: object) -> tuple[Tensor, Tensor]:
+    """torchvision mixes in the image before, we the one after: reverse the batch, and back."""
+    transform = kind(num_classes=5)
+    labels = labels.flip(0)
     params |= {"labels": labels, "batch_size": len(labels)}
-    return transform.transform(given, params).flip(0), transform.transform(labels, params).flip(0)
+    images = transform.transform(batch.flip(0), params)
+    return images.flip(0), transform.transform(labels, params).flip(0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_blend_is_torchvisions(share):
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
-    expected, said = theirs(v2.MixUp, images(), labels, lam=share)
+    expected, expected_labels = theirs(v2.MixUp, images(), labels, lam=share)
     mixing = same_for_all(share, (0, 0, 0, 0))
-    torch.testing.assert_close(
-        mixed(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6
-    )
-    torch.testing.assert_close(
-        mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6
-    )
+    ours = mixed(images(), images().roll(-1, 0), mixing)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+    our_labels = mixed_labels(labels, labels.roll(-1), mixing.share, 5)
+    torch.testing.assert_close(our_labels, expected_labels, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("box", [(0, 0, 12, 16), (3, 4, 9, 5), (0, 7, 1, 16), (11, 15, 12, 16)])
 def test_cut_is_torchvisions(box):
     top, left, bottom, right = box
-    share, labels = 1 - (bottom - top) * (right - left) / 192, torch.tensor([0, 1, 2, 3, 4, 0])
-    expected, said = theirs(
-        v2.CutMix, images(), labels, box=(left, top, right, bottom), lam_adjusted=share
-    )
+    share = 1 - (bottom - top) * (right - left) / 192
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    params = {"box": (left, top, right, bottom), "lam_adjusted": share}
+    expected, expected_labels = theirs(v2.CutMix, images(), labels, **params)
     mixing = same_for_all(share, box)
     assert torch.equal(mixed(images(), images().roll(-1, 0), mixing), expected)
-    torch.testing.assert_close(
-        mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6
-    )
+    our_labels = mixed_labels(labels, labels.roll(-1), mixing.share, 5)
+    torch.testing.assert_close(our_labels, expected_labels, rtol=0, atol=1e-6)
 
 
 def test_rectangle_of_no_area_leaves_the_image():
@@ -130,10 +128,9 @@ def test_labels_are_timms(share, smoothing):
     ours = mixed_labels(labels, labels.flip(0), torch.full((4,), share), 5, smoothing)
     torch.testing.assert_close(ours, mixup_target(labels, 5, share, smoothing), rtol=0, atol=1e-6)
     torch.testing.assert_close(ours.sum(1), torch.ones(4), rtol=0, atol=1e-6)
-    mine = mixed_labels(
-        labels[1:2], labels[:1], torch.tensor([share]), 5, smoothing
-    )  # each image has its own share
-    assert torch.equal(
-        mixed_labels(labels[:2], labels[:2].flip(0), torch.tensor([0.7, share]), 5, smoothing)[1:],
-        mine,
-    )
+
+    # each image has its own share
+    single = mixed_labels(labels[1:2], labels[:1], torch.tensor([share]), 5, smoothing)
+    shares = torch.tensor([0.7, share])
+    both = mixed_labels(labels[:2], labels[:2].flip(0), shares, 5, smoothing)
+    assert torch.equal(both[1:], single)

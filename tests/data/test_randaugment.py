@@ -1,4 +1,4 @@
-"""RandAugment: each operation against Pillow's as timm calls them, and the batch against its images one by one."""
+"""RandAugment: each operation against Pillow's, as timm calls it; a batch against its images."""
 
 import numpy as np
 import pytest
@@ -11,13 +11,8 @@ from torch import Tensor
 from vit.data.draws import draw_operations
 from vit.data.randaugment import OPERATIONS, rand_augment
 
-SOFT = {
-    "rotate",
-    "shear x",
-    "shear y",
-    "translate x",
-    "translate y",
-}  # resampled, and by another rounding
+# resampled, and rounded in another way
+RESAMPLED = {"rotate", "shear x", "shear y", "translate x", "translate y"}
 
 
 def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
@@ -35,22 +30,23 @@ def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
 
 def theirs(name: str, image: Tensor, strength: float) -> Tensor:
     """timm's operation by Pillow, at the same strength and sign."""
-    picture, size = Image.fromarray(image.permute(1, 2, 0).numpy()), abs(strength)
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    size = abs(strength)
     resampled = dict(resample=Image.Resampling.BILINEAR, fillcolor=(128,) * 3)
     if name in ("color", "contrast", "brightness", "sharpness"):
         result = getattr(auto_augment, name)(picture, max(0.1, 1 + 0.9 * strength))
     elif name in ("shear x", "shear y"):
-        about = _about(
-            picture,
-            *((1, 0.3 * strength, 0, 1) if name == "shear x" else (1, 0, 0.3 * strength, 1)),
-        )
-        result = picture.transform(picture.size, Image.Transform.AFFINE, about, **resampled)
+        matrix = (1, 0.3 * strength, 0, 1)
+        if name == "shear y":
+            matrix = (1, 0, 0.3 * strength, 1)
+        data = _around_the_middle(picture, *matrix)
+        result = picture.transform(picture.size, Image.Transform.AFFINE, data, **resampled)
     elif name == "posterize":
-        result = (
-            auto_augment.posterize(picture, 4 - int(size * 4))
-            if size < 1
-            else picture.point(lambda _: 0)
-        )
+        # Pillow cannot keep 0 bits
+        bits = 4 - int(size * 4)
+        result = picture.point(lambda _: 0)
+        if bits:
+            result = auto_augment.posterize(picture, bits)
     elif name == "rotate":
         result = auto_augment.rotate(picture, 30 * strength, **resampled)
     elif name in ("translate x", "translate y"):
@@ -65,9 +61,12 @@ def theirs(name: str, image: Tensor, strength: float) -> Tensor:
     return torch.from_numpy(np.array(result)).permute(2, 0, 1)
 
 
-def _about(picture: Image.Image, a: float, b: float, d: float, e: float) -> tuple[float, ...]:
-    """Pillow shears about a corner; ours about the middle, as a camera would."""
-    x, y = picture.width / 2, picture.height / 2
+def _around_the_middle(
+    picture: Image.Image, a: float, b: float, d: float, e: float
+) -> tuple[float, ...]:
+    """Pillow shears around a corner; ours around the middle, as a camera would."""
+    x = picture.width / 2
+    y = picture.height / 2
     return a, b, x - a * x - b * y, d, e, y - d * x - e * y
 
 
@@ -78,9 +77,10 @@ def test_each_operation_is_pillows(name, strength):
     ours = OPERATIONS[name](images, torch.full((len(images), 1, 1, 1), strength))
     expected = torch.stack([theirs(name, image, strength) for image in images])
     difference = (ours.int() - expected.int()).abs()
-    if name in ("equalize", "invert"):  # torchvision's kernels
+    if name in ("equalize", "invert"):
         assert torch.equal(ours, expected)
-    elif name in SOFT:  # Pillow treats the outermost half pixel in another way
+    elif name in RESAMPLED:
+        # Pillow treats the outermost half pixel in another way
         assert difference.float().mean() < 2
         assert (difference > 8).float().mean() < 0.06
     else:
@@ -99,9 +99,10 @@ def drawn(batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def test_a_batch_is_what_its_images_drew():
-    images, (operations, strengths) = pictures(40), drawn(40, seed=1)
+    images = pictures(40)
+    operations, strengths = drawn(40, seed=1)
     before = images.clone()
-    found = rand_augment(images, operations, strengths)
+    varied = rand_augment(images, operations, strengths)
     assert torch.equal(images, before)
     names = list(OPERATIONS.values())
     for index in range(40):
@@ -109,10 +110,9 @@ def test_a_batch_is_what_its_images_drew():
         for operation, strength in zip(operations[index].tolist(), strengths[index], strict=True):
             if operation >= 0:
                 expected = names[operation](expected, strength.view(1, 1, 1, 1))
-        assert torch.equal(found[index : index + 1], expected)
-    assert torch.equal(
-        rand_augment(images[10:25], operations[10:25], strengths[10:25]), found[10:25]
-    )
+        assert torch.equal(varied[index : index + 1], expected)
+    part = rand_augment(images[10:25], operations[10:25], strengths[10:25])
+    assert torch.equal(part, varied[10:25])
     assert torch.equal(rand_augment(images, torch.full((40, 2), -1), torch.ones(40, 2)), images)
 
 
@@ -122,10 +122,9 @@ def test_draws_follow_their_distributions():
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))
     assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.008
+    # independent of each other, as timm's
     twice = (operations[:, 0] == operations[:, 1])[applied.all(1)].float().mean()
-    assert twice == pytest.approx(
-        1 / len(OPERATIONS), abs=0.01
-    )  # independent of each other, as timm's
+    assert twice == pytest.approx(1 / len(OPERATIONS), abs=0.01)
     size = strengths.abs()
     assert size.mean() == pytest.approx(0.9, abs=0.01)
     assert size.std() == pytest.approx(0.05, abs=0.01)
