@@ -192,11 +192,7 @@ def _read_heads(network: Network, part: str, width: int) -> int:
         width: D of its tokens.
     """
     hints = getattr(network.hints, part)
-    option = "num_heads"
-    usual_heads = ENCODER_HEADS
-    if part == "decoder":
-        option = "decoder_heads"
-        usual_heads = DECODER_HEADS
+    option = "decoder_heads" if part == "decoder" else "num_heads"
     heads = _option_or_hint(
         network, option, getattr(network.options, option), hints.get("num_heads")
     )
@@ -213,32 +209,47 @@ def _read_heads(network: Network, part: str, width: int) -> int:
                 f"do not make its width of {width}"
             )
 
-    # Settings that say the heads come from a family whose blocks are known; a decoder is MAE's.
+    # Settings that say the heads are of a family whose blocks are known; a decoder is MAE's.
     assumed = ""
     if part == "encoder" and "num_heads" not in hints:
         assumed = ASSUMED_BLOCKS
-
-    # a guess, by the width
     if heads is None:
-        heads = width // 64
-        reason = "64 channels per head"
-        if width in usual_heads:
-            heads = usual_heads[width]
-            reason = "usual for this width"
-        if heads == 0 or width % heads:
-            has_config = bool(network.source.config)
-            silence = (
-                "its settings do not say" if has_config else "there is no config.json that says"
-            )
-            raise network.error(f"{silence} how many heads its width of {width} has; give {option}")
-        guess = f"{heads} heads of the {part} are a guess ({reason})"
-        if assumed:
-            guess += f", as are {assumed}"
-        network.guess(f"{guess}; {option} sets them")
+        heads = _guess_heads(network, part, width, assumed)
     elif assumed:
         network.note(f"nothing says what its blocks compute; assuming {assumed}")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
+    return heads
+
+
+def _guess_heads(network: Network, part: str, width: int, assumed: str) -> int:
+    """Return the number of heads that is usual for a width, and tell that it is a guess.
+
+    Args:
+        network: the network.
+        part: "encoder" or "decoder".
+        width: D of its tokens.
+        assumed: what else is a guess about its blocks, in words; "" for nothing.
+    """
+    option = "num_heads"
+    usual = ENCODER_HEADS
+    if part == "decoder":
+        option = "decoder_heads"
+        usual = DECODER_HEADS
+    heads = usual.get(width, width // 64)
+    reason = "usual for this width" if width in usual else "64 channels per head"
+
+    # a width of less than 64, or not a multiple of the heads
+    if heads == 0 or width % heads:
+        silence = "there is no config.json that says"
+        if network.source.config:
+            silence = "its settings do not say"
+        raise network.error(f"{silence} how many heads its width of {width} has; give {option}")
+
+    guess = f"{heads} heads of the {part} are a guess ({reason})"
+    if assumed:
+        guess += f", as are {assumed}"
+    network.guess(f"{guess}; {option} sets them")
     return heads
 
 
