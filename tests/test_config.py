@@ -42,6 +42,7 @@ Switch = Literal["auto", "on", "off"]
         ("a", str, "a"),
         (Path("a/b"), str, "a/b"),
         (None, int | None, None),
+        (3, int | None, 3),
         (False, Switch, "off"),  # YAML reads a bare on, off, yes or no as true or false
         (True, Switch, "on"),
         ([1, 2], tuple[float, float], (1.0, 2.0)),

@@ -58,9 +58,10 @@ def test_a_home_that_the_shell_leaves_as_it_is_becomes_the_users(monkeypatch):
     assert options.branch == "~"
 
 
-def test_a_word_for_several_commands_is_known():
+def test_the_options_that_differ_from_their_defaults_are_known():
     options = read("RUN --out look --count 9 --seed 0")
-    assert options.given == {"checkpoint", "out", "count"}
+    assert options.given >= {"checkpoint", "out", "count"}
+    assert not options.given & {"seed", "mask", "layer"}
     assert options.program == "vit attention"
     assert options.command_line == "vit attention RUN --out look --count 9 --seed 0"
 
