@@ -319,6 +319,7 @@ BAD_FILES = {
     "train: {epoch: 1}": "train.epoch: no such setting; in given.yaml; did you mean train.epochs",
     "training: {epochs: 1}": "training: no such setting; in given.yaml; did you mean train",
     "model: {train: {epochs: 1}}": "model.train: no such setting",
+    "train.epochs: 2": "train.epochs: settings stand in sections, as `train: {epochs: 3}`; in given",
     "train: 3": "train: 3 in given.yaml is no section",
     "train:": "train: None in given.yaml is no section",
     "data: {root: !mine here}": "could not determine a constructor for the tag",
