@@ -11,7 +11,7 @@ from tiny import NORMALIZE
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import UnreadableImage
+from vit.errors import DataError
 from vit.look.datasets import with_data
 from vit.look.shown import ModelWithImages, short_name
 
@@ -73,7 +73,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
         Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / f"{number}.png")
     (tmp_path / "1.png").write_text("no image")
     model = saved(tmp_path / "model", 8, 1)
-    with pytest.raises(UnreadableImage, match=r"1\.png"):
+    with pytest.raises(DataError, match=r"1\.png"):
         next(with_data(model, str(tmp_path), "data", 3).batches())
     subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
