@@ -1,34 +1,38 @@
 """Read settings from files and the command line, and write them.
 
-One way in: files and the command line become one mapping of "section.key" to value, the parser checks its types, and
-the sections check their ranges (`vit.config`). `fit(settings={...})` begins with the mapping.
+One way in: YAML files and the words of a command line become a mapping of "section.key" to value,
+from which the sections are built (`vit.config`), and these check every value. `fit(settings={...})`
+begins with the mapping.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import os
-import re
+from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from inspect import formatannotation
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import OBJECTIVES, Config, flat_settings, named_data
-from vit.errors import ConfigError, did_you_mean, one_line
+from vit.config import OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.errors import ConfigError, did_you_mean
 
-SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
+SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
+"""The dataclass of each section."""
+KEYS = list(flat_settings(Config().to_dict()))
+"""The names of all settings, with their sections."""
 PACKAGE = Path(__file__).resolve().parent
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 """The configurations: next to the package in the repository, inside it in a wheel (setup.py)."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
-HELP = {"-h", "--help"}
 SYNONYMS = {
     "lr": "optim.blr",
     "learning_rate": "optim.blr",
@@ -44,81 +48,46 @@ SYNONYMS = {
 """What other programs call some settings."""
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- Files --------------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads settings as people write them: on, off, yes and no are words, 1e-3 is a number, and a key stands once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = set()
-        for key, _ in node.value:
-            if str(key.value) in keys:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key.value} is set twice", problem_mark=key.start_mark
-                )
-            keys.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
-
-
-_BOOL = re.compile("(true|True|TRUE|false|False|FALSE)$")
-_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, words) for tag, words in resolvers if not tag.endswith(":bool")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
-
-
-def read_file(path: Path, sections: Mapping[str, type] | None = None) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """Return the settings in a YAML file by "section.key"; their values are not checked yet.
 
-    Args:
-        path: of the file.
-        sections: dataclasses by section name; by default those of a run.
-
     Raises:
-        ConfigError: the file cannot be read, or holds an unknown key or one twice.
+        ConfigError: the file cannot be read, or holds an unknown key.
     """
-    sections = sections or SECTIONS
     try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.load(file, Loader=_Loader)  # a SafeLoader
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"config: cannot read {path}: {reason}") from error
 
-    # sections of settings, and nothing else
+    # Sections of settings, and nothing else
+    example = "settings stand in sections, as `train: {epochs: 3}`"
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"config: {path} must hold settings in sections, as `train: {{epochs: 3}}`"
-        )
+        raise ConfigError(f"config: {path} holds no settings; {example}")
     settings = {}
     for section, values in content.items():
-        if section in keys_of(sections):
-            raise ConfigError(
-                f"{section}: must stand in its section, as `train: {{epochs: 3}}`; found in {path}"
-            )
-        if section not in sections:
-            raise _unknown(str(section), sections, f"found in {path}")
+        if section in KEYS:
+            raise ConfigError(f"{section}: {example}; in {path}")
+        if section not in SECTIONS:
+            raise unknown_setting(str(section), f"in {path}")
         if not isinstance(values, dict):
-            raise ConfigError(f"{section}: must hold `key: value`; found in {path}")
+            raise ConfigError(f"{section}: {values!r} in {path} is no section; {example}")
         for name, value in values.items():
             settings[f"{section}.{name}"] = value
     for key in settings:
-        if key not in keys_of(sections):
-            raise _unknown(key, sections, f"found in {path}")
+        if key not in KEYS:
+            raise unknown_setting(key, f"in {path}")
     return settings
 
 
 def config_file(name: str) -> Path:
-    """Return the file that `--config` names: an existing one, else the package's, as quickstart or configs/quickstart.yaml.
+    """Return the file that `--config` names: an existing one, else one of the package.
+
+    Args:
+        name: of a file, or of one of the package, as quickstart or configs/quickstart.yaml.
 
     Raises:
         ConfigError: there is none.
@@ -139,17 +108,15 @@ def to_yaml(config: Config) -> str:
     Raises:
         ConfigError: a name is not UTF-8, which YAML cannot hold.
     """
+    # What a file system gives as bytes that are no UTF-8 is a text of surrogates
     for key, value in flat_settings(config.to_dict()).items():
         if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
-            raise ConfigError(
-                f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it"
-            )
-    return yaml.dump(
-        config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120
-    )
+            allowed = "config.yaml holds UTF-8 names only: rename it"
+            raise ConfigError(f"{key}: {value!r} cannot be used; {allowed}")
+    return yaml.safe_dump(config.to_dict(), sort_keys=False, default_flow_style=None, width=120)
 
 
-# --- from the mapping to the sections --------------------------------------------------------------------------------
+# --- From files and a mapping to the sections ---------------------------------------------------
 
 
 def read_config(path: Path) -> Config:
@@ -160,194 +127,165 @@ def read_config(path: Path) -> Config:
 def build_config(
     files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, frozenset[str]]:
-    """Return all settings, and the keys of those that a file or `overrides` names; see `build_sections`.
+    """Return all settings, and the keys of those that a file or `overrides` names.
+
+    Args:
+        files: paths or names of YAML files; a later one wins over those before.
+        overrides: settings by "section.key", which win over the files.
 
     Raises:
         ConfigError: a key or a value cannot be used, or an override has no effect on the objective.
     """
     overrides = overrides or {}
-    sections, given = build_sections(files, overrides)
+    sections, keys = build_sections(files, overrides)
     config = Config(**sections)
+
+    # A file may serve several objectives; an override is meant for this one
     used = OBJECTIVES[config.train.objective].sections
     for key in overrides:
         section = key.partition(".")[0]
         for name, objective in OBJECTIVES.items():
             if section in objective.sections and section not in used:
-                raise ConfigError(
-                    f"{key}: cannot be used; it only applies to train.objective {name}"
-                )
-    return config, given
+                message = f"cannot be used; it only applies to train.objective {name}"
+                raise ConfigError(f"{key}: {message}")
+    return config, keys
 
 
 def build_sections(
-    files: Sequence[str | Path],
-    overrides: Mapping[str, Any],
-    sections: Mapping[str, type] | None = None,
+    files: Sequence[str | Path], overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return sections of settings, each checked by itself, and the keys that were given.
+    """Return the sections, each checked by itself, and the keys that were given.
 
     Args:
-        files: paths or names of YAML files; a later one wins over those before.
-        overrides: settings by "section.key", which win over the files; a text is read as on the command line.
-        sections: dataclasses by section name; by default those of a run.
+        files, overrides: as for `build_config`.
 
     Raises:
         ConfigError: a key or a value cannot be used.
     """
-    # the files, then the overrides
-    sections = sections or SECTIONS
+    # Later files win over earlier ones, overrides over all
     settings: dict[str, Any] = {}
     for file in files:
-        settings |= read_file(config_file(str(file)), sections)
-    for key, value in overrides.items():
-        if key not in keys_of(sections):
-            raise _unknown(key, sections)
-        settings[key] = _without_numpy(value)
+        settings |= read_file(config_file(str(file)))
+    settings |= overrides
 
-    # the parser checks the types, the sections the ranges
-    nested: dict[str, dict[str, Any]] = {}
+    # From "section.key" to sections
+    nested: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for key, value in settings.items():
+        if key not in KEYS:
+            raise unknown_setting(key)
         section, _, name = key.partition(".")
-        nested.setdefault(section, {})[name] = value
-    try:
-        parsed = _parser(tuple(sections.items())).parse_object(nested)
-    except ArgumentError as error:
-        raise _refusal(error, sections) from error
-    built = {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
-    return built, frozenset(settings)
+        nested[section][name] = value
+    sections = {name: section(**nested[name]) for name, section in SECTIONS.items()}
+    return sections, frozenset(settings)
 
 
-def keys_of(sections: Mapping[str, type]) -> list[str]:
-    """Return the names of all settings, with their sections."""
-    return [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
-
-
-def _without_numpy(value: Any) -> Any:
-    """Return a value from Python as a file would hold it: NumPy's numbers and arrays, and paths, become plain."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, list | tuple):
-        return [_without_numpy(part) for part in value]
-    return value
-
-
-def _unknown(
-    key: str, sections: Mapping[str, type], where: str = "--help lists all keys"
-) -> ConfigError:
+def unknown_setting(key: str, place: str = "--help lists all keys") -> ConfigError:
     """Return the error of a key that is no setting, with the setting that may be meant."""
+    names = [name for name in (*SECTIONS, *KEYS) if name != key]
     synonym = SYNONYMS.get(key.rpartition(".")[2])
-    others = [name for name in (*sections, *keys_of(sections)) if name != key]
-    near = f"; did you mean {synonym}?" if synonym else did_you_mean(key, others)
-    return ConfigError(f"{key}: no such setting; {where}{near}")
+    if synonym is None:
+        return ConfigError(f"{key}: no such setting; {place}{did_you_mean(key, names)}")
+    return ConfigError(f"{key}: no such setting; {place}; did you mean {synonym}?")
 
 
-def _refusal(error: ArgumentError, sections: Mapping[str, type]) -> ConfigError:
-    """Return the error of a value that the parser refuses: key, value, and what is allowed."""
-    message = str(error.message)
-    wrong = re.search(
-        r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL
-    )
-    if wrong is None:
-        return ConfigError(
-            f"{one_line(str(error)).removeprefix('argument ')}; --help lists all keys"
-        )
-    section, name, value = wrong.groups()
-    hint = get_type_hints(sections[section])[name]
-    allowed = formatannotation(hint).replace("typing.", "")
-    if get_origin(hint) is Literal:
-        allowed = f"one of {', '.join(get_args(hint))}"
-    return ConfigError(f"{section}.{name}: {value!r} cannot be used; it needs {allowed}")
+# --- The command line ---------------------------------------------------------------------------
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+@cache
+def sentences_of(section: type) -> dict[str, str]:
+    """Return the help of each field of a dataclass: the sentence below it."""
+    definition: Any = ast.parse(inspect.getsource(section)).body[0]
+    sentences = {}
+    for item, sentence in pairwise(definition.body):
+        if isinstance(item, ast.AnnAssign):
+            sentences[ast.unparse(item.target)] = " ".join(sentence.value.value.split())
+    return sentences
 
 
-@cache  # building one takes longer than using it
-def _parser(sections: tuple[tuple[str, type], ...]) -> ArgumentParser:
-    """Return a parser of settings alone."""
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    _add_sections(parser, dict(sections), with_help=False)
-    return parser
-
-
-def _add_sections(parser: ArgumentParser, sections: Mapping[str, type], with_help: bool) -> None:
-    """Add every field of every section; reading their help texts takes as long as everything else."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
-    for name, section in sections.items():
-        group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
-        group.add_class_arguments(section, name, as_group=False)
-
-
-def add_settings(parser: ArgumentParser, sections: Mapping[str, type]) -> None:
-    """Add to a parser, for its help, all that `read_words` reads."""
-    config = "YAML file with settings; of several, the later wins"
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, and an option for every setting, `--SECTION.FIELD VALUE`."""
+    files = "YAML file with settings, or the name of one of the package; of several, the later wins"
+    parser.add_argument("--config", action="append", default=[], metavar="FILE", help=files)
     data = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
-    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=config)
-    parser.add_argument("--data", metavar="NAME|FOLDER", default=SUPPRESS, help=data)
-    _add_sections(parser, sections, with_help=True)
+    parser.add_argument("--data", metavar="NAME|FOLDER", help=data)
+
+    # Without a value, a setting stays out of the options: a file or its default decides
+    defaults = Config().to_dict()
+    for name, section in SECTIONS.items():
+        group = parser.add_argument_group((section.__doc__ or name).rstrip("."))
+        hints = hints_of(section)
+        for key, sentence in sentences_of(section).items():
+            default = spelled(defaults[name][key])
+            text = f"{sentence} (default: {default})".replace("%", "%%")
+            placeholder = _placeholder(hints[key])
+            group.add_argument(f"--{name}.{key}", default=SUPPRESS, metavar=placeholder, help=text)
 
 
-def read_words(
-    argv: Sequence[str], sections: Mapping[str, type] | None = None
-) -> tuple[list[str], dict[str, Any]]:
-    """Return the files that `--config` names on a command line, and its settings by "section.key".
+def _placeholder(hint: Any) -> str:
+    """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
+    if get_origin(hint) is Literal:
+        return "|".join(get_args(hint))
+    if get_origin(hint) is Annotated:
+        return _placeholder(hint.__origin__)
+    return {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(hint, "VALUE")
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of a command line by "section.key", from the options of `add_settings`.
 
     `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
 
     Raises:
-        ConfigError: an option or a value cannot be used.
+        ConfigError: `--data` is neither a name nor a folder.
     """
-    sections = sections or SECTIONS
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    options.add_argument("--config", action="append", default=[])
-    options.add_argument("--data", action="append", default=[])
-    try:
-        named, words = options.parse_known_args(argv)
-        for word in words:
-            key = word.removeprefix("--").partition("=")[0]
-            if word.startswith("--") and key not in keys_of(sections):
-                raise _unknown(key, sections)
-        given = _parser(tuple(sections.items())).parse_args(words, defaults=False)
-    except ArgumentError as error:
-        raise _refusal(error, sections) from error
     settings: dict[str, Any] = {}
-    for data in named.data:
-        for key, value in named_data(data).items():
+
+    # What --data stands for
+    if options.data is not None:
+        for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
-    return named.config, settings | vars(given.as_flat())  # type: ignore[union-attr]
+
+    # The settings themselves
+    for key, text in vars(options).items():
+        if key in KEYS:
+            section, _, name = key.partition(".")
+            settings[key] = from_text(text, hints_of(SECTIONS[section])[name])
+    return settings
 
 
-def split_settings(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of `argv` that are settings, with their values, and the rest, which are a command's own options.
+def from_text(text: str, hint: Any) -> Any:
+    """Return a word of the command line as a YAML file would give it to `convert`.
 
-    Settings are `--SECTION.FIELD`, `--config` and `--data`.
+    A text stays as it is; 3,4 is a list like [3, 4], and so is a single value of several.
     """
-    settings: list[str] = []
-    rest: list[str] = []
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        name, equals, _ = word.partition("=")
-        if name not in ("--config", "--data") and not (name.startswith("--") and "." in name):
-            rest.append(word)
-            continue
-        settings.append(word)
-        if not equals and words and not words[0].startswith("--"):
-            settings.append(words.pop(0))
-    return settings, rest
+    if hint is str:
+        return text
+    if "," in text and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    takes_many = get_origin(hint) is list or Ellipsis in get_args(hint)
+    if takes_many and not isinstance(value, list):
+        return [value]
+    return value
 
 
-# --- vit train -------------------------------------------------------------------------------------------------------
+# --- vit train ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """The parsed command line of train.py: train with `config` in the run folder `out`, and continue there if `resume`.
+    """A training run as `vit train` and `fit` ask for it.
 
     Attributes:
-        given: keys of the settings that a file or the command line names; the others may follow from them.
+        config: all settings.
+        out: run folder.
+        resume: whether to continue the run in it.
+        program: what the user calls it.
+        given: keys of the settings that a file or the command line names; the others may follow
+            from them.
         notes: lines that the user should see.
     """
 
@@ -359,56 +297,6 @@ class TrainCommand:
     notes: tuple[str, ...] = ()
 
 
-OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "--out": {
-        "metavar": "FOLDER",
-        "help": "run folder; by default runs/ and the configuration's name",
-    },
-    "--resume": {"action": "store_true", "help": "continue the run from its last saved state"},
-    "--print_config": {
-        "action": "store_true",
-        "help": "print all settings as a configuration file, and end",
-    },
-}
-"""The options of `vit train` beside the settings."""
-
-
-def train_parser(program: str = "vit train") -> ArgumentParser:
-    """Return the parser that prints the help of `vit train`."""
-    purpose = f"Pretrain by filling in hidden patches, or train a classifier. Without --config: {QUICKSTART.name}."
-    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
-    parser = ArgumentParser(prog=program, description=purpose, usage=usage)
-    for name, option in OWN_OPTIONS.items():
-        parser.add_argument(name, default=SUPPRESS, **option)
-    add_settings(parser, SECTIONS)
-    return parser
-
-
-def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
-    """Parse the command line of train.py or `vit train`; see `train_command`.
-
-    Raises:
-        ConfigError: the command line cannot be used.
-        SystemExit: after `--help` and `--print_config`.
-    """
-    if not HELP.isdisjoint(argv):
-        train_parser(program).print_help()
-        raise SystemExit(0)
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name, option in OWN_OPTIONS.items():
-        options.add_argument(name, **option)
-    try:
-        own, words = options.parse_known_args(argv)
-    except ArgumentError as error:
-        raise _refusal(error, SECTIONS) from error
-    files, settings = read_words(words)
-    command = train_command(files, settings, own.out, own.resume, program)
-    if own.print_config:
-        print(to_yaml(command.config), end="")
-        raise SystemExit(0)
-    return command
-
-
 def train_command(
     files: Sequence[str],
     settings: Mapping[str, Any],
@@ -416,9 +304,10 @@ def train_command(
     resume: bool = False,
     program: str = "python train.py",
 ) -> TrainCommand:
-    """Return a training run as `vit train` and `fit` ask for it.
+    """Return a training run.
 
-    Without `files`, the quickstart's is read; with `resume`, the run's own config.yaml, with which all else must agree.
+    Without `files`, the quickstart's is read; with `resume`, the run's own config.yaml, with which
+    all else must agree.
 
     Args:
         files: paths or names of settings files; a later one wins.
@@ -430,43 +319,68 @@ def train_command(
     Raises:
         ConfigError: the settings cannot be used.
     """
-    # the run folder
-    if out is None:
-        last = config_file(str(files[-1])).resolve() if files else QUICKSTART
-        out = Path("runs") / (last.parent.name if last.name == RUN_CONFIG else last.stem)
-    elif not os.fspath(out):
-        raise ConfigError("--out: '' cannot be used; name a folder for the run")
-    folder = Path(os.path.expanduser(out))
+    folder = run_folder(files, out)
 
-    # a new run
-    quick = not files and not resume
-    if quick:
-        files = [str(QUICKSTART)]
-    fitted, notes = fit_epochs(files, settings)
-    if not resume:
-        try:
-            config, given = build_config(files, fitted)
-        except ConfigError as error:
-            if quick and str(error).partition(":")[0] not in settings:
-                message = f"{error}. Without --config, a run has the settings of {QUICKSTART.name}"
-                raise ConfigError(message) from error
+    # A run that goes on has its own settings
+    if resume:
+        config = resumed_config(folder, files, settings)
+        return TrainCommand(config, folder, True, program)
+
+    # A new one, with notes on what was shortened
+    chosen = files or [str(QUICKSTART)]
+    try:
+        fitted, notes = fit_epochs(chosen, settings)
+        config, keys = build_config(chosen, fitted)
+    except ConfigError as error:
+        # Nobody named the quickstart's settings, so an error about one says where it is from
+        key = str(error).partition(":")[0]
+        if files or key in settings:
             raise
-        return TrainCommand(config, folder, False, program, given, notes)
+        message = f"{error}. Without --config, a run has the settings of {QUICKSTART.name}"
+        raise ConfigError(message) from error
+    return TrainCommand(config, folder, False, program, keys, notes)
 
-    # one that goes on: only `settings` may change e.g. where the data is
+
+def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of a run: `out`, or runs/ and the name of the last file.
+
+    Raises:
+        ConfigError: `out` is empty, or there is no such file.
+    """
+    if out is not None:
+        if not os.fspath(out):
+            raise ConfigError("--out: '' cannot be used; name a folder for the run")
+        return Path(os.path.expanduser(out))
+
+    # A run's own config.yaml gives the name of its folder
+    path = QUICKSTART
+    if files:
+        path = config_file(str(files[-1])).resolve()
+    if path.name == RUN_CONFIG:
+        return Path("runs") / path.parent.name
+    return Path("runs") / path.stem
+
+
+def resumed_config(folder: Path, files: Sequence[str], settings: Mapping[str, Any]) -> Config:
+    """Return the settings of a run that goes on: its own, with what may change, as where data is.
+
+    Raises:
+        ConfigError: there is no run, or files and settings would make another of it.
+    """
     saved = config_of_run(folder)
+    fitted, _ = fit_epochs(files, settings)
     before, _ = build_config([saved])
     config, _ = build_config([saved], fitted)
-    asked, _ = build_config([saved, *files], fitted)
-    refuse_conflicts(asked, before, folder, config.train.epochs)
-    return TrainCommand(config, folder, True, program)
+    requested, _ = build_config([saved, *files], fitted)
+    refuse_conflicts(requested, before, folder, config.train.epochs)
+    return config
 
 
-def refuse_conflicts(asked: Config, before: Config, out: Path, epochs: int) -> None:
+def refuse_conflicts(requested: Config, before: Config, out: Path, epochs: int) -> None:
     """Refuse settings that would make another run of the one in `out`.
 
     Args:
-        asked: all settings now.
+        requested: all settings now.
         before: those of its config.yaml.
         out: run folder.
         epochs: those to resume with, which may be others while the learning rate is held.
@@ -474,9 +388,10 @@ def refuse_conflicts(asked: Config, before: Config, out: Path, epochs: int) -> N
     Raises:
         ConfigError: it names the first of these settings.
     """
-    for key, old, new in asked.conflicts(before.to_dict()):
+    for key, old, new in requested.conflicts(before.to_dict()):
+        # Whether it is not too late for other epochs, the saved state decides (`find_state`)
         if key == "train.epochs" and new == epochs and before.optim.cooldown < 1:
-            continue  # `find_state` knows whether it is not too late
+            continue
         advice = "leave it out (and --config: the run has its own), or start another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {advice}")
 
@@ -489,9 +404,8 @@ def config_of_run(out: Path) -> Path:
     """
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
-        raise ConfigError(
-            f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out"
-        )
+        advice = "leave --resume out to start one, or name its folder with --out"
+        raise ConfigError(f"--resume: no run in {out}; {advice}")
     return saved
 
 
@@ -508,21 +422,24 @@ def fit_epochs(
     """
     if "train.epochs" not in settings:
         return dict(settings), ()
+
+    # What a file asks for, and does not fit
     sections, _ = build_sections(files, settings)
     epochs = sections["train"].epochs
     warmup = sections["optim"].warmup_epochs
-    whole = sections["classify"].whole_epochs
+    whole_epochs = sections["classify"].whole_epochs
     too_long = {}
     if warmup > epochs:
         too_long["optim.warmup_epochs"] = warmup
-    if whole >= epochs:
-        too_long["classify.whole_epochs"] = whole
+    if whole_epochs >= epochs:
+        too_long["classify.whole_epochs"] = whole_epochs
+
+    # What the user asks for too is a contradiction, which the sections refuse
     shortened = {}
     notes = []
     for key, value in too_long.items():
         if key not in settings:
             shortened[key] = epochs / 4
-            notes.append(
-                f"{key}: {value:g} does not fit into train.epochs {epochs}; using {epochs / 4:g}"
-            )
+            message = f"{key}: {value:g} does not fit into train.epochs {epochs}"
+            notes.append(f"{message}; using {epochs / 4:g}")
     return {**settings, **shortened}, tuple(notes)

@@ -2,65 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vit.cli.options import (
-    DATA,
-    POSITIONAL,
-    PrintsFigures,
-    WritesFiles,
-    output_file,
-    print_json,
-    read_options,
-    talk,
-)
+from vit import figures
+from vit.cli.outputs import output_file, print_json, talk
 from vit.config import Config
+from vit.data import Dataset
+from vit.data.sources import SCENES_SEED, load_data
 from vit.errors import ConfigError, one_line
-from vit.settings import SECTIONS, build_config, read_words, split_settings
-
-if TYPE_CHECKING:
-    from vit.data import Dataset
+from vit.scenes import PART_NAMES, draw_scenes, scene_indices
+from vit.settings import build_config, given_settings
 
 
-@dataclass(frozen=True)
-class DataOptions(PrintsFigures, WritesFiles):
-    """Load data by name, folder or configuration; describe it, draw a sheet of it."""
-
-    data: str | None = field(default=None, metadata=POSITIONAL | DATA)
-    """as for --data"""
-    out: Path | None = None
-    """picture to write: .png, .svg or .pdf"""
-
-
-OPTIONS, SETTINGS = (DataOptions,), SECTIONS
-
-
-def parse(argv: Sequence[str]) -> tuple[Config, DataOptions]:
-    """Read the command line.
+def read_config(options: Namespace) -> Config:
+    """Return the settings, which must say what to load.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: a setting cannot be used.
     """
-    settings, rest = split_settings(argv)
-    (options,) = read_options("vit data", rest, *OPTIONS, sections=SETTINGS)
-    if options.data is None and not settings:
+    settings = given_settings(options)
+    if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
-    named = ["--data", options.data] if options.data is not None else []
-    config, _ = build_config(*read_words([*named, *settings]))
+    return build_config(options.config, settings)[0]
+
+
+def run(options: Namespace) -> int:
+    """Load the data, describe it, and draw the sheet."""
+    config = read_config(options)
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
-    return config, options
 
-
-def run(argv: Sequence[str]) -> int:
-    """Load the data, describe it, and draw the sheet."""
-    config, options = parse(argv)
-
-    from vit.data.sources import load_data
-
+    # With --json, all but the JSON goes to stderr
     data = load_data(config.data, config.model.image_size_2d)
     with talk(options.json):
         for line in (data.description, data.warning or "", *data.notes):
@@ -69,9 +42,12 @@ def run(argv: Sequence[str]) -> int:
         if options.out:
             draw_sheet(data, options.out)
             print(one_line(f"sheet: {options.out}"))
+
+    # The same for a program
     if options.json:
-        labels = data.train.labels
-        classes = {name: int((labels == i).sum()) for i, name in enumerate(data.train.class_names)}
+        classes = {}
+        for number, name in enumerate(data.train.class_names):
+            classes[name] = int((data.train.labels == number).sum())
         values = data.facts | {"train_classes": classes, "notes": data.notes}
         if options.out:
             values["sheet"] = str(options.out)
@@ -81,22 +57,19 @@ def run(argv: Sequence[str]) -> int:
 
 def draw_sheet(data: Dataset, out: Path) -> None:
     """Draw some training images, equally many of each class; for Scenes, their parts too."""
-    from vit.data.sources import SCENES_SEED
-    from vit.figures import save_figure, sheet_figure
-    from vit.scenes import PART_NAMES, draw_scenes, scene_indices
-
+    # Ten rows: one per class, if there are ten
     columns = 5 if data.source == "scenes" else 10
-    chosen = data.train.showcase(10 * columns)  # ten rows: one per class, if there are ten
-    some = data.train.subset(chosen)
-    subtitle, parts = data.description, None
-    if (
-        data.source == "scenes" and data.content_hash == data.whole_content_hash
-    ):  # else their numbers are unknown
-        parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
+    chosen = data.train.showcase(10 * columns)
+    images = data.train.subset(chosen)
+
+    # Parts are drawn again; if images are left out, the numbers of the others are unknown
+    subtitle = data.description
+    parts = None
+    if data.source == "scenes" and data.content_hash == data.whole_content_hash:
+        indices = scene_indices(len(data.train), "train")[chosen]
+        parts = draw_scenes(indices, SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-    save_figure(
-        sheet_figure(
-            some.images[:], some.label_names, data.name, subtitle, columns, parts, PART_NAMES
-        ),
-        out,
+    figure = figures.sheet_figure(
+        images.images[:], images.label_names, data.name, subtitle, columns, parts, PART_NAMES
     )
+    figures.save_figure(figure, out)

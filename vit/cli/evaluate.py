@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+import torch
+
+from vit import figures
 from vit.atomic import write_json
-from vit.cli.options import (
-    DATA,
-    FOLDER,
-    POSITIONAL,
-    PrintsFigures,
-    ReadsCheckpoint,
-    RunsModel,
-    WritesFiles,
-    naming_options,
-    print_json,
-    read_options,
-    require_folder,
-    require_free,
-    talk,
-)
-from vit.config import DataConfig, NonNegative, Positive, Share, named_data
-from vit.errors import ConfigError, UserError, one_line
+from vit.checkpoints import load_trained
+from vit.cli.common import choose_device, load_options, naming_options, require_data
+from vit.cli.outputs import print_json, require_folder, require_free, talk
+from vit.config import DataConfig, named_data
+from vit.data import Dataset
+from vit.data.sources import load_data
+from vit.device import device_name
+from vit.errors import ConfigError, one_line
+from vit.evaluate import Evaluation, Options, evaluate, obstacles
+from vit.evaluate.classification import confusion, reliability
 from vit.load_options import LoadOptions
+from vit.machine import versions
+from vit.mae import Model
 from vit.metrics import aligned, results_lines
-from vit.pretrained import located
 from vit.runs import RunFiles
-
-if TYPE_CHECKING:
-    from vit.data import Dataset
-    from vit.evaluate import Evaluation
-    from vit.mae import Model
+from vit.weights import weights_hash
 
 USED_BY = {
     "every_layer": ("linear",),
@@ -46,166 +38,171 @@ USED_BY = {
     "flip": ("head",),
 }
 """The methods that each option affects."""
+FACTS = (
+    "name",
+    "source",
+    "train_images",
+    "test_images",
+    "tested_on",
+    "content_hash",
+    "warning",
+)
+"""What the results say of the data."""
+FEW_LABELS = (
+    "this model has been taught classes, perhaps with more labels: it does not show what these few"
+    " give"
+)
+RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png")
 
 
-@dataclass(frozen=True)
-class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
-    """Measure a pretrained model without training it further. The test images are used once; every choice is made on training
-    images."""
-
-    data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
-    root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive is"""
-    name: str = ""
-    """name of the data in outputs"""
-    limit: NonNegative = 0
-    """use only this many images per split; 0: all"""
-    method: Literal["all", "knn", "linear", "reconstruction", "head"] = "all"
-    """nearest neighbours, a linear probe, filling in hidden patches, the model's own head; all: those that apply"""
-    every_layer: bool = False
-    """probe each layer, choose on held-out training images"""
-    labels: Share = 1.0
-    """share of the training labels to use"""
-    holdout: Positive = 5000
-    """training images held out to choose the probe's layer and regularisation"""
-    val_size: NonNegative = 0
-    """for choosing settings: measure on this many held-out training images, not on the test images"""
-    flip: bool = False
-    """also measure its head on images and mirror images together"""
-    knn_images: NonNegative = 0
-    """training images searched for nearest neighbours; 0: all"""
-    seeds: list[NonNegative] = field(default_factory=lambda: [0])
-    """of the label subset and the held-out images (--val-size: only the first); several give the mean and the spread"""
-    threads: NonNegative = 0
-    """CPU threads; 0: torch's choice"""
-    out: Path | None = field(default=None, metadata=FOLDER)
-    """folder for results.json, confusion.png and reliability.png"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(
-                f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once"
-            )
-        if self.out is not None:
-            require_folder(self.out)
-            if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():
-                raise ConfigError(
-                    f"--out: {self.out} is a run with its own pictures; name e.g. {self.out / 'evaluation'}"
-                )
-            require_free([self.out / name for name in ("results.json", *PICTURES)], self.overwrite)
-
-    def data_config(self) -> DataConfig:
-        """Return the data section of a run on these images."""
-        few: dict[str, Any] = {
-            "limit": self.limit,
-            "val_size": self.val_size,
-            "subset_seed": self.seeds[0],
-        }
-        return DataConfig(
-            **named_data(self.data, self.root),
-            name=self.name,
-            on_bad_image=self.on_bad_image,
-            **few,
-        )
-
-
-OPTIONS = (EvaluateOptions, LoadOptions)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
-    options, load = read_options("vit evaluate", argv, *OPTIONS)
+    # Refuse what cannot be done before anything is computed
+    load = load_options(options)
+    require_data(options)
+    if len(set(options.seeds)) < len(options.seeds):
+        seeds = ",".join(map(str, options.seeds))
+        raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
+    if options.out is not None:
+        refuse_output(options.out, options.overwrite)
+
+    # With --json, all but the JSON goes to stderr
     with talk(options.json):
-        results = measure(options, load, f"vit evaluate {shlex.join(argv)}")
+        results = measure(options, load)
     if options.json:
         print_json(results)
     return 0
 
 
-def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[str, Any]:
+def refuse_output(out: Path, overwrite: bool) -> None:
+    """Refuse a folder for the results before anything is computed.
+
+    Raises:
+        ConfigError: it cannot be written to, is a run's, or holds results already.
+    """
+    require_folder(out)
+    if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
+        message = f"{out} is a run with its own pictures; name e.g. {out / 'evaluation'}"
+        raise ConfigError(f"--out: {message}")
+    require_free([out / name for name in (RESULTS, *PICTURES)], overwrite)
+
+
+def data_config(options: Namespace) -> DataConfig:
+    """Return the data section of a run on these images."""
+    return DataConfig(
+        **named_data(options.data, str(options.root)),
+        name=options.name,
+        on_bad_image=options.on_bad_image,
+        limit=options.limit,
+        val_size=options.val_size,
+        subset_seed=options.seeds[0],
+    )
+
+
+def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
-    config = options.data_config()
-    located(options.checkpoint)
-
-    import torch
-
-    from vit.checkpoints import load_trained
-    from vit.data.sources import load_data
-    from vit.device import device_name
-    from vit.evaluate import Options, evaluate, obstacles
-    from vit.machine import versions
-    from vit.weights import weights_hash
-
     # Model and data
+    config = data_config(options)
     model = load_trained(options.checkpoint, load)
     origin = model.origin
-    compute = options.compute(options.threads)
+    compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
+
+    # Held-out images are no test of a model that has learned from them
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
-        ways = "train it with the same data.val_size and data.subset_seed"
-        raise UserError(
-            f"this model may have been taught these {len(data.test):,} images' classes; {ways}"
-        )
+        advice = "train it with the same data.val_size and data.subset_seed"
+        message = f"this model may have been taught these {len(data.test):,} images' classes"
+        raise ConfigError(f"{message}; {advice}")
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
-    if reason := reasons.get(options.method):
-        raise UserError(f"--method {options.method}: {reason}")
-    methods = [name for name in reasons if options.method in ("all", name) and not reasons[name]]
-    if not methods:
-        raise UserError(f"nothing can be measured: {'; '.join(reasons.values())}")
-    asked = {name: getattr(options, name) for name in USED_BY}
-    for name, users in USED_BY.items():
-        of_val = name == "seeds" and options.val_size and len(options.seeds) == 1
-        if asked[name] != getattr(Options, name) and not of_val and not set(users) & set(methods):
-            why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-            raise UserError(
-                f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"
-            )
+    methods = applicable_methods(options.method, reasons)
+    used = {name: getattr(options, name) for name in USED_BY}
+    refuse_unused(options, methods, reasons)
 
     # Measure
-    prepare = partial(origin.inputs, whole=data.prepared)
     evaluation = evaluate(
-        model.to(compute.device), data, methods, prepare, compute, Options(**asked)
+        model.to(compute.device),
+        data,
+        methods,
+        partial(origin.inputs, whole=data.prepared),
+        compute,
+        Options(**used),
     )
     if "head" in evaluation.scores:
         evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
 
-    # The figures, and what they depend on
-    facts = (
-        "name",
-        "source",
-        "train_images",
-        "test_images",
-        "tested_on",
-        "content_hash",
-        "warning",
-    )
-    note = "this model has been taught classes, perhaps with more labels: it does not show what these few give"
+    # The scores, and what they depend on
+    settings = {
+        "methods": [] if options.method == "all" else [options.method],
+        **used,
+        "device": options.device,
+        "threads": options.threads,
+    }
     results: dict[str, Any] = {
         "checkpoint": origin.source,
         "content_hash": weights_hash(model),
         "trained_on": origin.data,
-        "data": {key: data.facts[key] for key in facts},
-        "settings": {
-            "methods": [] if options.method == "all" else [options.method],
-            **asked,
-            "device": options.device,
-            "threads": options.threads,
-        },
-        "note": note if options.labels < 1 and taught else "",
+        "data": {key: data.facts[key] for key in FACTS},
+        "settings": settings,
+        "note": FEW_LABELS if options.labels < 1 and taught else "",
         **evaluation.scores,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "command": command,
+        "command": options.command_line,
     }
+
+    # On the terminal, and in files
+    print_results(results, data)
+    if options.out is not None:
+        write_results(options.out, results, evaluation, data)
+    return results
+
+
+def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
+    """Return the methods to measure by.
+
+    Args:
+        method: one of them, or "all" that apply.
+        reasons: per method why it does not apply; "" if it does.
+
+    Raises:
+        ConfigError: the method, or none, applies.
+    """
+    if method != "all" and reasons[method]:
+        raise ConfigError(f"--method {method}: {reasons[method]}")
+    methods = [name for name in reasons if method in ("all", name) and not reasons[name]]
+    if not methods:
+        raise ConfigError(f"nothing can be measured: {'; '.join(reasons.values())}")
+    return methods
+
+
+def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """Refuse options that none of the methods reads.
+
+    Raises:
+        ConfigError: it names the first of these options, and the methods that it is for.
+    """
+    for name, users in USED_BY.items():
+        if name not in options.given or set(users) & set(methods):
+            continue
+        # One seed also draws the held-out images
+        if name == "seeds" and options.val_size and len(options.seeds) == 1:
+            continue
+        # Why those methods do not apply, if this is what is in the way
+        obstacle = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
+        message = f"only applies to {' and '.join(users)}, not measured here{obstacle}"
+        raise ConfigError(f"--{name.replace('_', '-')}: {message}")
+
+
+def print_results(results: Mapping[str, Any], data: Dataset) -> None:
+    """Print the data, the notes on it, the scores, and the time they took."""
+    # The data
     print(one_line(data.description))
     if data.warning:
         print(f"WARNING: {one_line(data.warning)}")
@@ -213,66 +210,75 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         print(f"note: {one_line(note)}")
     if results["note"]:
         print(f"note: {results['note']}")
-    print("\n".join(aligned(results_lines(results))))
-    seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in evaluation.seconds.items())
-    print(f"on {results['device']}, threads {results['threads']}: {seconds}")
 
-    # Files
-    if options.out is not None:
-        written = ["results.json"]
-        if evaluation.logits is not None:
-            written += draw(evaluation, results, data, options.out)
-        if (options.out / "results.json").exists():  # other pictures belong to the replaced results
-            for name in set(PICTURES) - set(written):
-                (options.out / name).unlink(missing_ok=True)
-        write_json(options.out / "results.json", results)
-        print(f"In {options.out}: {', '.join(written)}")
-    return results
+    # The scores
+    print("\n".join(aligned(results_lines(results))))
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
+    print(f"on {results['device']}, threads {results['threads']}: {times}")
+
+
+def write_results(
+    out: Path, results: dict[str, Any], evaluation: Evaluation, data: Dataset
+) -> None:
+    """Write results.json and the pictures into a folder."""
+    names = [RESULTS]
+    if evaluation.logits is not None:
+        names += draw(evaluation, results, data, out)
+
+    # Other pictures belong to the results that are replaced
+    if (out / RESULTS).exists():
+        for name in set(PICTURES) - set(names):
+            (out / name).unlink(missing_ok=True)
+    write_json(out / RESULTS, results)
+    print(f"In {out}: {', '.join(names)}")
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:
-    """Return whether a model was taught as many classes as this data has, perhaps with the very labels of its training images.
+    """Return whether a model was taught as many classes as this data has, perhaps with its labels.
 
     The head of its checkpoint counts even if loading left it out.
     """
-    said = model.origin.details
-    own, names = said.get("encoder"), said.get("id2label")  # our config.json and transformers'
-    taught = (
-        model.encoder.config.num_classes,
-        said.get("num_classes"),
-        isinstance(own, dict) and own.get("num_classes"),
-        isinstance(names, dict) and len(names),
-    )
-    return bool(data.test.class_names) and len(data.test.class_names) in taught
+    # Our config.json names the classes' number within the encoder's, transformers' has names
+    details = model.origin.details
+    counts = [model.encoder.config.num_classes, details.get("num_classes")]
+    encoder = details.get("encoder")
+    if isinstance(encoder, dict):
+        counts.append(encoder.get("num_classes"))
+    names = details.get("id2label")
+    if isinstance(names, dict):
+        counts.append(len(names))
+
+    # Data without classes cannot have been taught
+    classes = len(data.test.class_names)
+    return classes > 0 and classes in counts
 
 
 def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:
-    """Write confusion.png and reliability.png, and return which; the logits of several seeds are pooled."""
-    from vit.evaluate.classification import confusion, reliability
-    from vit.figures import confusion_figure, reliability_figure, save_figure, why_not_drawn
-
+    """Write confusion.png and reliability.png, and return which; logits of all seeds are pooled."""
     # What they show
     assert evaluation.logits is not None
     measured = results.get("head") or results["linear"]
     seeds = len(evaluation.logits) // len(data.test)
-    together = f", {seeds} seeds pooled" if seeds > 1 else ""
-    about = f"{Path(results['checkpoint']).name} · {evaluation.classifier} · {data.name}, {len(data.test):,} {data.tested_on}"
-    about += f" · accuracy {measured['accuracy']:.2%}{together}"
+    name = Path(results["checkpoint"]).name
+    images = f"{data.name}, {len(data.test):,} {data.tested_on}"
+    accuracy = f"accuracy {measured['accuracy']:.2%}"
+    if seeds > 1:
+        accuracy += f", {seeds} seeds pooled"
+    caption = f"{name} · {evaluation.classifier} · {images} · {accuracy}"
 
     # Both pictures
     labels = data.test.labels.repeat(seeds)
-    counts, (bins, error) = (
-        confusion(evaluation.logits, labels),
-        reliability(evaluation.logits, labels),
-    )
-    save_figure(
-        reliability_figure(bins, error, "Can its confidence be trusted?", about), out / PICTURES[1]
-    )
-    if sentence := why_not_drawn(len(counts)):
-        print(sentence)
+    counts = confusion(evaluation.logits, labels)
+    bins, error = reliability(evaluation.logits, labels)
+    figure = figures.reliability_figure(bins, error, "Can its confidence be trusted?", caption)
+    figures.save_figure(figure, out / PICTURES[1])
+
+    # Of many classes, a confusion matrix cannot be read
+    obstacle = figures.why_not_drawn(len(counts))
+    if obstacle:
+        print(obstacle)
         return [PICTURES[1]]
-    save_figure(
-        confusion_figure(counts, data.test.class_names, "Confusion matrix", about),
-        out / PICTURES[0],
-    )
-    return [*PICTURES]
+    class_names = data.test.class_names
+    figure = figures.confusion_figure(counts, class_names, "Confusion matrix", caption)
+    figures.save_figure(figure, out / PICTURES[0])
+    return list(PICTURES)
