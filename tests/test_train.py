@@ -412,7 +412,10 @@ def at_step(step: int, number: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("number", "code", "step"), [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS)])
+@pytest.mark.parametrize(
+    ("number", "code", "step"),
+    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGUSR1", 138, 2), ("SIGHUP", 129, 7)],
+)
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
 ):
@@ -423,6 +426,7 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
         stopped.err.splitlines()[-1]
         == f"stopped by {number}; continue with: python train.py --out '{out}' --resume"
     )
+    assert f"{number}: stopping after this step ...\n" in stopped.err
     assert "Traceback" not in stopped.err
     folder = place / out
     assert load_state(saved_states(folder / "checkpoints")[-1])["step"] == step

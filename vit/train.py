@@ -133,9 +133,8 @@ def train(
         run, called = set_up(command, folder, dist, stop, dataset, test_dataset, callbacks, init)
 
         # Train: a signal ends the run after the step under way, with its state saved
-        stop.hold(True)
-        train_and_save(run, called, folder.checkpoints, lambda: stop.agree(dist))
-        stop.hold(False)
+        with stop.deferred():
+            train_and_save(run, called, folder.checkpoints, lambda: stop.agree(dist))
 
     # Finish
     if dist.is_main:

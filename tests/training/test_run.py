@@ -438,8 +438,8 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(
         with StopRequests() as stop:
             callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(stop)]
             restore(callbacks, run.callback_states)
-            stop.hold(True)
-            with suppress(Stopped):  # at the first step there is nothing to save, and it raises
+            # at the first step there is nothing to save, and it raises
+            with suppress(Stopped), stop.deferred():
                 train_and_save(run, callbacks, tmp_path, lambda: stop.agree(SINGLE))
         return [
             {key: line[key] for key in line if "second" not in key}
