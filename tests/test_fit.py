@@ -16,13 +16,13 @@ from tiny import RECONSTRUCT, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
 from vit.config import ModelConfig
-from vit.errors import ConfigError, DataError
+from vit.errors import ConfigError, DataError, RunError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import Stopped, StopRequests
-from vit.training.run_folder import RunFolder, RunFolderError
+from vit.training.run_folder import RunFolder
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
@@ -111,7 +111,7 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
 ):
     folder = tmp_path / "run"
     shutil.copytree(whole[0].folder.path, folder)
-    with pytest.raises(RunFolderError, match="already holds a run"):
+    with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
     with pytest.raises(Exception, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)

@@ -17,10 +17,10 @@ from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
 from vit.config import Config
+from vit.errors import RunError
 from vit.mae import build_autoencoder
 from vit.training.dynamics import (
     Dynamics,
-    DynamicsError,
     DynamicsRecorder,
     is_recorded,
     read_dynamics,
@@ -354,9 +354,9 @@ def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
     assert found.of("drift", "W_E").isnan().all()
     assert found.names() == {"W_Q", "W_E"}
     assert found.names("decoder") == {"W_Q"}
-    with pytest.raises(DynamicsError, match="gradient_norm, drift"):
+    with pytest.raises(RunError, match="gradient_norm, drift"):
         found.of("speed", "W_Q")
-    with pytest.raises(DynamicsError, match="'W_E' was recorded in the decoder"):
+    with pytest.raises(RunError, match="'W_E' was recorded in the decoder"):
         found.of("drift", "W_E", "decoder")
 
 
@@ -380,7 +380,7 @@ def test_file_that_holds_no_dynamics_is_refused_in_one_line(damage, tmp_path):
     write(path, *RECORDS)
     assert read_dynamics(path).steps.tolist() == [1, 2, 4]
     damage(path)
-    with pytest.raises(DynamicsError) as caught:
+    with pytest.raises(RunError) as caught:
         read_dynamics(path)
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == 2

@@ -11,7 +11,7 @@ from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
-from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
+from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.optimizer import make_optimizer
 from vit.training.schedule import set_learning_rate
 
@@ -119,7 +119,7 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
 
 @pytest.mark.parametrize("name", ["W_E", "encoder.blocks.2", "decoder.blocks.1.W_Q", "x\ny"])
 def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
-    with pytest.raises(FreezeError) as error:
+    with pytest.raises(ConfigError) as error:
         freeze(small_model(), [name])
     message = str(error.value)
     assert repr(name) in message
@@ -127,7 +127,7 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         part in message
         for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1")
     )
-    with pytest.raises(FreezeError, match=r"is not a part of this model; it has W_O, "):
+    with pytest.raises(ConfigError, match=r"is not a part of this model; it has W_O, "):
         freeze(small_model(qkv="identity"), ["W_Q"])
 
 

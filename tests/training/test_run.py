@@ -22,7 +22,7 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config
 from vit.data import Dataset
 from vit.device import Compute
-from vit.errors import ConfigError
+from vit.errors import ConfigError, RunError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -31,7 +31,7 @@ from vit.training.evaluation import measure
 from vit.training.loop import save, train_and_save, train_steps
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
-from vit.training.state import StateError, load_state, save_state, saved_states, state_path
+from vit.training.state import load_state, save_state, saved_states, state_path
 from vit.training.step import restore
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
@@ -226,7 +226,7 @@ def test_other_data_is_refused(saved):
         dataclasses.replace(one, test=other.test),
         dataclasses.replace(one, train=turned),
     ):
-        with pytest.raises(StateError, match="data has changed") as caught:
+        with pytest.raises(RunError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
         assert one.content_hash in str(caught.value)
         assert data.content_hash in str(caught.value)
@@ -245,7 +245,7 @@ def test_other_data_is_refused(saved):
     ],
 )
 def test_other_settings_are_refused(saved, change, key):
-    with pytest.raises(StateError, match=key):
+    with pytest.raises(RunError, match=key):
         begin(changed(CONFIG, **change), saved)
 
 
@@ -289,7 +289,7 @@ def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path
     run = begin(held := changed(before, optim={"cooldown": 0.4}))
     go(run, steps)
     run.save(tmp_path)
-    with pytest.raises(StateError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
+    with pytest.raises(RunError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
         begin(changed(held, train={"epochs": epochs}), tmp_path)
 
 

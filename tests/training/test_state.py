@@ -17,8 +17,8 @@ import pytest
 import torch
 from tiny import Payload, assert_same, full_disk, names
 
+from vit.errors import RunError
 from vit.training.state import (
-    StateError,
     load_latest_state,
     load_state,
     save_state,
@@ -88,7 +88,7 @@ def notices(path: Path, content: bytes) -> bool:
     path.write_bytes(content)
     try:
         load_state(path)
-    except StateError as error:
+    except RunError as error:
         return str(path) in str(error)
     return False
 
@@ -112,7 +112,7 @@ def test_every_damage_is_noticed(tmp_path):
 def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         assert saved_states(folder) == []
-        with pytest.raises(StateError, match="no usable state"):
+        with pytest.raises(RunError, match="no usable state"):
             load_latest_state(folder)
     for step in (
         99_999_999,
@@ -133,7 +133,7 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     assert str(newest) in notes[1]
 
     oldest.write_bytes(b"")
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(RunError) as caught:
         load_latest_state(tmp_path)
     assert str(newest) in str(caught.value)
     assert str(oldest) in str(caught.value)
@@ -188,7 +188,7 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     large = small_state(3) | {"model": torch.ones(1_000_000)}
     with (
         full_disk(100_000) if failure == "full disk" else nullcontext(),
-        pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"),
+        pytest.raises(RunError, match=r"^cannot save the state of step 3 in [^\n]+$"),
     ):
         save_state(tmp_path, 3, large)
     assert {path: path.read_bytes() for path in before} == before
@@ -253,7 +253,7 @@ def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
         torch.save(state, content, _use_new_zipfile_serialization=form == "zip")
     path, content = state_path(tmp_path, 3), content.getvalue()
     path.write_bytes(with_tail(content[:-2] if form == "zip" else content))
-    with pytest.raises(StateError, match="not a state"):
+    with pytest.raises(RunError, match="not a state"):
         load_state(path)
     assert not executed.exists()
     if form == "plain pickle":  # the payload is a live one

@@ -24,7 +24,7 @@ from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
-from vit.training.state import StateError, load_latest_state, save_state, saved_states
+from vit.training.state import RunError, load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
@@ -252,7 +252,7 @@ def find_state(
     """Return the newest undamaged state in `folder`, read by the main process for all; None if nothing has been saved yet.
 
     Raises:
-        StateError: every saved state is damaged, or it belongs to other data or settings.
+        RunError: every saved state is damaged, or it belongs to other data or settings.
     """
     latest = dist.broadcast_from_main(
         lambda: load_latest_state(folder) if saved_states(folder) else None
@@ -262,14 +262,14 @@ def find_state(
     state, damaged = latest
     if state["data_content_hash"] != data.content_hash:
         found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
-        raise StateError(
+        raise RunError(
             f"the training data has changed since this run began: {found}; start another run with --out"
         )
     for key, old, new in config.conflicts(state["config"]):
         if key == "train.epochs" and config.optim.cooldown < 1:
             refuse_late_change(config, old, state["step"], len(data.train))
             continue
-        raise StateError(
+        raise RunError(
             f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out"
         )
     return {**state, "damaged": damaged}
@@ -285,7 +285,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         count: number of training images.
 
     Raises:
-        StateError: the steps made would have been others.
+        RunError: the steps made would have been others.
     """
     per_epoch = steps_per_epoch(count, config.train.batch_size)
     for number in (epochs, config.train.epochs):
@@ -298,7 +298,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
                 f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
             )
             ways = "leave it out, or begin another run with --out"
-            raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
+            raise RunError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
