@@ -49,9 +49,9 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
     try:
         train(command)
     except KeyboardInterrupt as interrupt:
-        stopped = interrupt
-        if not isinstance(interrupt, Stopped):  # Python's own, after a second Ctrl-C
-            stopped = Stopped(signal.SIGINT)
+        stopped = Stopped(signal.SIGINT)  # Python's own interrupt is a second Ctrl-C
+        if isinstance(interrupt, Stopped):
+            stopped = interrupt
         advice = "nothing had started"
         if RunFolder(command.out).begun:
             out = shlex.quote(str(command.out))
