@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -138,10 +139,11 @@ def test_a_tracker_that_is_not_installed_is_said_in_one_line(monkeypatch, name, 
 
 
 @pytest.mark.usefixtures("mlflow")
-def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
+def test_metrics_that_cannot_be_sent_end_no_run(tmp_path, caplog):
     tracker = MLflow()
-    tracker.on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))
-    tracker.id = "0" * 32  # a run that is not there any more
+    folder = RunFiles(tmp_path / "run")
+    tracker.on_start(SimpleNamespace(step=0, total_steps=1, folder=folder, config=Config()))
+    shutil.rmtree(tmp_path / "store")
     tracker.on_log(line(1))
     tracker.close()
     assert "some metrics were not sent" in caplog.text
@@ -151,6 +153,6 @@ def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
 def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
     with pytest.raises(
-        ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*--resume$"
+        ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*$"
     ):
         MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))
