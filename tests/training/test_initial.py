@@ -304,7 +304,7 @@ def test_training_loads_nothing(mae):
         initial_model(config(), dataset(), VisionTransformer(TINY.vit_config()))
     handed = initial_model(config(init=mae[0]), dataset(), load_model(mae[0]))
     assert same_state(handed.model.state_dict(), mae[1].encoder.state_dict(), but="head.")
-    assert handed.init == initial(config(init=mae[0])).init
+    assert handed.init_hash == initial(config(init=mae[0])).init_hash
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ def notes(settings: Config, data: Dataset | None = None) -> str:
 def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "same")
     classifier(tmp_path / "other", ("a", "b", "c"))
-    assert notes(config()) == initial(config()).init == ""
+    assert notes(config()) == initial(config()).init_hash == ""
     began = initial(config(init=mae[0]))
-    assert began.init == weights_hash(load_model(mae[0], part="encoder"))
+    assert began.init_hash == weights_hash(load_model(mae[0], part="encoder"))
     for init, head in {
         mae[0]: "a new",
         tmp_path / "other": "a new",

@@ -178,7 +178,7 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
         before.normalize.mean,
         before.normalize.std,
     )
-    assert resumed.init == whole.init != ""
+    assert resumed.init_hash == whole.init_hash != ""
     assert resumed.init_seconds == whole.init_seconds == 42
 
 
