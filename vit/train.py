@@ -223,7 +223,8 @@ def set_up(
     refuse_names(callbacks)
     trackers: list[Callback] = []
     if dist.is_main:
-        for name in dict.fromkeys(config.run.track):  # each once
+        # each once
+        for name in dict.fromkeys(config.run.track):
             trackers.append(TRACKERS[name]())
 
     # the architecture of the loaded model, which a resumed run has in its settings already
@@ -244,6 +245,7 @@ def set_up(
     # the run, at its first step or where its last state left it
     state = None
     if command.resume:
+        # locked before its states are read
         if dist.is_main:
             folder.begin(config_yaml=None)
         state = find_state(folder.checkpoints, config, data, dist)
@@ -318,6 +320,7 @@ def refuse_different_images(data: Dataset, dist: Distributed) -> None:
 
 def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
+    # a warning on stderr, then a line for each part of the run
     warn(run.data)
     print(f"data     {one_line(run.data.description)}")
 

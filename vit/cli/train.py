@@ -49,13 +49,15 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
     try:
         train(command)
     except KeyboardInterrupt as interrupt:
-        stopped = Stopped(signal.SIGINT)  # Python's own interrupt is a second Ctrl-C
+        # Python's own interrupt comes from a second Ctrl-C
+        stopped = Stopped(signal.SIGINT)
         if isinstance(interrupt, Stopped):
             stopped = interrupt
         advice = "nothing had started"
         if RunFolder(command.out).begun:
             out = shlex.quote(str(command.out))
             advice = f"continue with: {command.program} --out {out} --resume"
+        # of several processes, the first speaks
         if os.environ.get("RANK", "0") == "0":
             print(f"stopped by {stopped}; {advice}", file=sys.stderr)
         return stopped.exit_code
@@ -80,8 +82,9 @@ def train(command: TrainCommand) -> None:
         init = None
         has_state = command.resume and saved_states(folder.checkpoints)
         if command.config.model.init and not has_state:
-            given = None if command.resume else command.given
-            config, init, notes = load_initial(command.config, given)
+            # a resumed run has all its settings
+            explicit = None if command.resume else command.given
+            config, init, notes = load_initial(command.config, explicit)
             command = replace(command, config=config, notes=(*command.notes, *notes))
 
         run = train_model(command, folder, stop, init=init)
@@ -93,6 +96,8 @@ def train(command: TrainCommand) -> None:
             draw_pictures(run, folder, run.summary)
         write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
+
+        # what was measured, and where to look
         print_summary(run)
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():

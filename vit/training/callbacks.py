@@ -44,15 +44,16 @@ class MetricsFile(Callback):
                 lines[line["step"], *line] = line
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
         self._file = path.open("a", encoding="utf-8")
-        # since the last line
         self._images = 0
         self._seconds_before = run.seconds
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
+        # the speed since the last line, or since this session began
         self._images += done.images
         every = run.config.run.steps_between_lines(run.total_steps)
         if done.step % every != 0 and done.step not in (1, run.total_steps):
             return None
+        # no line of a step that was not finite: JSON has no nan
         done.check()
         speed = self._images / (run.seconds - self._seconds_before)
         self._images = 0
@@ -64,6 +65,7 @@ class MetricsFile(Callback):
         self._file.flush()
 
     def on_save(self) -> None:
+        # a state on disk never knows more steps than the file
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -98,7 +100,8 @@ class Validation(Callback):
         self._pending = {"step": done.step, "epoch": done.epoch}
         try:
             return self._measure(run)
-        except Stopped:  # the loop reads the flag too, saves this step and ends
+        except Stopped:
+            # the loop reads the flag too, saves this step and ends
             return None
 
     def _measure(self, run: Run) -> dict[str, Any]:
@@ -139,6 +142,7 @@ class Snapshots(Callback):
     def __init__(self, folder: Path, run: Run):
         self._folder = folder
         self._steps = snapshot_steps(run.total_steps, run.config.run.snapshots)
+        # no step leads to the initial weights
         if run.step == 0 and 0 in self._steps:
             self._save(run)
 
@@ -179,12 +183,14 @@ class Progress(Callback):
         self._pause = SECONDS_BETWEEN_LINES
         if stream.isatty():
             self._pause = SECONDS_BETWEEN_LOSSES
+        line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
+        bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         self._bar = progress_bar(
             stream,
-            "{desc}  step {n_fmt}/{total_fmt}  {remaining} left",
+            line,
             total=run.total_steps,
             initial=run.step,
-            bar_format="{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left",
+            bar_format=bar,
             mininterval=self._pause,
         )
         self._count_from(run.step)
@@ -194,9 +200,10 @@ class Progress(Callback):
         self._images = 0
         self._last_reading = -math.inf
         self._began = time.perf_counter()
+        # the bar's own clock starts here too
         self._bar.initial = step
         self._bar.n = step
-        self._bar.unpause()  # its clock starts here too
+        self._bar.unpause()
 
     def on_step(self, run: Run, done: Step) -> None:
         # the first step may compile: too slow to count; reading waits for a GPU to finish it
@@ -205,6 +212,7 @@ class Progress(Callback):
             self._count_from(done.step)
             return
 
+        # now and then, and at the end
         self._images += done.images
         self._bar.n = done.step
         is_due = time.perf_counter() - self._last_reading > self._pause

@@ -79,6 +79,7 @@ class Distributed:
         """Call `make` in the main process, and return its result in every process."""
         if self.world_size == 1:
             return make()
+        # what the others hold is overwritten
         values: list[T | None] = [None]
         if self.is_main:
             values = [make()]
@@ -87,7 +88,7 @@ class Distributed:
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Let one process per machine run the block first; the others follow, and find its cache."""
+        """Let one process per machine run the block first; the others follow and find its cache."""
         if self.world_size > 1 and self.local_rank > 0:
             dist.barrier()
         yield
@@ -144,6 +145,7 @@ def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
 # What depends on values is not compiled. torch.compiler.disable does this, but loads the compiler.
 @_disable_dynamo
 def _gather(values: Tensor, place: Tensor) -> Tensor:
+    # this process's rows in their places, zeros in all others: the sum is the whole batch
     row = place[:, 0]
     is_ours = row >= 0
     batch = values.new_zeros(int(place[0, 1]), values.shape[1])  # (B, D)
@@ -214,7 +216,8 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     )
     try:
         yield place
-    except RuntimeError as error:  # gloo raises no type of its own
+    except RuntimeError as error:
+        # gloo raises no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
         # torchrun should first see the end of the other one, which knows the cause

@@ -53,7 +53,8 @@ class Matrix(NamedTuple):
     def gradient(self) -> Tensor:
         """Their gradient, zeros if there is none."""
         gradient = self.parameter.grad
-        if gradient is None:  # frozen
+        # a frozen parameter has none
+        if gradient is None:
             return torch.zeros_like(self.weights)
         return self._rows(gradient)
 
@@ -100,7 +101,8 @@ def is_recorded(step: int, every: int, total: int) -> bool:
         every: steps between two records; 0: none is recorded.
         total: steps of the whole run.
     """
-    is_early = step < every and step & (step - 1) == 0  # a power of two has one bit
+    # a power of two has one bit
+    is_early = step < every and step & (step - 1) == 0
     return every > 0 and (is_early or step % every == 0 or step == total)
 
 
@@ -149,6 +151,7 @@ class DynamicsRecorder(Callback):
         """Measure how far the weights have moved, if this step is recorded."""
         if not is_recorded(done.step, self._every, self._total):
             return
+        # relative to the size of the initial weights
         norm = torch.linalg.vector_norm
         drifts = []
         for matrix, initial in zip(self._matrices, self._initial, strict=True):
@@ -158,6 +161,7 @@ class DynamicsRecorder(Callback):
 
     def on_save(self) -> None:
         """Write the records so far; waits for the device."""
+        # the layers of a matrix in one list, as `matrices_of` yields them
         for step, values in self._pending:
             record: dict[str, Any] = {"step": step}
             for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
@@ -184,6 +188,7 @@ class DynamicsRecorder(Callback):
                 "run.dynamics_every: the run started without it, so its first weights are unknown; "
                 "leave it out"
             )
+        # a state is read onto the CPU
         device = self._initial[0].device
         self._initial = [weights.to(device) for weights in state["first"]]
 
@@ -242,6 +247,8 @@ def read_dynamics(path: str | Path) -> Dynamics:
     lines = read_metrics(Path(path))
     if not lines:
         raise RunError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
+
+    # every record has the same names
     recorded: dict[str, dict[str, Tensor]] = {}
     try:
         steps = torch.tensor([line["step"] for line in lines])

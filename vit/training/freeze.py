@@ -39,6 +39,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
         if matrix in THIRDS:
             parameter_name = name.removesuffix(matrix) + "qkv"
 
+        # of every layer, unless the name says which
         matches = [
             parameter
             for key, parameter in model.named_parameters()
@@ -54,6 +55,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
                 thirds[parameter, THIRDS[matrix]] = None
             else:
                 parameter.requires_grad_(False)
+    # a third whose parameter another name has frozen as a whole needs nothing more
     return [
         _freeze_third(parameter, third) for parameter, third in thirds if parameter.requires_grad
     ]
@@ -82,6 +84,7 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
     frozen = slice(third * size, (third + 1) * size)
 
     def without_third(gradient: Tensor) -> Tensor:
+        # autograd may still use the one that it passes
         gradient = gradient.clone()
         gradient[frozen] = 0
         return gradient

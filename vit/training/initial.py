@@ -69,7 +69,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
 
     Raises:
-        ConfigError: `model.init` is not loaded, or the loaded architecture differs from the settings.
+        ConfigError: `model.init` is not loaded, or its architecture differs from the settings.
         DataError: the data lacks what the objective needs.
         RunError: the summary of the run that left the loaded model is damaged.
     """
@@ -100,9 +100,10 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     }
     settings.update(derived)
     model = objective.build_model(config, replace(source.config, **settings))
+    # its head is copied by `take_over`, if the classes are the same
     state = source.state_dict()
     for key in list(state):
-        if key.startswith("head."):  # which `take_over` copies, if its classes are the same
+        if key.startswith("head."):
             del state[key]
     model.encoder.load_state_dict(state, strict=False)
     notes = [f"model.init: {note}" for note in origin.report.notes]
@@ -110,7 +111,8 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
 
     # warn if the checkpoint has seen labels that this run holds back
     classes = source.config.num_classes
-    has_classes = classes == len(data.train.class_names) > 0  # another number means other images
+    # another number of classes means other images
+    has_classes = classes == len(data.train.class_names) > 0
     if has_classes and data.held_out and not origin.was_tested_on(data.test.content_hash):
         notes.append(
             "model.init: it has been taught classes, perhaps of the held-out images: "
@@ -160,7 +162,8 @@ def follow(
     differing = {key: value for key, value in loaded.items() if value != current[key]}
     for key in SIZES & differing.keys():
         height, width = differing[key]
-        if height == width:  # as it is written in settings
+        # as it is written in settings
+        if height == width:
             differing[key] = height
 
     # settings that nobody gave follow it; given sizes resize it
@@ -201,7 +204,8 @@ def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
         if key in CHOSEN | FOREIGN or value == expected[key]:
             continue
         if key == "layer_scale" and None not in (value, expected[key]):
-            continue  # its initial value does not matter
+            # its initial value does not matter, as its weights are loaded
+            continue
         differing[key] = value
     if differing:
         raise ConfigError(

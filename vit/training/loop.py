@@ -103,7 +103,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     count = len(run.data.train)
     dataset = cache_on_device(run.data.train.images, device)
     batch_size = config.train.batch_size
-    full_batch = min(batch_size, count) * config.augment.views  # images
+    # images in every batch but an epoch's last
+    full_batch = min(batch_size, count) * config.augment.views
 
     total = run.total_steps
     per_epoch = steps_per_epoch(count, batch_size)
@@ -113,6 +114,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
 
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     forward = dist.wrap(compute.compiled(objective.train()), device)
+    # the first step of this session that was not finite; 0: none
     first_bad = torch.zeros((), device=device)
 
     since = time.perf_counter()
@@ -150,7 +152,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
             callback.on_gradient(step + 1)
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
 
-        # 4. What came out, still on the device
+        # 4. The results, which stay on the device until somebody reads them; the first bad step
+        # stays the first
         is_finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(is_finite | (first_bad > 0), first_bad, step + 1)
         results = {"first_bad": first_bad}

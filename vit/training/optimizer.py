@@ -51,6 +51,7 @@ def parameter_groups(
         if key not in groups:
             groups[key] = {"params": [], **settings}
         groups[key]["params"].append(parameter)
+    # those that decay first
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
 
@@ -114,9 +115,11 @@ def make_ema(model: nn.Module, decay: float) -> AveragedModel:
     """
 
     def average(averages: Any, weights: Any, _: Any) -> None:
-        updates = int(ema.n_averaged)  # on the CPU, so nothing waits
+        # it is on the CPU, so nothing waits
+        updates = int(ema.n_averaged)
         torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
 
     ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
-    ema.update_parameters(model)  # the first one copies the weights
+    # the first update copies the weights
+    ema.update_parameters(model)
     return ema

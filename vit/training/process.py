@@ -38,7 +38,8 @@ def leave_signals_to_the_system() -> None:
     While modules are imported, Python's own handler would print a traceback of the import. Only
     programs call this: a library leaves its host's handlers alone.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
+    # a shell may have it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -46,8 +47,9 @@ class StopRequests:
     """A context manager that turns signals into a flag, which the training loop reads.
 
     In a `deferred` block a signal only sets the flag; anywhere else it also raises `Stopped`, at
-    once, which loses nothing because every file is written whole or not at all. After the first
-    signal, SIGINT is Python's own. Only the main thread gets signals: elsewhere this does nothing.
+    once, which loses nothing because every file is written whole or not at all. Once the flag is
+    set in such a block, SIGINT is Python's own. Only the main thread gets signals: elsewhere this
+    does nothing.
 
     Attributes:
         requested: number of the last signal; 0 if none came.
@@ -73,13 +75,15 @@ class StopRequests:
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         self.requested = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         if not self._deferring:
             raise Stopped(number)
+        # whoever presses Ctrl-C now does not want to wait for the step
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         # os.write, because a print may be what the signal interrupted
         try:
             os.write(2, f"{signal.Signals(number).name}: stopping after this step ...\n".encode())
-        except OSError:  # the terminal was closed: what is printed from here on goes nowhere
+        except OSError:
+            # the terminal was closed: what is printed from here on goes nowhere
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
@@ -115,7 +119,8 @@ class StopRequests:
         All ask after each step, and so stop at the same one.
         """
         agreed = dist.all_reduce_max(self.requested)
-        if agreed:  # else one that came meanwhile waits for the next step
+        # one that came meanwhile waits for the next step, when all hear of it
+        if agreed:
             self.requested = agreed
         return agreed
 
@@ -128,11 +133,13 @@ def keep_freed_memory() -> None:
     images. Kept blocks are reused at once: at patch 2 a step is 1.27 times as fast (docs/speed.md).
     The price: until it ends, the process stays as large as its largest step.
     """
-    if platform.libc_ver()[0] != "glibc":  # macOS, Windows, musl
+    # macOS, Windows and musl have others
+    if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
 
-    # the numbers of the options are those of <malloc.h>
-    mallopt(-4, 0)  # M_MMAP_MAX: no block of its own for a large request
-    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: return nothing
-    mallopt(-2, 64 * 2**20)  # M_TOP_PAD: grow by 64 MiB at once
+    # the options' numbers stand in <malloc.h>: M_MMAP_MAX, no mapping of its own for a large block;
+    # M_TRIM_THRESHOLD, return nothing; M_TOP_PAD, grow by 64 MiB at once
+    mallopt(-4, 0)
+    mallopt(-1, 2**31 - 1)
+    mallopt(-2, 64 * 2**20)

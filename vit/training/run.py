@@ -1,4 +1,4 @@
-"""A run in memory: everything that its next step depends on, and how it is set up, saved and restored."""
+"""A run in memory: all that its next step depends on, and how it is set up, saved, restored."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ class Run:
         # a loss that compares the images of a batch needs all at once
         if self.compute.device.type != "cpu" or self.objective.compares_images:
             return 1
+        # so many that each has at most CPU_TOKENS tokens
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
@@ -262,6 +263,7 @@ def setup(
         initial.init_hash,
         initial.init_seconds,
     )
+    # what the user should see, from each part
     run.notes = initial.notes + objective.notes
     if compute.note:
         run.notes.append(compute.note)
@@ -299,6 +301,7 @@ def find_state(
             "start another run with --out"
         )
     for key, old, new in config.conflicts(state["config"]):
+        # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
             refuse_late_change(config, old, state["step"], len(data.train))
             continue
@@ -321,6 +324,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
     Raises:
         RunError: with either number of epochs, the steps made would have been others.
     """
+    # with either number, the steps made must lie before the phase in which the length matters
     per_epoch = steps_per_epoch(count, config.train.batch_size)
     for number in (epochs, config.train.epochs):
         changed = replace(config, train=replace(config.train, epochs=number))
@@ -341,6 +345,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
 
     It continues as if it had never stopped: on the same CPU, to the bit.
     """
+    # not strict, because the model's part stands under a key of its own
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:

@@ -35,7 +35,8 @@ class RunFolder(RunFiles):
         """
         try:
             names = [path.name for path in self.all if path.exists()]
-        except OSError as error:  # e.g. a name that is too long, or a folder without permission
+        except OSError as error:
+            # e.g. a name that is too long, or a folder without permission
             raise RunError(
                 f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"
             ) from error
@@ -72,6 +73,7 @@ class RunFolder(RunFiles):
                 written.
         """
         try:
+            # the system lets go of the lock when the process ends, however it does
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
             lock(self._lock)
@@ -85,7 +87,8 @@ class RunFolder(RunFiles):
                 # once more: another process may have come and gone before the lock
                 self.refuse_if_taken()
                 write_text(self.config, config_yaml)
-        except BlockingIOError as error:  # from the lock
+        except BlockingIOError as error:
+            # from the lock
             raise RunError(
                 f"another process is working in {self.path}; wait for it or stop it"
             ) from error

@@ -22,6 +22,7 @@ def learning_rate(
     later step on, a run need not know its length until then (Hägele et al. 2024). The first step's
     rate is already above 0 (peak / warmup_end), the last step's still above `end`.
     """
+    # the steps before `falls_from` have progress 0 and the peak's rate
     if step < warmup_end:
         return peak * (step + 1) / warmup_end
     progress = max(step - falls_from, 0) / max(total - falls_from, 1)

@@ -120,6 +120,7 @@ def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
     Raises:
         RunError: there is none.
     """
+    # newest first
     damaged: list[str] = []
     for path in reversed(saved_states(folder)):
         try:

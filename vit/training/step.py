@@ -41,7 +41,8 @@ class Step:
 
     @cached_property
     def _read(self) -> dict[str, float]:
-        numbers = torch.stack(list(self.values.values())).tolist()  # one transfer for all
+        # one transfer for all
+        numbers = torch.stack(list(self.values.values())).tolist()
         return dict(zip(self.values, numbers, strict=True))
 
     @property
@@ -72,6 +73,7 @@ class Step:
         first_bad = self._read["first_bad"]
         if not first_bad:
             return
+        # the loss of an earlier step is not here any more
         problem = "the loss or the gradient is not finite"
         if first_bad == self.step:
             problem = f"the loss is {self.loss} and the gradient's norm {self.grad_norm}"
@@ -167,6 +169,7 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
     for callback in callbacks:
         if not callback.name:
             continue
+        # one that could not be read would make the state of the whole run unreadable
         state = callback.state_dict()
         if not is_readable(state):
             raise ConfigError(
@@ -184,6 +187,7 @@ def is_readable(state: object) -> bool:
         torch.save(state, content)
         content.seek(0)
         torch.load(content, weights_only=True)
-    except Exception:  # torch and pickle raise many kinds
+    except Exception:
+        # torch and pickle raise many kinds
         return False
     return True

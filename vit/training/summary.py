@@ -34,7 +34,7 @@ def summarize(
     config = run.config
     data = run.data
 
-    # the last epoch's loss
+    # the loss of the last epoch: single steps differ by their images
     losses = []
     for line in metrics:
         if "loss" in line and line["epoch"] > config.train.epochs - 1:
@@ -43,9 +43,11 @@ def summarize(
     if losses:
         final_loss = sum(losses) / len(losses)
 
+    # in words, for whoever opens the file
     weights = "those of the last step"
     if run.ema is not None:
         weights = "the average over the steps"
+    # seen in training, each view counted
     images = config.train.epochs * len(data.train) * config.augment.views
     return {
         "objective": config.train.objective,

@@ -28,6 +28,7 @@ class TensorBoard(Callback):
 
     def on_start(self, run: Run) -> None:
         assert run.folder is not None
+        # a resumed run repeats some steps, which are removed
         folder = str(run.folder.tensorboard)
         self._writer = self._library.SummaryWriter(folder, purge_step=run.step + 1)
 
@@ -108,6 +109,7 @@ class MLflow(Service):
     def begin(self, run: Run, folder: Path) -> str:
         self.library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
         active = self.library.start_run(self.id, run_name=folder.name)
+        # settings may be set once
         if self.id is None:
             self.library.log_params(flat_settings(run.config.to_dict()))
         return active.info.run_id
@@ -120,7 +122,8 @@ class MLflow(Service):
         try:
             self.library.flush_async_logging()
             self.library.end_run("FINISHED" if finished else "FAILED")
-        except Exception as error:  # server or network may raise anything
+        except Exception as error:
+            # server or network may raise anything, and the model is still to be saved
             logger.warning("mlflow: some metrics were not sent (%s)", one_line(str(error)))
 
 
@@ -133,7 +136,8 @@ def _in_one_line(tool: str) -> Iterator[None]:
     """Turn whatever a tool's library raises within the block into a ConfigError."""
     try:
         yield
-    except Exception as error:  # of its import, settings, server or network
+    except Exception as error:
+        # of its import, settings, server or network
         raise ConfigError(
             f"run.track: {tool} cannot start ({type(error).__name__}: {str(error).rstrip('.')}); "
             f"install it (pip install {tool}) and set it up as its documentation says, "

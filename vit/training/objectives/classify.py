@@ -40,7 +40,9 @@ class Classify(Objective):
         self.keep = patches
         if settings.drop_patches:
             self.keep = num_keep(patches, settings.drop_patches)
-        longest = patches if settings.whole_epochs else self.keep
+        longest = self.keep
+        if settings.whole_epochs:
+            longest = patches
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
 
         # with few labels, classes may have no image at all
@@ -54,6 +56,7 @@ class Classify(Objective):
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
+        # with one class every prediction is right
         classes = data.train.class_names
         if len(classes) == 1:
             raise DataError(
@@ -76,6 +79,7 @@ class Classify(Objective):
         """Copy the head if its classes have the same names and it reads the same pooled token."""
         old = loaded.encoder.config
         new = model.encoder.config
+        # another pooled token would feed the head with features that it never saw
         fits = (
             old.num_classes == new.num_classes
             and old.global_pool == new.global_pool

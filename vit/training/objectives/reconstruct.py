@@ -24,7 +24,8 @@ class Reconstruct(Objective):
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        model.encoder.fc_norm.requires_grad_(False)  # of a classifier: nothing here reads it
+        # a norm of classifiers, which nothing here reads
+        model.encoder.fc_norm.requires_grad_(False)
         settings = config.reconstruct
         self.compares_images = settings.contrast > 0
         self.projector = None

@@ -21,7 +21,7 @@ class Projector(nn.Sequential):
 
 
 def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Find each image's other view among all views in the batch (InfoNCE, van den Oord et al. 2018).
+    """Find each image's other view among all views of a batch (InfoNCE, van den Oord et al. 2018).
 
     Args:
         projected: (B, D); rows 2i and 2i + 1 are views of one image; at least two images.
