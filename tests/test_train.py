@@ -151,20 +151,21 @@ def timeless(values: dict) -> dict:
     }
 
 
+def timeless_lines(folder: Path) -> list[dict]:
+    return [timeless(line) for line in read_metrics(folder / "metrics.jsonl")]
+
+
+def timeless_summary(folder: Path) -> dict:
+    return timeless(json.loads((folder / "summary.json").read_text()))
+
+
 def assert_same_run(folder: Path, other: Path, pictures: bool = True) -> None:
     """The same settings, losses, weights, figures and, unless none were drawn, pictures, to the bit."""
     drawn = {path.name for path in other.glob("*.png")}
     for name in ("model.safetensors", "config.json", "config.yaml", *(drawn if pictures else ())):
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
-    one, two = (
-        [timeless(line) for line in read_metrics(path / "metrics.jsonl")]
-        for path in (folder, other)
-    )
-    assert one == two
-    summaries = [
-        timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)
-    ]
-    assert summaries[0] == summaries[1]
+    for read in (timeless_lines, timeless_summary):
+        assert read(folder) == read(other)
     left = {path.name for path in other.iterdir()} - (set() if pictures else drawn)
     assert {path.name for path in folder.iterdir()} == left
     assert content(folder / "snapshots") == content(other / "snapshots")
@@ -193,9 +194,8 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
         with Image.open(path) as picture:
             picture.load()
             assert min(picture.size) > 200
-            assert (
-                picture.convert("RGB").getcolors(maxcolors=20) is None
-            )  # more colours than an empty page has
+            # more colours than an empty page has
+            assert picture.convert("RGB").getcolors(maxcolors=20) is None
 
 
 def test_metrics_have_every_step_and_figure(whole):
@@ -322,9 +322,8 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
         ("--config=other.yaml", "optim.blr"),
     ):
         assert key in run(place, "--out", "runs/mine", "--resume", argv).error
-    assert (
-        "already holds" in run(place, "--config", "runs/mine/config.yaml").error
-    )  # and a second start is
+    # and a second start is refused too
+    assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error
     assert content(whole[0]) == before
 
 

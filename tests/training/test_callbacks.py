@@ -74,20 +74,21 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     write(path, range(saved_at + 1, 8), resumed_from=saved_at)
     lines = read_metrics(path)
     kept = min(saved_at, 5)
-    assert [one["step"] for one in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
-    assert [one["loss"] for one in lines[kept:]] == [
+    assert [line["step"] for line in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
+    assert [line["loss"] for line in lines[kept:]] == [
         step + saved_at / 10 for step in range(saved_at + 1, 8)
     ]
 
 
 def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    first, own = MetricsFile(path, run_at(2)), {"step": 2, "mine": 1.0}
-    for one in (line(2), own, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
-        first.on_log(one)
+    first = MetricsFile(path, run_at(2))
+    custom = {"step": 2, "mine": 1.0}
+    for values in (line(2), custom, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
+        first.on_log(values)
     first.close()
     MetricsFile(path, run_at(2)).close()
-    assert read_metrics(path) == [line(2), own, {"step": 2, "val_loss": 0.25}]
+    assert read_metrics(path) == [line(2), custom, {"step": 2, "val_loss": 0.25}]
 
 
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
@@ -106,11 +107,11 @@ def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
         lines = read_metrics(path)
-        assert [one["step"] for one in lines] == list(range(1, whole[:length].count(b"\n") + 1))
+        assert [line["step"] for line in lines] == list(range(1, whole[:length].count(b"\n") + 1))
     for length in (len(whole) - 1, len(whole) - 20):
         path.write_bytes(whole[:length])
         write(path, range(4, 6), resumed_from=3)
-        assert [one["step"] for one in read_metrics(path)] == [1, 2, 4, 5]
+        assert [line["step"] for line in read_metrics(path)] == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +123,16 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(
 ):
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: every)
     run = run_at(start, total=7)
-    file, lines = MetricsFile(tmp_path / "metrics.jsonl", run), []
+    file = MetricsFile(tmp_path / "metrics.jsonl", run)
+    lines = []
     for step in range(start + 1, 8):
-        run.step, run.seconds = step, run.seconds + 2
+        run.step = step
+        run.seconds += 2
         values = file.on_step(run, done_at(step, step / 3))
-        lines += [] if values is None else [values]
-    assert [one["step"] for one in lines] == logged
-    assert {one["images_per_second"] for one in lines} == {4.0}
+        if values is not None:
+            lines.append(values)
+    assert [line["step"] for line in lines] == logged
+    assert {line["images_per_second"] for line in lines} == {4.0}
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 

@@ -85,12 +85,10 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
 
 
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
-    monkeypatch.setattr(
-        torch.distributed, "all_reduce", lambda values: None
-    )  # the other process has rows of zeros
-    place = torch.tensor(
-        [[3, 5], [0, 5], [-1, 5]]
-    )  # rows 3 and 0 of five; the last is none of the batch
+    # the other process has rows of zeros
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
+    # rows 3 and 0 of five; the last is none of the batch
+    place = torch.tensor([[3, 5], [0, 5], [-1, 5]])
     found = {}
     for compiled in (False, True):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
@@ -147,12 +145,14 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
     }
     for key, value in values.items():
         monkeypatch.setenv(key, str(value))
-    kept, stores, cores = dist.HashStore(), [], [{0, 1, 2, 3}]
+    torchruns_store = dist.HashStore()
+    stores = []
+    cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
     monkeypatch.setattr(
-        os, "sched_setaffinity", lambda _, some: cores.append(set(some)), raising=False
+        os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
     )
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(kept, 1, 2)]))
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     for _ in range(2):
@@ -232,21 +232,17 @@ def test_two_processes_learn_classes_as_one(place):
         code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
         assert code == 0, errors
         assert f"{threads} threads measure" in printed
-        assert (
-            json.loads((place / out / "summary.json").read_text())["threads"] == 1
-        )  # of each process, in training
+        # of each process, in training
+        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
-    weights, others = (
-        load_file(place / out / "model.safetensors") for out in ("one-classifies", "two-classify")
-    )
-    for name, value in weights.items():
-        if not name.endswith(
-            "qkv.bias"
-        ):  # whose keys' part no softmax feels: its gradient is mere rounding
-            torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
-    alone, together = (
-        read_dynamics(place / out / "dynamics.jsonl") for out in ("one-classifies", "two-classify")
-    )
+    of_one = load_file(place / "one-classifies" / "model.safetensors")
+    of_two = load_file(place / "two-classify" / "model.safetensors")
+    for name, value in of_one.items():
+        # no softmax feels the keys' part of this bias: its gradient is mere rounding
+        if not name.endswith("qkv.bias"):
+            torch.testing.assert_close(of_two[name], value, rtol=1e-3, atol=1e-4)
+    alone = read_dynamics(place / "one-classifies" / "dynamics.jsonl")
+    together = read_dynamics(place / "two-classify" / "dynamics.jsonl")
     assert together.steps.tolist() == alone.steps.tolist() == [1, 2, 4, 8, 9]
     for quantity, values in alone.recorded.items():
         torch.testing.assert_close(together.recorded[quantity], values, rtol=1e-3, atol=1e-4)

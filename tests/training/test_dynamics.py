@@ -118,7 +118,8 @@ def parameter_of(part: str, name: str, layer: int, prefix: str) -> tuple[str, sl
         return f"{prefix}pos_embed", slice(None)
     if name in PLACES:
         return f"{prefix}{PLACES[name].format(layer)}.weight", slice(None)
-    third, dim = ("W_Q", "W_K", "W_V").index(name), DIMS[part]
+    third = ("W_Q", "W_K", "W_V").index(name)
+    dim = DIMS[part]
     return f"{prefix}blocks.{layer}.attn.qkv.weight", slice(third * dim, (third + 1) * dim)
 
 
@@ -130,12 +131,15 @@ DIMS = {"encoder": 16, "decoder": 12}
 
 
 class Case(NamedTuple):
-    """A training that was recorded, what really was, and what the names of each part's parameters begin with."""
+    """A training that was recorded, and the same one with every gradient and weight at hand.
+
+    `parts`: what the names of each part's parameters begin with.
+    """
 
     run: Run
     losses: list[float]
-    found: Dynamics
-    seen: Witness
+    dynamics: Dynamics
+    witness: Witness
     norms: list[float]
     parts: dict[str, str]
 
@@ -146,50 +150,45 @@ def case(request, tmp_path_factory) -> Case:
     run, recorder = recording(request.param, path)
     losses = [step.loss for step in train_steps(run, [recorder])]
     recorder.on_save()
-    found = read_dynamics(path)
+    dynamics = read_dynamics(path)
     again = setup(request.param, dataset())
-    seen = Witness(again.model)
-    norms = [step.grad_norm for step in train_steps(again, [seen])]
+    witness = Witness(again.model)
+    norms = [step.grad_norm for step in train_steps(again, [witness])]
     assert len(norms) == STEPS
-    assert found.steps.tolist() == [1, 2, 4, 8, 9]
-    classifies = request.param.train.objective == "classify"
-    parts = {"encoder": ""} if classifies else {"encoder": "encoder.", "decoder": "decoder."}
-    return Case(run, losses, found, seen, norms, parts)
+    assert dynamics.steps.tolist() == [1, 2, 4, 8, 9]
+    parts = {"encoder": "encoder.", "decoder": "decoder."}
+    if request.param.train.objective == "classify":
+        parts = {"encoder": ""}
+    return Case(run, losses, dynamics, witness, norms, parts)
 
 
 def test_every_quantity_is_what_it_says(case):
-    found, seen, parts = case.found, case.seen, case.parts
-    for matrix in found.recorded["drift"]:
+    dynamics = case.dynamics
+    witness = case.witness
+    for matrix in dynamics.recorded["drift"]:
         part, name = matrix.split(".")
-        for layer in range(found.of("drift", name, part).shape[1]):
-            key, rows = parameter_of(part, name, layer, parts[part])
-            first = seen.first[key].squeeze(0)[rows].flatten(1)
-            for record, step in enumerate(found.steps.tolist()):
-                gradient, now = (
-                    values[step - 1][key].squeeze(0)[rows].flatten(1)
-                    for values in (seen.gradients, seen.afters)
-                )
+        for layer in range(dynamics.of("drift", name, part).shape[1]):
+            key, rows = parameter_of(part, name, layer, case.parts[part])
+            first = witness.first[key].squeeze(0)[rows].flatten(1)
+            for record, step in enumerate(dynamics.steps.tolist()):
+                gradient = witness.gradients[step - 1][key].squeeze(0)[rows].flatten(1)
+                weights = witness.afters[step - 1][key].squeeze(0)[rows].flatten(1)
                 expected = {
                     "gradient_norm": gradient.norm(),
-                    "drift": (now - first).norm() / first.norm(),
+                    "drift": (weights - first).norm() / first.norm(),
                 }
                 for quantity, value in expected.items():
                     assert value > 0
-                    got = found.of(quantity, name, part)[record, layer].item()
-                    assert got == pytest.approx(value.item(), rel=1e-4), (
-                        quantity,
-                        part,
-                        name,
-                        layer,
-                        step,
-                    )
+                    recorded = dynamics.of(quantity, name, part)[record, layer].item()
+                    place = (quantity, part, name, layer, step)
+                    assert recorded == pytest.approx(value.item(), rel=1e-4), place
 
 
 def test_gradient_is_the_whole_batchs_before_clipping(case):
     """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
     seen = [
         torch.stack([value.norm() for value in of.values()]).norm().item()
-        for of in case.seen.gradients
+        for of in case.witness.gradients
     ]
     assert case.norms == pytest.approx(seen, rel=1e-5)
     assert min(case.norms) > 5 * CONFIG.optim.clip_grad

@@ -62,10 +62,8 @@ def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int
     set_learning_rate(updates, 0.02)
     for step in range(steps):
         draws = seeded(step)
-        images, mask = (
-            torch.randn(4, 3, 8, 8, generator=draws),
-            make_mask("random", 4, (2, 2), 0.5, draws),
-        )
+        images = torch.randn(4, 3, 8, 8, generator=draws)
+        mask = make_mask("random", 4, (2, 2), 0.5, draws)
         model.loss(images, mask)[0].backward()
         updates.step()
         updates.zero_grad()

@@ -62,11 +62,9 @@ def test_learning_rate_is_held_until_the_cooldown():
         learning_rate(step, *config.schedule(2), 1.0, 0.2) for step in range(10)
     ] == pytest.approx(HELD, abs=1e-7)
     assert config.schedule(1) == (1, 3, 5)
-    assert replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4)).schedule(1) == (
-        4,
-        4,
-        5,
-    )  # no part is both
+    # no step is in both parts
+    overlapping = replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4))
+    assert overlapping.schedule(1) == (4, 4, 5)
 
 
 def whole_model() -> MaskedAutoencoder:
@@ -205,25 +203,24 @@ def test_update_of_muon_is_timms():
         torch.testing.assert_close(
             orthogonalize(1e4 * gradient).double(), torch.stack(exact), rtol=0, atol=1e-4
         )
-    assert (
-        orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0
-    )  # of a matrix that has had no gradient yet
+    # a matrix that has had no gradient yet
+    assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0
 
 
 @pytest.mark.parametrize("shape", [(48, 16), (32, 32), (16, 64)])
 def test_muon_in_bf16_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(shape):
     gradient = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     gradient *= torch.logspace(0, -4, shape[1])  # as a gradient's singular values are
-    exact, rounded = orthogonalize(gradient), orthogonalize(gradient, torch.bfloat16)
+    exact = orthogonalize(gradient)
+    rounded = orthogonalize(gradient, torch.bfloat16)
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
     assert torch.linalg.matrix_norm(rounded, ord=2).max() < 1.2
 
 
 def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
-    exact = functools.partial(
-        zeropower_via_newtonschulz, dtype=torch.float32
-    )  # timm's own type is bfloat16
+    # timm's own type is bfloat16
+    exact = functools.partial(zeropower_via_newtonschulz, dtype=torch.float32)
     monkeypatch.setattr("timm.optim.muon.zeropower_via_newtonschulz", exact)
     models = [whole_model(), whole_model()]
     ours = make_optimizer(models[0], MUON)

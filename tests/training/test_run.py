@@ -314,10 +314,9 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         run.save(tmp_path / began)
         monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
-    here = Compute(torch.device("cpu"), "fp32")
-    monkeypatch.setattr(
-        vit.training.run, "choose_compute", lambda *_, **__: here
-    )  # without bf16, as on another GPU
+    # without bf16, as on another GPU
+    compute = Compute(torch.device("cpu"), "fp32")
+    monkeypatch.setattr(vit.training.run, "choose_compute", lambda *_, **__: compute)
     run = begin(config, tmp_path / "bf16")
     assert [note.rpartition("; ")[2] for note in run.notes] == [
         "there is no bf16 here: from here it computes in fp32"

@@ -52,10 +52,9 @@ def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
         "loss": [1.1, 2.1, *(step + 0.3 for step in range(3, 7))],
     }
     for key, values in expected.items():
-        shown = [(event.step, event.value) for event in events.Scalars(key)]
-        assert shown == [
-            (step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)
-        ]
+        scalars = events.Scalars(key)
+        assert [event.step for event in scalars] == list(range(1, len(values) + 1))
+        assert [event.value for event in scalars] == pytest.approx(values, rel=1e-6)
 
 
 @pytest.fixture
@@ -77,14 +76,15 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(
     assert write(MLflow(), folder, range(6, 8), state) == state
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("patches")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert (found.info.run_id, found.info.status) == (state["id"], "FINISHED")
-    assert found.data.params["train.epochs"] == str(Config().train.epochs)
-    shown = sorted((one.step, one.value) for one in client.get_metric_history(state["id"], "loss"))
-    assert shown == [
-        (step, pytest.approx(step + (0.1 if step < 6 else 0.6))) for step in range(1, 8)
-    ]
-    assert "step" not in found.data.metrics
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_id, run.info.status) == (state["id"], "FINISHED")
+    assert run.data.params["train.epochs"] == str(Config().train.epochs)
+    history = client.get_metric_history(state["id"], "loss")
+    losses = dict(sorted((metric.step, metric.value) for metric in history))
+    assert losses == {
+        step: pytest.approx(step + (0.1 if step < 6 else 0.6)) for step in range(1, 8)
+    }
+    assert "step" not in run.data.metrics
 
 
 @pytest.mark.parametrize(("last", "status"), [(6, "FAILED"), (7, "FINISHED")])
@@ -100,8 +100,11 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_PROJECT", "patches")
-    rows, log, folder = [], wandb.Run.log, tmp_path / "run"
-    codes, finish = [], wandb.Run.finish
+    folder = tmp_path / "run"
+    log = wandb.Run.log
+    finish = wandb.Run.finish
+    rows = []
+    codes = []
 
     def recording_log(run: object, row: dict) -> None:
         assert (run.project, run.name) == ("patches", "run")
@@ -109,19 +112,19 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
         rows.append((run.id, row))
         log(run, row)
 
+    def recording_finish(run: object, exit_code: int) -> None:
+        codes.append(exit_code)
+        finish(run, exit_code)
+
     monkeypatch.setattr(wandb.Run, "log", recording_log)
-    monkeypatch.setattr(
-        wandb.Run,
-        "finish",
-        lambda run, exit_code: (codes.append(exit_code), finish(run, exit_code)),
-    )
+    monkeypatch.setattr(wandb.Run, "finish", recording_finish)
     state = write(WandB(), folder, range(1, 6))
     time.sleep(1.1)  # its folders are named by the second
     assert write(WandB(), folder, range(6, 8), state) == state
     assert wandb.run is None  # it was finished
     assert codes == [1, 0]  # the first session ended before its last step
     assert len(list(folder.glob("wandb/offline-run-*/run-*.wandb"))) == 2
-    assert {of for of, _ in rows} == {state["id"]}
+    assert {run_id for run_id, _ in rows} == {state["id"]}
     assert [row["step"] for _, row in rows] == list(range(1, 8))
     assert [row["loss"] for _, row in rows] == [
         pytest.approx(step + (0.1 if step < 6 else 0.6)) for step in range(1, 8)
