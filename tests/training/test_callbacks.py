@@ -58,13 +58,13 @@ def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_
     assert read_metrics(path) == []
     lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
     log = MetricsFile(path, run_at(0))
-    for number, one in enumerate(lines):
-        log.on_log(one)
+    for number, values in enumerate(lines):
+        log.on_log(values)
         assert read_metrics(path) == lines[: number + 1]
         with pytest.raises(ValueError, match="not JSON compliant"):
             log.on_log(line(2, math.nan))
     log.close()
-    assert [json.loads(one) for one in path.read_text().splitlines()] == lines
+    assert [json.loads(text) for text in path.read_text().splitlines()] == lines
 
 
 @pytest.mark.parametrize("saved_at", [0, 3, 9])

@@ -89,17 +89,17 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
     # rows 3 and 0 of five; the last is none of the batch
     place = torch.tensor([[3, 5], [0, 5], [-1, 5]])
-    found = {}
+    gathered = {}
     for compiled in (False, True):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
         step = torch.compile(gather_batch, backend="eager") if compiled else gather_batch
         with warnings.catch_warnings(record=True) as said:
             whole = step(values, place)
         (whole**2).sum().backward()
-        found[compiled] = [whole.tolist(), values.grad.tolist()]
+        gathered[compiled] = [whole.tolist(), values.grad.tolist()]
         assert not said
-    assert found[True] == found[False]
-    assert found[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
+    assert gathered[True] == gathered[False]
+    assert gathered[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])

@@ -60,15 +60,11 @@ class Witness(Callback):
 
     def on_gradient(self, step: int) -> None:
         assert step == len(self.gradients) + 1
-        zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
-        found = {
-            name: value.grad
-            for name, value in self.model.named_parameters()
-            if value.grad is not None
-        }
-        self.gradients.append(
-            {name: value.double().clone() for name, value in (zeros | found).items()}
-        )
+        gradients = {}
+        for name, value in self.model.named_parameters():
+            gradient = torch.zeros_like(value) if value.grad is None else value.grad
+            gradients[name] = gradient.double().clone()
+        self.gradients.append(gradients)
 
     def on_step(self, run: Run, done: Step) -> None:
         assert done.step == len(self.gradients)
@@ -213,23 +209,24 @@ LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
     ],
 )
 def test_which_matrices_there_are(config, encoder, decoder, tmp_path):
-    found = recorded(config, tmp_path / "dynamics.jsonl", steps=1)
-    assert (found.names("encoder"), found.names("decoder")) == (encoder, decoder)
-    assert {name: found.of("drift", name).shape[1] for name in encoder} == {
+    dynamics = recorded(config, tmp_path / "dynamics.jsonl", steps=1)
+    assert (dynamics.names("encoder"), dynamics.names("decoder")) == (encoder, decoder)
+    assert {name: dynamics.of("drift", name).shape[1] for name in encoder} == {
         name: 3 if name in LAYER else 1 for name in encoder
     }
 
 
 def test_frozen_parts_get_nothing_and_stay(tmp_path):
     config = changed(CONFIG, model={"freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]})
-    found = recorded(config, tmp_path / "dynamics.jsonl")
+    dynamics = recorded(config, tmp_path / "dynamics.jsonl")
     second = [False, True, False]
     for name, frozen in {"W_Q": [True] * 3, "W_K": second, "fc2": second, "W_E": [True]}.items():
         for quantity in ("gradient_norm", "drift"):
-            values = found.of(quantity, name)
+            values = dynamics.of(quantity, name)
             assert values[:, frozen] == pytest.approx(0, abs=1e-6)
-            assert (values[:, [not one for one in frozen]] > 0).all()
-    assert (found.of("gradient_norm", "W_Q", "decoder") == 0).all()
+            learning = [not is_frozen for is_frozen in frozen]
+            assert (values[:, learning] > 0).all()
+    assert (dynamics.of("gradient_norm", "W_Q", "decoder") == 0).all()
 
 
 # --- when, and at what price -----------------------------------------------------------------------------------------
@@ -299,9 +296,10 @@ def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
     run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path)
     train_to(run, recorder, STEPS)
     recorder.on_save()
-    found, whole = read_dynamics(tmp_path / "resumed"), read_dynamics(tmp_path / "whole")
-    assert found.steps.tolist() == [1, 2, 8, 9]  # not 4
-    for name, drift in found.recorded["drift"].items():
+    resumed = read_dynamics(tmp_path / "resumed")
+    whole = read_dynamics(tmp_path / "whole")
+    assert resumed.steps.tolist() == [1, 2, 8, 9]  # not 4
+    for name, drift in resumed.recorded["drift"].items():
         assert torch.equal(drift[-1], whole.recorded["drift"][name][-1])
 
 
@@ -346,17 +344,17 @@ def write(path: Path, *records: object) -> None:
 
 def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
     write(path := tmp_path / "dynamics.jsonl", *RECORDS)
-    found = read_dynamics(path)
-    assert found.steps.tolist() == [1, 2, 4]
-    assert_same(found.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
-    assert_same(found.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
-    assert found.of("drift", "W_E").isnan().all()
-    assert found.names() == {"W_Q", "W_E"}
-    assert found.names("decoder") == {"W_Q"}
+    dynamics = read_dynamics(path)
+    assert dynamics.steps.tolist() == [1, 2, 4]
+    assert_same(dynamics.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
+    assert_same(dynamics.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
+    assert dynamics.of("drift", "W_E").isnan().all()
+    assert dynamics.names() == {"W_Q", "W_E"}
+    assert dynamics.names("decoder") == {"W_Q"}
     with pytest.raises(RunError, match="gradient_norm, drift"):
-        found.of("speed", "W_Q")
+        dynamics.of("speed", "W_Q")
     with pytest.raises(RunError, match="'W_E' was recorded in the decoder"):
-        found.of("drift", "W_E", "decoder")
+        dynamics.of("drift", "W_E", "decoder")
 
 
 DAMAGE = {

@@ -71,14 +71,13 @@ def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int
 
 def pieces(model: MaskedAutoencoder) -> dict[tuple[str, str], Tensor]:
     """Every parameter that learns, a qkv layer in its three thirds."""
-    found = {}
+    copies = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             thirds = parameter.chunk(3) if ".qkv." in name else [parameter]
-            found |= {
-                (name, str(index)): third.detach().clone() for index, third in enumerate(thirds)
-            }
-    return found
+            for index, third in enumerate(thirds):
+                copies[name, str(index)] = third.detach().clone()
+    return copies
 
 
 SEVERAL = ("W_Q W_K W_V W_O", "encoder.blocks.0 W_K")

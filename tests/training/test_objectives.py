@@ -97,9 +97,9 @@ def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
         inputs.mean((1, 2, 3)), targets @ torch.arange(COUNT).float(), rtol=0, atol=1e-4
     )
     pairs = set(zip(draws.indices.tolist(), draws.indices.roll(-1).tolist(), strict=True))
-    found = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
-    assert found <= {tuple(sorted(pair)) for pair in pairs}
-    assert len(found) > 3
+    mixed = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
+    assert mixed <= {tuple(sorted(pair)) for pair in pairs}
+    assert len(mixed) > 3
     assert not torch.allclose(inputs, shades.float(), atol=1)
 
 

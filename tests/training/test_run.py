@@ -219,16 +219,17 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
 
 
 def test_other_data_is_refused(saved):
-    one, other = dataset(IMAGES), dataset(IMAGES, seed=1)
-    turned = one.train.subset(torch.arange(IMAGES).flip(0))
+    before = dataset(IMAGES)
+    other = dataset(IMAGES, seed=1)
+    turned = before.train.subset(torch.arange(IMAGES).flip(0))
     for data in (
         other,
-        dataclasses.replace(one, test=other.test),
-        dataclasses.replace(one, train=turned),
+        dataclasses.replace(before, test=other.test),
+        dataclasses.replace(before, train=turned),
     ):
         with pytest.raises(RunError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
-        assert one.content_hash in str(caught.value)
+        assert before.content_hash in str(caught.value)
         assert data.content_hash in str(caught.value)
 
 
@@ -403,21 +404,23 @@ def test_frozen_parts_of_a_classifier_stay():
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(
     tmp_path,
 ):
-    config, lines = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1}), []
+    config = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1})
+    seconds = {}  # of training, by step
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
         callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(StopRequests())]
         for done in train_steps(run, callbacks):
-            lines.append((done.step, run.seconds))
+            seconds[done.step] = run.seconds
             if done.step == 5 and not hours:
                 save(run, callbacks, tmp_path)
                 break
-    found = read_metrics(tmp_path / "metrics.jsonl")
-    assert [line["step"] for line in found if "loss" in line] == [step for step, _ in lines]
-    assert len(found) == STEPS + EPOCHS
-    assert all(abs(line["seconds"] - dict(lines)[line["step"]]) <= 0.05 + 1e-9 for line in found)
-    assert [line["seconds"] >= 7200 for line in found] == [line["step"] > 5 for line in found]
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == list(seconds)
+    assert len(lines) == STEPS + EPOCHS
+    for line in lines:
+        assert abs(line["seconds"] - seconds[line["step"]]) <= 0.05 + 1e-9
+        assert (line["seconds"] >= 7200) == (line["step"] > 5)
 
 
 @pytest.mark.parametrize("signals", [1, 2])
