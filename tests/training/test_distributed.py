@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tiny import noise, save_images
 
 from vit.config import Config, RunConfig, TrainConfig
-from vit.errors import ConfigError
+from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
@@ -135,7 +135,9 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
             pass
 
 
-def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
+@pytest.fixture
+def stores(monkeypatch) -> list[dist.Store]:
+    """The second of two processes, which meets nobody; the stores of the groups that it forms."""
     values = {
         "TORCHELASTIC_RUN_ID": "x",
         "RANK": 1,
@@ -147,14 +149,31 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
         monkeypatch.setenv(key, str(value))
     torchruns_store = dist.HashStore()
     stores = []
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    return stores
+
+
+def test_a_lost_process_ends_the_others_with_an_exit_code_of_its_own(stores, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for problem in (
+        "Connection closed by peer [127.0.0.1]",
+        "Read error: Connection reset by peer",
+    ):
+        group = init_distributed(Config(run=RunConfig(device="cpu")))
+        with pytest.raises(TrainingError, match="process 1 of 2 stops") as caught, group:
+            raise RuntimeError(problem)
+        assert caught.value.exit_code == 75
+    assert TrainingError("of another kind").exit_code == 1
+
+
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monkeypatch):
     cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
     )
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     for _ in range(2):
         with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
             assert here.local_world_size == 2
