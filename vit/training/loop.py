@@ -117,6 +117,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     # the first step of this session that was not finite; 0: none
     first_bad = torch.zeros((), device=device)
 
+    # `step` counts from 0, as the draws do; whatever a user sees counts from 1
     since = time.perf_counter()
     for step in range(run.step, total):
         # 2. This process's images, augmented; after this, nothing is random
@@ -150,6 +151,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
         for callback in callbacks:
             callback.on_gradient(step + 1)
+        # without a limit it is only measured
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
 
         # 4. The results, which stay on the device until somebody reads them; the first bad step
@@ -160,7 +162,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         results.update(zip(metrics, values, strict=True))
         results["grad_norm"] = grad_norm
         lr = learning_rate(step, *schedule, peak)
-        done = Step(step + 1, (step + 1) / per_epoch, lr, batch_images, results)
+        epoch = (step + 1) / per_epoch
+        done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=results)
         if device.type == "cpu":
             done.check()
 
