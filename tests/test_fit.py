@@ -1,4 +1,4 @@
-"""`vit.fit`: the run of `vit train`, from Python: the same weights, other people's data and callbacks, and flat memory."""
+"""`vit.fit` is the run of `vit train`: the same weights, with own data and callbacks."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):
-    """`vit train` with settings from a file, `fit` with that file, and `fit` with a Config: one run."""
+    """`vit train` with a file of settings, `fit` with that file, `fit` with a Config: one run."""
     small = {
         "data.source": "scenes",
         "data.limit": 16,
@@ -368,7 +368,7 @@ print(type(data.train.images).__name__, seen, len(losses))
     sys.platform != "linux", reason="RLIMIT_DATA limits what a process allocates on Linux alone"
 )
 def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
-    """390 MB of images, where a process may allocate 210 beside torch itself: decoded, held out of, trained on."""
+    """390 MB of images, where a process may allocate 210 beside torch itself, are trained on."""
     root = Path(__file__).resolve().parents[1]
     (tmp_path / "large.py").write_text(LARGE)
     environment = {

@@ -1,4 +1,4 @@
-"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; progress."""
+"""Callbacks: metrics.jsonl has whole lines, each step once, whatever happened; progress."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monke
     assert [line for line in lines if line is not None] == expected
 
 
-# --- progress: a bar on a terminal, plain lines elsewhere ------------------------------------------------------------
+# --- progress: a bar on a terminal, plain lines elsewhere -----------------------------------------
 
 LINE = re.compile(
     r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left"

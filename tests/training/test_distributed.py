@@ -1,4 +1,7 @@
-"""Several processes train as one: the same losses, one writer, one stop; real processes, started by torchrun."""
+"""Several processes train as one: the same losses, one writer, one stop.
+
+The slow tests start real processes with torchrun.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,17 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
-ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
+NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
+PICTURES = "attention.png curves.png reconstructions.png"
+ALL = {*NAMES.split(), *PICTURES.split(), ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
-# 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in different processes, and in
-# CLASSIFY it is less than there are processes.
+# 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in
+# different processes, and in CLASSIFY it is less than there are processes.
 RECONSTRUCT = """
 data: {source: folder, root: images, cache: cache}
 augment: {views: 2, crop_scale: [0.5, 1.0]}
-model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
-        decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
+model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16,
+        decoder_depth: 1, decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
 train: {epochs: 30, batch_size: 10, precision: fp32}
@@ -50,7 +54,8 @@ train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
 run: {device: cpu, dynamics_every: 4}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
-# train.py without pictures and page, which take longer than all else. A thread of the group that outlives Python aborts it.
+# train.py without pictures and page, which take longer than all else. A thread of the group that
+# outlives Python aborts it.
 PLAIN = """
 import runpy, sys
 from pathlib import Path
@@ -72,7 +77,7 @@ finally:
 """
 
 
-# --- which process this is -------------------------------------------------------------------------------------------
+# --- which process this is ------------------------------------------------------------------------
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch):
@@ -182,7 +187,7 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monke
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
-# --- train.py, started by torchrun -----------------------------------------------------------------------------------
+# --- train.py, started by torchrun ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""The recorder: every quantity against a plain computation, at the right steps, without a trace in the training.
+"""The recorder: every quantity against a plain computation, at the right steps.
 
-And its file, which comes back as it was or says why not.
+It leaves no trace in the training; its file comes back as it was, or says why not.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Witness(Callback):
 def recording(
     config: Config, path: Path, states: Path | None = None
 ) -> tuple[Run, DynamicsRecorder]:
-    """A run that is recorded into `path`, and its recorder; with `states`, from the last one in there."""
+    """A run that is recorded into `path`, and its recorder; with `states`, from the last one."""
     data = dataset()
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
@@ -181,7 +181,7 @@ def test_every_quantity_is_what_it_says(case):
 
 
 def test_gradient_is_the_whole_batchs_before_clipping(case):
-    """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
+    """All gradients together have the norm that a step reports, far above that of clipping."""
     seen = [
         torch.stack([value.norm() for value in of.values()]).norm().item()
         for of in case.witness.gradients
@@ -229,7 +229,7 @@ def test_frozen_parts_get_nothing_and_stay(tmp_path):
     assert (dynamics.of("gradient_norm", "W_Q", "decoder") == 0).all()
 
 
-# --- when, and at what price -----------------------------------------------------------------------------------------
+# --- when, and at what price ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_nothing_is_measured_between_records(monkeypatch, tmp_path):
     assert (tmp_path / "dynamics.jsonl").read_text() == ""
 
 
-# --- resume ----------------------------------------------------------------------------------------------------------
+# --- resume ---------------------------------------------------------------------------------------
 
 
 def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
@@ -322,7 +322,7 @@ def test_records_after_the_last_state_are_made_again(tmp_path):
     assert (tmp_path / "dynamics.jsonl").read_bytes() == before
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 RECORDS = [
     {

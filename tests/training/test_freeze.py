@@ -26,7 +26,8 @@ ENCODER = dict(
 )
 ALL = r"0|1|2"
 
-# What is to be frozen: parameters whose name fits the pattern; of a fused qkv layer only the thirds that are listed.
+# What is to be frozen: parameters whose name fits the pattern; of a fused qkv layer only the thirds
+# that are listed.
 PARTS = {
     "patch_embed": (r"encoder\.patch_embed\.", ALL),
     "pos_embed": (r"(encoder|decoder)\.pos_embed", ALL),
@@ -108,7 +109,8 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     }
     assert frozen
     assert frozen <= unmoved
-    # A key's bias adds the same to all scores of a query: its gradient is rounding and nothing else, and need not move it.
+    # A key's bias adds the same to all scores of a query: its gradient is rounding and nothing
+    # else, and need not move it.
     assert not {
         (name, i) for name, i in unmoved - frozen if not (name.endswith("qkv.bias") and i == "1")
     }

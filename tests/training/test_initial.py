@@ -1,4 +1,4 @@
-"""The model that a run begins with: what is taken from a checkpoint, what begins anew, what is refused."""
+"""The model that a run begins with: what comes from a checkpoint, what is new, what is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-")
     return all(torch.equal(one[key], other[key]) for key in keys)
 
 
-# --- from nothing ----------------------------------------------------------------------------------------------------
+# --- from nothing ---------------------------------------------------------------------------------
 
 
 def of(normalize: Normalization) -> tuple[list[float], list[float]]:
@@ -103,7 +103,7 @@ def test_images_without_labels_cannot_be_classified(mae):
     begin(config("reconstruct", mae[0]), dataset(class_names=()))
 
 
-# --- from a run ------------------------------------------------------------------------------------------------------
+# --- from a run -----------------------------------------------------------------------------------
 
 
 def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(mae):
@@ -169,7 +169,7 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
     )
 
 
-# --- from others -----------------------------------------------------------------------------------------------------
+# --- from others ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
         begin(config("reconstruct", tmp_path))
 
 
-# --- the architecture of the checkpoint --------------------------------------------------------------------------------
+# --- the architecture of the checkpoint -----------------------------------------------------------
 
 
 OWN = dict(
@@ -279,7 +279,7 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     small = replace(ModelConfig(init=str(tmp_path)), image_size=24, patch_size=3)
     with pytest.raises(
         ConfigError,
-        match=r"^model\.patch_size: the decoder of .* predicts .* 6 pixels; add --model.patch_size 6, or",
+        match=r"^model\.patch_size: the decoder of .* 6 pixels; add --model.patch_size 6, or",
     ):
         follow_checkpoint(Config(model=small), {"model.image_size", "model.patch_size"})
     labels = Config(model=small, train=TrainConfig(objective="classify"))
@@ -288,7 +288,7 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
 
 
-# --- in Python: the model is handed over ------------------------------------------------------------------------------
+# --- in Python: the model is handed over ----------------------------------------------------------
 
 
 def test_training_loads_nothing(mae):
@@ -305,7 +305,7 @@ def test_training_loads_nothing(mae):
     assert handed.init_hash == initial(config(init=mae[0])).init_hash
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------------
+# --- what is said of it ---------------------------------------------------------------------------
 
 
 def notes(settings: Config, data: Dataset | None = None) -> str:

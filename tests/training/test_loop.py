@@ -1,4 +1,4 @@
-"""The loop: it learns, parts of a batch add up to the batch, and nothing that is not finite gets into the weights."""
+"""The loop: it learns; parts of a batch add up to the batch; weights stay finite."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
-# --- it learns -------------------------------------------------------------------------------------------------------
+# --- it learns ------------------------------------------------------------------------------------
 
 
 def test_few_images_are_learnt_by_heart():
-    """Patches of independent colours: what is hidden cannot be guessed from what is seen, only known."""
+    """Patches of independent colours: what is masked cannot be guessed, only known."""
     colours = torch.randint(0, 256, (16, 3, 2, 2), generator=seeded(), dtype=torch.uint8)
     settings = changed(
         CONFIG,
@@ -93,7 +93,7 @@ def test_classes_of_few_images_are_learnt_by_heart():
     assert steps[-1].metrics["train_accuracy"] == 1
 
 
-# --- parts of a batch ------------------------------------------------------------------------------------------------
+# --- parts of a batch -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
     assert usual == compiled * 3
 
 
-# --- how it is computed changes nothing ------------------------------------------------------------------------------
+# --- how it is computed changes nothing -----------------------------------------------------------
 
-# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten times as much for
-# a single one. Rounding grows along a run.
+# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten
+# times as much for a single one. Rounding grows along a run.
 WAYS = {
     "flash parts": (dict(run=dict(attention="flash", grad_accum_steps=4)), 1e-5),
     "bf16 flash parts": (
@@ -291,7 +291,7 @@ def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
     assert rounded != exact
 
 
-# --- nothing waits for the device ------------------------------------------------------------------------------------
+# --- nothing waits for the device -----------------------------------------------------------------
 
 
 class Descent(torch.optim.AdamW):
@@ -336,7 +336,7 @@ def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path, monke
             read()
 
 
-# --- what is not finite ----------------------------------------------------------------------------------------------
+# --- what is not finite ---------------------------------------------------------------------------
 
 AT = 4
 
@@ -386,7 +386,7 @@ def test_step_that_is_not_finite_changes_nothing(spoil, optim):
 
 
 def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monkeypatch):
-    """As on a GPU, which is not waited for: the flag stays on the device, and no later step updates either."""
+    """As on a GPU, which is not waited for: the flag stays there, and no later step updates."""
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
     run = start(CONFIG)
     monkeypatch.setattr(Step, "check", lambda step: None)
@@ -410,7 +410,7 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
             step.check()
 
 
-# --- what a step says ------------------------------------------------------------------------------------------------
+# --- what a step says -----------------------------------------------------------------------------
 
 
 def test_steps_are_counted_and_have_the_schedules_learning_rate():

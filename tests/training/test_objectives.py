@@ -1,4 +1,4 @@
-"""What a step asks of its images: masks, mixtures, and losses that are what they are by definition."""
+"""Objectives: masks, mixed labels and losses, each against its definition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = 13  # images, batches of 8: two steps an epoch
 
 
 def objective_of(config: Config, classes: int = CLASSES) -> Objective:
-    """An objective with a new model, on images of which the i-th has class i mod `classes` and shade i."""
+    """An objective with a new model; the i-th image has class i mod `classes` and shade i."""
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     both = image_set(images, tuple(map(str, range(classes))))
     data = Dataset("Shades", "folder", both, both)
@@ -63,7 +63,7 @@ def draws_of(objective: Objective, step: int = 0) -> Draws:
     return draw_step(objective.config, step, COUNT, masked=objective.mask_ratio(step) > 0)
 
 
-# --- the registry ----------------------------------------------------------------------------------------------------
+# --- the registry ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -79,7 +79,7 @@ def test_every_objective_has_its_module_and_its_class(name):
     assert needs == OBJECTIVES[name].labels
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_patches_are_dropped_until_the_whole_epochs(whole_epochs, dropping):
     assert (mask_from_noise(noises[0], objective.keep).mask.sum(1) == 8).all()
 
 
-# --- losses ----------------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -1,4 +1,4 @@
-"""The schedule against written lists, which parameters decay, and the average of the weights against its definition."""
+"""The schedule against written lists, Muon against timm's, and which parameters decay."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen)
 )
 @pytest.mark.parametrize("depth", [1, 4])
 def test_layer_decay_is_timms(depth, settings):
-    """But for the last norm, which timm counts to the last block, and BEiT, MAE and we to the head."""
+    """But for the last norm, which timm counts to the last block; BEiT, MAE and we to the head."""
     sizes = dict(patch_size=4, embed_dim=8, depth=depth, num_heads=2, num_classes=3)
     timms = TimmVisionTransformer(img_size=8, reg_tokens=1, **sizes, **settings)
     plain = timms.no_weight_decay()
@@ -159,7 +159,7 @@ def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
     assert {rate for name, rate in rates.items() if name.startswith("decoder")} == {0.8}
 
 
-# --- Muon ------------------------------------------------------------------------------------------------------------
+# --- Muon -----------------------------------------------------------------------------------------
 
 MUON = OptimConfig(name="muon", weight_decay=0.1)
 
@@ -297,7 +297,7 @@ def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():
         assert is_equal != is_matrix_of_block, name
 
 
-# --- the average of the weights ---------------------------------------------------------------------------------------
+# --- the average of the weights -------------------------------------------------------------------
 
 
 def test_average_is_a_model_of_its_own_that_does_not_learn():

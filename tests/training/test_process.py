@@ -54,7 +54,8 @@ def test_signal_within_the_loop_is_acknowledged_and_ends_it_after_the_step(name,
 
 @pytest.mark.parametrize("first", CODES)
 def test_second_ctrl_c_within_the_loop_is_pythons_own(first):
-    with StopRequests() as stop, pytest.raises(KeyboardInterrupt) as caught, stop.deferred():  # noqa: PT012
+    stop = StopRequests()
+    with stop, pytest.raises(KeyboardInterrupt) as caught, stop.deferred():  # noqa: PT012
         signal.raise_signal(signal.Signals[first])
         signal.raise_signal(signal.SIGINT)
     assert not isinstance(caught.value, Stopped)

@@ -83,7 +83,10 @@ def go(run: Run, steps: int | None = None) -> list[float]:
 
 
 def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
-    """Cut after each of `cuts`, saved and begun anew, a run has the losses, weights and moments of one that was not cut."""
+    """Cut after each of `cuts`, saved and begun anew, a run is the one that was not cut.
+
+    It has the same losses, weights and moments.
+    """
     whole = begin(config)
     losses = go(whole)
     assert len(losses) == STEPS
@@ -107,7 +110,7 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
     return resumed
 
 
-# --- exact resume ----------------------------------------------------------------------------------------------------
+# --- exact resume ---------------------------------------------------------------------------------
 
 MODEL = dict(
     class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"]
@@ -188,7 +191,7 @@ def test_images_that_exchange_patches_are_refused_among_several_processes(monkey
         setup(changed(CONFIG, augment={"shuffle": "across"}), dataset(), Distributed(0, 2))
 
 
-# --- which state -----------------------------------------------------------------------------------------------------
+# --- which state ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +254,7 @@ def test_other_settings_are_refused(saved, change, key):
 
 
 def test_length_may_change_until_the_learning_rate_falls(tmp_path):
-    """A run of three epochs that is given four, or two, is then the run that began with so many, to the bit."""
+    """A run of three epochs that is given four, or two, is the run that began so, to the bit."""
     first = begin(held := changed(CONFIG, optim={"cooldown": 0.5}))
     losses = go(first, 3)
     first.save(tmp_path / "states")
@@ -327,7 +330,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _long_runs_are_compiled(monkeypatch):
-    """Long is what has all of `CONFIG`'s steps; compiling, which takes a minute, changes nothing here."""
+    """Long is what has all of `CONFIG`'s steps; compiling, a minute's work, does nothing here."""
     monkeypatch.setattr(vit.device, "COMPILE_FROM_STEPS", STEPS)
     monkeypatch.setattr(vit.device, "missing_for_compile", lambda device: "")
     monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module: module)
@@ -355,7 +358,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
     assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 
 
-# --- a state is a model ----------------------------------------------------------------------------------------------
+# --- a state is a model ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_frozen_parts_of_a_classifier_stay():
         assert same == ([False, True, False] if "qkv" in name else [frozen]), name
 
 
-# --- what a run writes -------------------------------------------------------------------------------------------
+# --- what a run writes ----------------------------------------------------------------------------
 
 
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(

@@ -65,7 +65,7 @@ def with_tail(content: bytes) -> bytes:
     return content + struct.pack("<H", len(comment)) + comment
 
 
-# --- save and load ---------------------------------------------------------------------------------------------------
+# --- save and load --------------------------------------------------------------------------------
 
 
 def test_state_comes_back_to_the_bit_and_is_an_ordinary_torch_and_zip_file(tmp_path):
@@ -81,7 +81,7 @@ def test_state_comes_back_to_the_bit_and_is_an_ordinary_torch_and_zip_file(tmp_p
     assert save_state(tmp_path / "other", 1, trained_state()).read_bytes() == path.read_bytes()
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def notices(path: Path, content: bytes) -> bool:
@@ -139,7 +139,7 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     assert str(oldest) in str(caught.value)
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def test_last_two_are_kept_and_other_files_are_no_states_and_stay(tmp_path):
@@ -169,7 +169,7 @@ def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
         assert load_state(state_path(tmp_path, step - 1))["step"] == step - 1
 
 
-# --- saving that fails -----------------------------------------------------------------------------------------------
+# --- saving that fails ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failure", ["deletion", "full disk"])
@@ -240,7 +240,7 @@ def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
     assert done.stdout == "survived 20\n", done.stderr
 
 
-# --- what is no state ------------------------------------------------------------------------------------------------
+# --- what is no state -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])

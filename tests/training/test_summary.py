@@ -1,4 +1,4 @@
-"""What a run has come to: along the way as at its end, on whole images and by the model that is kept."""
+"""Scores of a run, along the way and at its end: on whole images, of the model that is saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers: the lines of metrics.jsonl, each step once where the tool allows it; all of it offline."""
+"""Trackers get the lines of metrics.jsonl, each step once where the tool allows it; offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def line(step: int, loss: float = 0.5) -> dict:
 
 
 def write(tracker: Callback, folder: Path, steps: range, state: dict | None = None) -> dict:
-    """Do what a run does that goes on after the first of `steps`; return the state that it would save."""
+    """Call a tracker as a run does that continues with `steps`; return the state to be saved."""
     folder.mkdir(exist_ok=True)
     settings = Config(run=RunConfig(track=["wandb"]))
     run = SimpleNamespace(
