@@ -33,8 +33,10 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
-FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
-PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html"}
+FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
+PICTURES = "reconstructions.png attention.png curves.png"
+FOR_THE_PAGE = "snapshots showcase.safetensors report.html"
+PROMISED = {*FILES.split(), *PICTURES.split(), *FOR_THE_PAGE.split()}
 DYNAMICS = {"dynamics.jsonl", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
@@ -43,15 +45,16 @@ STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
 CONFIG = """
 data: {source: folder, root: images, cache: cache}
 augment: {crop_scale: [0.5, 1.0]}
-model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
-        decoder_heads: 2, drop_path: 0.2, freeze: [W_Q]}
+model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16,
+        decoder_depth: 1, decoder_heads: 2, drop_path: 0.2, freeze: [W_Q]}
 optim: {blr: 0.02}
 train: {epochs: 4, batch_size: 8, precision: fp32}
 run: {grad_accum_steps: 2, save_every: 5, device: cpu, threads: 1, snapshots: 3}
 """
 
 PREPARED = """
-import torch._dynamo, vit.train, vit.report.page  # the first, which an optimizer imports, takes longest
+# the first, which an optimizer imports, takes longest
+import torch._dynamo, vit.train, vit.report.page
 from vit.cli.parsers import parse_train_command
 from vit.settings import read_config, QUICKSTART
 parse_train_command([])  # makes the parser, which each run would make anew
@@ -87,9 +90,10 @@ def command(cwd: Path, *argv: str) -> Done:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
-    """`run(cwd, *argv, before, pictures, page)`: the same in a process that has imported all, after the program `before`.
+    """`run(cwd, *argv, before, pictures, page)`: train.py in a fork that has imported all.
 
-    Without `pictures` there are none. Without `page`, the page is an empty file: no run is compared by it.
+    The program `before` runs first. Without `pictures` there are none. Without `page`, the page is
+    an empty file: no run is compared by it.
     """
     with Forks(tmp_path_factory.mktemp("server"), PREPARED) as forks:
 
@@ -130,9 +134,11 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def whole(place, run) -> tuple[Path, Done]:
     """The folder and the words of a run that nothing interrupted."""
-    # the page's charts, which take longest, are drawn where the README's first command is run, and in tests of the page
+    # the page's charts, which take longest, are drawn where the README's first command is run, and
+    # in tests of the page
     dot = {"image": "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="}
-    blank = f"page.page_picture = pictures.page_picture = lambda figure, alt, dpi=0: {dot} | dict(alt=alt)"
+    picture = f"lambda figure, alt, dpi=0: {dot} | dict(alt=alt)"
+    blank = f"page.page_picture = pictures.page_picture = {picture}"
     done = run(place, "--config", "mine.yaml", before=blank, page=True)
     return place / "runs" / "mine", done
 
@@ -152,26 +158,27 @@ def timeless(values: dict) -> dict:
     }
 
 
+def timeless_lines(folder: Path) -> list[dict]:
+    return [timeless(line) for line in read_metrics(folder / "metrics.jsonl")]
+
+
+def timeless_summary(folder: Path) -> dict:
+    return timeless(json.loads((folder / "summary.json").read_text()))
+
+
 def assert_same_run(folder: Path, other: Path, pictures: bool = True) -> None:
-    """The same settings, losses, weights, figures and, unless none were drawn, pictures, to the bit."""
+    """The same settings, losses, weights, scores and, if they were drawn, pictures, to the bit."""
     drawn = {path.name for path in other.glob("*.png")}
     for name in ("model.safetensors", "config.json", "config.yaml", *(drawn if pictures else ())):
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
-    one, two = (
-        [timeless(line) for line in read_metrics(path / "metrics.jsonl")]
-        for path in (folder, other)
-    )
-    assert one == two
-    summaries = [
-        timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)
-    ]
-    assert summaries[0] == summaries[1]
+    for read in (timeless_lines, timeless_summary):
+        assert read(folder) == read(other)
     left = {path.name for path in other.iterdir()} - (set() if pictures else drawn)
     assert {path.name for path in folder.iterdir()} == left
     assert content(folder / "snapshots") == content(other / "snapshots")
 
 
-# --- a whole run -----------------------------------------------------------------------------------------------------
+# --- a whole run ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("made", "promised"), [("whole", PROMISED), ("classified", OF_CLASSES)])
@@ -194,9 +201,8 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
         with Image.open(path) as picture:
             picture.load()
             assert min(picture.size) > 200
-            assert (
-                picture.convert("RGB").getcolors(maxcolors=20) is None
-            )  # more colours than an empty page has
+            # more colours than an empty page has
+            assert picture.convert("RGB").getcolors(maxcolors=20) is None
 
 
 def test_metrics_have_every_step_and_figure(whole):
@@ -285,7 +291,7 @@ def test_model_is_the_last_state_and_loads(whole):
         assert torch.equal(value, state["model"][name])
 
 
-# --- again -----------------------------------------------------------------------------------------------------------
+# --- again ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -323,9 +329,8 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
         ("--config=other.yaml", "optim.blr"),
     ):
         assert key in run(place, "--out", "runs/mine", "--resume", argv).error
-    assert (
-        "already holds" in run(place, "--config", "runs/mine/config.yaml").error
-    )  # and a second start is
+    # and a second start is refused too
+    assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error
     assert content(whole[0]) == before
 
 
@@ -379,12 +384,13 @@ def test_resume_without_a_run_is_refused(place, run):
     assert not (place / "missing").exists()
 
 
-# --- interrupted -----------------------------------------------------------------------------------------------------
+# --- interrupted ----------------------------------------------------------------------------------
 
 
 def at_call(target: str, number: str, condition: str = "True", after: bool = False) -> str:
-    """Python that makes the process send itself signal `number` when `target` is called and `condition` holds.
+    """Python that makes the process send itself a signal when a function is called.
 
+    It does so when `target` is called and `condition` holds.
     `target` is module:name or module:class.method; the condition sees the arguments as `args`.
     """
     module, _, name = target.partition(":")
@@ -413,7 +419,10 @@ def at_step(step: int, number: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("number", "code", "step"), [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS)])
+@pytest.mark.parametrize(
+    ("number", "code", "step"),
+    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGUSR1", 138, 2), ("SIGHUP", 129, 7)],
+)
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
 ):
@@ -424,6 +433,7 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
         stopped.err.splitlines()[-1]
         == f"stopped by {number}; continue with: python train.py --out '{out}' --resume"
     )
+    assert f"{number}: stopping after this step ...\n" in stopped.err
     assert "Traceback" not in stopped.err
     folder = place / out
     assert load_state(saved_states(folder / "checkpoints")[-1])["step"] == step
@@ -495,7 +505,8 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
     codes = []
     for _ in range(30):
         resume = ["--resume"] if (folder / "config.yaml").exists() else []
-        # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with nothing after it.
+        # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with
+        # nothing after it.
         before = f"import signal; signal.setitimer(signal.ITIMER_REAL, {draws.uniform(0.1, 1.0)})"
         codes.append(run(place, *argv, *resume, before=before).code)
     assert set(codes) <= {0, -signal.SIGALRM}
@@ -564,7 +575,7 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
     assert [line["step"] for line in lines] == list(range(1, step))
 
 
-# --- other data and settings -----------------------------------------------------------------------------------------
+# --- other data and settings ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -583,8 +594,10 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
 
 @pytest.mark.slow
 def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
-    argv = "--train.epochs=1 --data.limit=64 --data.download=false --model.embed_dim=16 --model.depth=1 --model.num_heads=2"
-    done = command(tmp_path, *argv.split(), "--model.decoder_dim=16", "--model.decoder_heads=2")
+    data = "--train.epochs=1 --data.limit=64 --data.download=false"
+    model = "--model.embed_dim=16 --model.depth=1 --model.num_heads=2"
+    decoder = "--model.decoder_dim=16 --model.decoder_heads=2"
+    done = command(tmp_path, *data.split(), *model.split(), *decoder.split())
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
@@ -595,9 +608,12 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     assert summary["data"]["warning"] in warning
 
 
-# --- classification --------------------------------------------------------------------------------------------------
+# --- classification -------------------------------------------------------------------------------
 
-MIXED = "--config=mine.yaml --train.objective=classify --model.init=runs/mine --classify.mixup=0.8 --classify.cutmix=1"
+MIXED = (
+    "--config=mine.yaml --train.objective=classify --model.init=runs/mine "
+    "--classify.mixup=0.8 --classify.cutmix=1"
+)
 AVERAGED = "--optim.ema=0.9 --optim.layer_decay=0.7 --data.val_size=4 --run.val_every=2"
 CLASSIFY = [*MIXED.split(), *AVERAGED.split(), "--model.global_pool=token"]
 EPOCH = 2  # steps, of the 16 images that remain

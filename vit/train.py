@@ -1,7 +1,8 @@
 """A whole run: set up, train, finish.
 
-The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json and
-summary.json; run.dynamics_every adds dynamics.jsonl. `vit train` adds the pictures and report.html.
+The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/,
+model.safetensors, config.json and summary.json; run.dynamics_every adds dynamics.jsonl. `vit train`
+adds the pictures and report.html.
 """
 
 from __future__ import annotations
@@ -64,20 +65,23 @@ def fit(
     Args:
         config: all settings, or the path or name of a settings file (as in `--config`).
         out: the run folder; by default runs/ and the name of the settings file.
-        dataset: map-style training data that replaces `data.source`; see `vit.data.map_style.load_datasets`.
+        dataset: map-style training data that replaces `data.source`; see
+            `vit.data.map_style.load_datasets`.
         test_dataset: data to evaluate on; without it, some images of `dataset` are held out.
         callbacks: added to the run's own; the main process calls them.
-        init: the model to begin with, from `vit.load_model`; `model.init` becomes its source, and the architecture is its
-            own unless the settings name another, which is refused.
+        init: the model to begin with, from `vit.load_model`; `model.init` becomes its source, and
+            the architecture is its own unless the settings name another, which is refused.
         settings: by "section.key"; they override those in the file.
         resume: continue the run in `out` from its last saved state; pass the same datasets, if any.
 
     Returns:
-        The finished run: `result` is the model, `summary` the measurements, `folder` the run folder.
+        The finished run: `result` is the model, `summary` the measurements, `folder` the run
+        folder.
 
     Raises:
         UserError: settings, data or folder cannot be used; the message is one line.
-        Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume` continues it.
+        Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume`
+            continues it.
     """
     command = read_command(config, out, settings or {}, resume)
     if init is not None:
@@ -89,24 +93,6 @@ def fit(
     return run
 
 
-def with_init(command: TrainCommand, init: Model) -> TrainCommand:
-    """Name the source of a loaded model in the settings.
-
-    Raises:
-        ConfigError: they name another checkpoint, or the model was not loaded.
-    """
-    refuse_unloaded(command.config, init)
-    settings = command.config.model
-    source = init.origin.source
-    if settings.init and Path(settings.init) != Path(source):
-        raise ConfigError(
-            f"model.init: {settings.init} is not the loaded model's, {source}; leave one of them out"
-        )
-    if settings.init:
-        return command
-    return replace(command, config=replace(command.config, model=replace(settings, init=source)))
-
-
 def train(
     command: TrainCommand,
     folder: RunFolder,
@@ -116,7 +102,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     init: Model | None = None,
 ) -> Run:
-    """Carry out a parsed command line, up to the measurements: the run's `summary`, which is not written yet.
+    """Carry out a parsed command line, up to the run's `summary`, which is not written yet.
 
     Args:
         command: settings and options.
@@ -130,22 +116,26 @@ def train(
     keep_freed_memory()
     with init_distributed(command.config) as dist:
         # Set up
-        run, called = set_up(command, folder, dist, stop, dataset, test_dataset, callbacks, init)
+        run, all_callbacks = set_up(
+            command, folder, dist, stop, dataset, test_dataset, callbacks, init
+        )
 
         # Train: a signal ends the run after the step under way, with its state saved
-        stop.hold(True)
-        train_and_save(run, called, folder.checkpoints, lambda: stop.agree(dist))
-        stop.hold(False)
+        with stop.deferred():
+            train_and_save(run, all_callbacks, folder.checkpoints, lambda: stop.agree(dist))
 
-    # Finish
+    # Finish: the other processes have ended
     if dist.is_main:
         run.save_model(folder.path)
         print("measuring the model ...", flush=True)
         with dist.others_ended():
-            measured = measure(run)
-        run.summary = summarize(run, read_metrics(folder.metrics), measured)
+            scores = measure(run)
+        run.summary = summarize(run, read_metrics(folder.metrics), scores)
         run.objective.eval()
     return run
+
+
+# ---- From arguments to settings -----------------------------------------------------------------
 
 
 def read_command(
@@ -165,24 +155,46 @@ def read_command(
         )
     out = Path(os.path.expanduser(out))
 
-    # the settings that differ from their defaults count as given; their types are checked as a file's are
+    # settings that differ from their defaults count as given; types are checked as a file's are
     defaults = flat_settings(Config().to_dict())
-    given = {
-        key: value
-        for key, value in flat_settings(config.to_dict()).items()
-        if value != defaults[key]
-    }
-    build_sections([], given)
+    explicit = {}
+    for key, value in flat_settings(config.to_dict()).items():
+        if value != defaults[key]:
+            explicit[key] = value
+    build_sections([], explicit)
 
     # what followed from model.init when the run began
     if resume:
         saved = read_config(config_of_run(out))
-        follows = {
-            key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given
-        }
-        config = replace(config, model=replace(config.model, **follows))
+        followed = {}
+        for key, value in vars(saved.model).items():
+            if f"model.{key}" not in explicit:
+                followed[key] = value
+        config = replace(config, model=replace(config.model, **followed))
         refuse_conflicts(config, saved, out, config.train.epochs)
-    return TrainCommand(config, out, resume, given=frozenset(given))
+    return TrainCommand(config, out, resume, given=frozenset(explicit))
+
+
+def with_init(command: TrainCommand, init: Model) -> TrainCommand:
+    """Name the source of a loaded model in the settings.
+
+    Raises:
+        ConfigError: they name another checkpoint, or the model was not loaded.
+    """
+    refuse_unloaded(command.config, init)
+    settings = command.config.model
+    source = init.origin.source
+    if settings.init and Path(settings.init) != Path(source):
+        raise ConfigError(
+            f"model.init: {settings.init} is not the loaded model's, {source}; "
+            "leave one of them out"
+        )
+    if settings.init:
+        return command
+    return replace(command, config=replace(command.config, model=replace(settings, init=source)))
+
+
+# ---- Set up -------------------------------------------------------------------------------------
 
 
 def set_up(
@@ -195,8 +207,11 @@ def set_up(
     callbacks: Sequence[Callback],
     init: Model | None = None,
 ) -> tuple[Run, list[Callback]]:
-    """Set up data, model, folder, and all callbacks of this process. Only the main process touches the folder."""
-    # everything that can fail, before the folder is touched
+    """Set up data, model, folder, and all callbacks of this process.
+
+    Only the main process touches the folder, and only after all that can be refused.
+    """
+    # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
     if not command.resume:
@@ -205,49 +220,55 @@ def set_up(
             if config.data.source == "folder":
                 refuse_run_among_images(folder.path, config.data.root)
         refuse_unloaded(config, init)
-        if init is not None:
-            decoder = None if init.decoder is None else init.decoder.config
-            config, followed = follow(config, command.given, init.encoder.config, decoder)
-            notes += followed
     refuse_names(callbacks)
     trackers: list[Callback] = []
     if dist.is_main:
-        trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)]
+        # each once
+        for name in dict.fromkeys(config.run.track):
+            trackers.append(TRACKERS[name]())
 
-    # the data: config.yaml names the images actually used
+    # the architecture of the loaded model, which a resumed run has in its settings already
+    if init is not None and not command.resume:
+        decoder = None
+        if init.decoder is not None:
+            decoder = init.decoder.config
+        config, notes_on_model = follow(config, command.given, init.encoder.config, decoder)
+        notes += notes_on_model
+
+    # the data; config.yaml is to name the images actually used
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
-    first = dist.broadcast_from_main(lambda: data.content_hash)
-    if first != data.content_hash:
-        other = (
-            f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
-        )
-        raise DataError(f"{one_line(data.name)}: {other}; give every machine the same")
+    refuse_different_images(data, dist)
     if data.source != config.data.source:
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
 
     # the run, at its first step or where its last state left it
-    if command.resume and dist.is_main:
-        folder.begin(config_yaml=None)
-    state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
-    if state is None and command.resume and dist.is_main:
-        folder.refuse_if_trained()
+    state = None
+    if command.resume:
+        # locked before its states are read
+        if dist.is_main:
+            folder.begin(config_yaml=None)
+        state = find_state(folder.checkpoints, config, data, dist)
+        if state is None and dist.is_main:
+            folder.refuse_if_trained()
     run = setup(config, data, dist, state, init)
     run.notes = notes + run.notes
     run.folder = folder
     if not dist.is_main:
         return run, []
 
-    # callbacks that continue from the state; one that cannot is refused before the folder is written
-    called: list[Callback] = []
+    # callbacks that continue from the state; if one cannot, the folder stays as it is
+    all_callbacks: list[Callback] = []
     if config.run.dynamics_every:
-        called.append(
-            DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics)
+        recorder = DynamicsRecorder(
+            run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
         )
-    called += [*trackers, *callbacks]
-    restore(called, run.callback_states)
+        all_callbacks.append(recorder)
+    all_callbacks += [*trackers, *callbacks]
+    validation = Validation(stop)
+    restore([*all_callbacks, validation], run.callback_states)
 
-    # the folder, and the callbacks that write to it
+    # the folder, and the callbacks that write to it at once
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
@@ -255,15 +276,13 @@ def set_up(
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    validation = Validation(stop)
-    restore([validation], run.callback_states)
-    called += [
+    all_callbacks += [
         Progress(run),
         MetricsFile(folder.metrics, run),
         validation,
         Snapshots(folder.snapshots, run),
     ]
-    return run, called
+    return run, all_callbacks
 
 
 def refuse_names(callbacks: Sequence[Callback]) -> None:
@@ -272,50 +291,63 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    taken = {Validation.name, DynamicsRecorder.name, *TRACKERS}
+    names = {Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
         if type(callback).state_dict is not Callback.state_dict and not callback.name:
             raise ConfigError(f"callbacks: {kind} has a state_dict but no name; give it one")
-        if callback.name in taken:
+        if callback.name in names:
             raise ConfigError(
                 f"callbacks: {kind}'s name, {callback.name!r}, is another's; give it one of its own"
             )
         if callback.name:
-            taken.add(callback.name)
+            names.add(callback.name)
+
+
+def refuse_different_images(data: Dataset, dist: Distributed) -> None:
+    """Refuse to train in several processes that have loaded different images.
+
+    Raises:
+        DataError: this process's differ from the main one's.
+    """
+    images_hash = dist.broadcast_from_main(lambda: data.content_hash)
+    if images_hash != data.content_hash:
+        raise DataError(
+            f"{one_line(data.name)}: process {dist.rank} has other images than the first: "
+            f"{data.content_hash}, not {images_hash}; give every machine the same"
+        )
 
 
 def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
+    # a warning on stderr, then a line for each part of the run
     warn(run.data)
-    parameters, (rows, columns) = (
-        sum(p.numel() for p in run.model.parameters()),
-        run.config.model.grid_size,
-    )
-    patches = f"{rows * columns} patches ({rows} x {columns}) of {' x '.join(map(str, run.config.model.patch_size_2d))} pixels"
     print(f"data     {one_line(run.data.description)}")
-    print(
-        f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {run.config.train.objective}"
-    )
+
+    model = run.config.model
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    rows, columns = model.grid_size
+    height, width = model.patch_size_2d
+    patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
+    objective = run.config.train.objective
+    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
+
     print(f"compute  {describe_compute(run)}")
     if run.compute.device.type == "cpu":
-        print(
-            f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)"
-        )
-    print(
-        f"run      {folder.path}, {run.total_steps:,} steps"
-        + (f", from step {run.step:,}" if run.step else "")
-    )
+        advice = "set it, or OMP_WAIT_POLICY, before the command"
+        print(f"threads  waiting: {openmp.setting()} ({advice})")
+
+    length = f"{run.total_steps:,} steps"
+    if run.step:
+        length += f", from step {run.step:,}"
+    print(f"run      {folder.path}, {length}")
     for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")
 
 
 def warn(data: Dataset) -> None:
-    """Warn on stderr if the data is not what was asked for."""
+    """Warn on stderr if the data is not what the settings name."""
     if data.warning:
         bar = "!" * 100
-        print(
-            f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = textwrap.fill(f"WARNING: {data.warning}", 100)
+        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)

@@ -6,20 +6,14 @@ import ast
 import dataclasses
 import inspect
 import re
-import signal
-import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from forks import calls
 
-from vit.cli.parsers import train_parser
-from vit.cli.train import run
 from vit.config import spelled
 from vit.settings import SECTIONS
-from vit.training.process import Stopped, StopRequests
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
@@ -75,23 +69,3 @@ def test_a_bad_setting_is_one_line_and_leaves_no_trace(argv, message, forks, tmp
     assert re.fullmatch(r"train\.py: error: [^\n\x1b]*\n", done.stderr)
     assert message in done.stderr
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_second_signal_while_the_end_is_told_tells_it_no_second_time(monkeypatch, tmp_path):
-    told = []
-
-    def tell(text: str) -> None:
-        signal.raise_signal(signal.SIGINT)
-        told.append(text)
-
-    def stopped(*_: object, **__: object) -> None:
-        raise Stopped(signal.SIGINT)
-
-    monkeypatch.setattr("vit.train.train", stopped)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=tell, flush=lambda: None))
-    before = signal.getsignal(signal.SIGINT)
-    with StopRequests():
-        words = ["--config", "quickstart", "--out", str(tmp_path / "run")]
-        assert run(train_parser().read(words)) == 130
-    assert "".join(told) == "stopped by SIGINT; nothing had started\n"
-    assert signal.getsignal(signal.SIGINT) == before

@@ -1,4 +1,4 @@
-"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; progress."""
+"""Callbacks: metrics.jsonl has whole lines, each step once, whatever happened; progress."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_
     assert read_metrics(path) == []
     lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
     log = MetricsFile(path, run_at(0))
-    for number, one in enumerate(lines):
-        log.on_log(one)
+    for number, values in enumerate(lines):
+        log.on_log(values)
         assert read_metrics(path) == lines[: number + 1]
         with pytest.raises(ValueError, match="not JSON compliant"):
             log.on_log(line(2, math.nan))
     log.close()
-    assert [json.loads(one) for one in path.read_text().splitlines()] == lines
+    assert [json.loads(text) for text in path.read_text().splitlines()] == lines
 
 
 @pytest.mark.parametrize("saved_at", [0, 3, 9])
@@ -74,20 +74,21 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     write(path, range(saved_at + 1, 8), resumed_from=saved_at)
     lines = read_metrics(path)
     kept = min(saved_at, 5)
-    assert [one["step"] for one in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
-    assert [one["loss"] for one in lines[kept:]] == [
+    assert [line["step"] for line in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
+    assert [line["loss"] for line in lines[kept:]] == [
         step + saved_at / 10 for step in range(saved_at + 1, 8)
     ]
 
 
 def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    first, own = MetricsFile(path, run_at(2)), {"step": 2, "mine": 1.0}
-    for one in (line(2), own, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
-        first.on_log(one)
+    first = MetricsFile(path, run_at(2))
+    custom = {"step": 2, "mine": 1.0}
+    for values in (line(2), custom, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
+        first.on_log(values)
     first.close()
     MetricsFile(path, run_at(2)).close()
-    assert read_metrics(path) == [line(2), own, {"step": 2, "val_loss": 0.25}]
+    assert read_metrics(path) == [line(2), custom, {"step": 2, "val_loss": 0.25}]
 
 
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
@@ -106,11 +107,11 @@ def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
         lines = read_metrics(path)
-        assert [one["step"] for one in lines] == list(range(1, whole[:length].count(b"\n") + 1))
+        assert [line["step"] for line in lines] == list(range(1, whole[:length].count(b"\n") + 1))
     for length in (len(whole) - 1, len(whole) - 20):
         path.write_bytes(whole[:length])
         write(path, range(4, 6), resumed_from=3)
-        assert [one["step"] for one in read_metrics(path)] == [1, 2, 4, 5]
+        assert [line["step"] for line in read_metrics(path)] == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +123,16 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(
 ):
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: every)
     run = run_at(start, total=7)
-    file, lines = MetricsFile(tmp_path / "metrics.jsonl", run), []
+    file = MetricsFile(tmp_path / "metrics.jsonl", run)
+    lines = []
     for step in range(start + 1, 8):
-        run.step, run.seconds = step, run.seconds + 2
+        run.step = step
+        run.seconds += 2
         values = file.on_step(run, done_at(step, step / 3))
-        lines += [] if values is None else [values]
-    assert [one["step"] for one in lines] == logged
-    assert {one["images_per_second"] for one in lines} == {4.0}
+        if values is not None:
+            lines.append(values)
+    assert [line["step"] for line in lines] == logged
+    assert {line["images_per_second"] for line in lines} == {4.0}
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 
@@ -160,7 +164,7 @@ def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monke
     assert [line for line in lines if line is not None] == expected
 
 
-# --- progress: a bar on a terminal, plain lines elsewhere ------------------------------------------------------------
+# --- progress: a bar on a terminal, plain lines elsewhere -----------------------------------------
 
 LINE = re.compile(
     r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left"

@@ -1,4 +1,7 @@
-"""Several processes train as one: the same losses, one writer, one stop; real processes, started by torchrun."""
+"""Several processes train as one: the same losses, one writer, one stop.
+
+The slow tests start real processes with torchrun.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from safetensors.torch import load_file
 from tiny import noise, save_images
 
 from vit.config import Config, RunConfig, TrainConfig
-from vit.errors import ConfigError
+from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
@@ -26,16 +29,17 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
-ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
+NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
+PICTURES = "attention.png curves.png reconstructions.png"
+ALL = {*NAMES.split(), *PICTURES.split(), ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
-# 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in different processes, and in
-# CLASSIFY it is less than there are processes.
+# 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in
+# different processes, and in CLASSIFY it is less than there are processes.
 RECONSTRUCT = """
 data: {source: folder, root: images, cache: cache}
 augment: {views: 2, crop_scale: [0.5, 1.0]}
-model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
-        decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
+model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16,
+        decoder_depth: 1, decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
 train: {epochs: 30, batch_size: 10, precision: fp32}
@@ -50,7 +54,8 @@ train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
 run: {device: cpu, dynamics_every: 4}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
-# train.py without pictures and page, which take longer than all else. A thread of the group that outlives Python aborts it.
+# train.py without pictures and page, which take longer than all else. A thread of the group that
+# outlives Python aborts it.
 PLAIN = """
 import runpy, sys
 from pathlib import Path
@@ -72,7 +77,7 @@ finally:
 """
 
 
-# --- which process this is -------------------------------------------------------------------------------------------
+# --- which process this is ------------------------------------------------------------------------
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch):
@@ -85,23 +90,21 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
 
 
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
-    monkeypatch.setattr(
-        torch.distributed, "all_reduce", lambda values: None
-    )  # the other process has rows of zeros
-    place = torch.tensor(
-        [[3, 5], [0, 5], [-1, 5]]
-    )  # rows 3 and 0 of five; the last is none of the batch
-    found = {}
+    # the other process has rows of zeros
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
+    # rows 3 and 0 of five; the last is none of the batch
+    place = torch.tensor([[3, 5], [0, 5], [-1, 5]])
+    gathered = {}
     for compiled in (False, True):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
         step = torch.compile(gather_batch, backend="eager") if compiled else gather_batch
         with warnings.catch_warnings(record=True) as said:
             whole = step(values, place)
         (whole**2).sum().backward()
-        found[compiled] = [whole.tolist(), values.grad.tolist()]
+        gathered[compiled] = [whole.tolist(), values.grad.tolist()]
         assert not said
-    assert found[True] == found[False]
-    assert found[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
+    assert gathered[True] == gathered[False]
+    assert gathered[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])
@@ -137,7 +140,9 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
             pass
 
 
-def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
+@pytest.fixture
+def stores(monkeypatch) -> list[dist.Store]:
+    """The second of two processes, which meets nobody; the stores of the groups that it forms."""
     values = {
         "TORCHELASTIC_RUN_ID": "x",
         "RANK": 1,
@@ -147,14 +152,33 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
     }
     for key, value in values.items():
         monkeypatch.setenv(key, str(value))
-    kept, stores, cores = dist.HashStore(), [], [{0, 1, 2, 3}]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
-    monkeypatch.setattr(
-        os, "sched_setaffinity", lambda _, some: cores.append(set(some)), raising=False
-    )
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(kept, 1, 2)]))
+    torchruns_store = dist.HashStore()
+    stores = []
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    return stores
+
+
+def test_a_lost_process_ends_the_others_with_an_exit_code_of_its_own(stores, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for problem in (
+        "Connection closed by peer [127.0.0.1]",
+        "Read error: Connection reset by peer",
+    ):
+        group = init_distributed(Config(run=RunConfig(device="cpu")))
+        with pytest.raises(TrainingError, match="process 1 of 2 stops") as caught, group:
+            raise RuntimeError(problem)
+        assert caught.value.exit_code == 75
+    assert TrainingError("of another kind").exit_code == 1
+
+
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monkeypatch):
+    cores = [{0, 1, 2, 3}]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
+    )
     for _ in range(2):
         with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
             assert here.local_world_size == 2
@@ -163,7 +187,7 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
-# --- train.py, started by torchrun -----------------------------------------------------------------------------------
+# --- train.py, started by torchrun ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -232,21 +256,17 @@ def test_two_processes_learn_classes_as_one(place):
         code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
         assert code == 0, errors
         assert f"{threads} threads measure" in printed
-        assert (
-            json.loads((place / out / "summary.json").read_text())["threads"] == 1
-        )  # of each process, in training
+        # of each process, in training
+        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
-    weights, others = (
-        load_file(place / out / "model.safetensors") for out in ("one-classifies", "two-classify")
-    )
-    for name, value in weights.items():
-        if not name.endswith(
-            "qkv.bias"
-        ):  # whose keys' part no softmax feels: its gradient is mere rounding
-            torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
-    alone, together = (
-        read_dynamics(place / out / "dynamics.jsonl") for out in ("one-classifies", "two-classify")
-    )
+    of_one = load_file(place / "one-classifies" / "model.safetensors")
+    of_two = load_file(place / "two-classify" / "model.safetensors")
+    for name, value in of_one.items():
+        # no softmax feels the keys' part of this bias: its gradient is mere rounding
+        if not name.endswith("qkv.bias"):
+            torch.testing.assert_close(of_two[name], value, rtol=1e-3, atol=1e-4)
+    alone = read_dynamics(place / "one-classifies" / "dynamics.jsonl")
+    together = read_dynamics(place / "two-classify" / "dynamics.jsonl")
     assert together.steps.tolist() == alone.steps.tolist() == [1, 2, 4, 8, 9]
     for quantity, values in alone.recorded.items():
         torch.testing.assert_close(together.recorded[quantity], values, rtol=1e-3, atol=1e-4)

@@ -1,6 +1,6 @@
-"""The recorder: every quantity against a plain computation, at the right steps, without a trace in the training.
+"""The recorder: every quantity against a plain computation, at the right steps.
 
-And its file, which comes back as it was or says why not.
+It leaves no trace in the training; its file comes back as it was, or says why not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
 from vit.config import Config
+from vit.errors import RunError
 from vit.mae import build_autoencoder
 from vit.training.dynamics import (
     Dynamics,
-    DynamicsError,
     DynamicsRecorder,
     is_recorded,
     read_dynamics,
@@ -60,15 +60,11 @@ class Witness(Callback):
 
     def on_gradient(self, step: int) -> None:
         assert step == len(self.gradients) + 1
-        zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
-        found = {
-            name: value.grad
-            for name, value in self.model.named_parameters()
-            if value.grad is not None
-        }
-        self.gradients.append(
-            {name: value.double().clone() for name, value in (zeros | found).items()}
-        )
+        gradients = {}
+        for name, value in self.model.named_parameters():
+            gradient = torch.zeros_like(value) if value.grad is None else value.grad
+            gradients[name] = gradient.double().clone()
+        self.gradients.append(gradients)
 
     def on_step(self, run: Run, done: Step) -> None:
         assert done.step == len(self.gradients)
@@ -78,7 +74,7 @@ class Witness(Callback):
 def recording(
     config: Config, path: Path, states: Path | None = None
 ) -> tuple[Run, DynamicsRecorder]:
-    """A run that is recorded into `path`, and its recorder; with `states`, from the last one in there."""
+    """A run that is recorded into `path`, and its recorder; with `states`, from the last one."""
     data = dataset()
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
@@ -118,7 +114,8 @@ def parameter_of(part: str, name: str, layer: int, prefix: str) -> tuple[str, sl
         return f"{prefix}pos_embed", slice(None)
     if name in PLACES:
         return f"{prefix}{PLACES[name].format(layer)}.weight", slice(None)
-    third, dim = ("W_Q", "W_K", "W_V").index(name), DIMS[part]
+    third = ("W_Q", "W_K", "W_V").index(name)
+    dim = DIMS[part]
     return f"{prefix}blocks.{layer}.attn.qkv.weight", slice(third * dim, (third + 1) * dim)
 
 
@@ -130,12 +127,15 @@ DIMS = {"encoder": 16, "decoder": 12}
 
 
 class Case(NamedTuple):
-    """A training that was recorded, what really was, and what the names of each part's parameters begin with."""
+    """A training that was recorded, and the same one with every gradient and weight at hand.
+
+    `parts`: what the names of each part's parameters begin with.
+    """
 
     run: Run
     losses: list[float]
-    found: Dynamics
-    seen: Witness
+    dynamics: Dynamics
+    witness: Witness
     norms: list[float]
     parts: dict[str, str]
 
@@ -146,50 +146,45 @@ def case(request, tmp_path_factory) -> Case:
     run, recorder = recording(request.param, path)
     losses = [step.loss for step in train_steps(run, [recorder])]
     recorder.on_save()
-    found = read_dynamics(path)
+    dynamics = read_dynamics(path)
     again = setup(request.param, dataset())
-    seen = Witness(again.model)
-    norms = [step.grad_norm for step in train_steps(again, [seen])]
+    witness = Witness(again.model)
+    norms = [step.grad_norm for step in train_steps(again, [witness])]
     assert len(norms) == STEPS
-    assert found.steps.tolist() == [1, 2, 4, 8, 9]
-    classifies = request.param.train.objective == "classify"
-    parts = {"encoder": ""} if classifies else {"encoder": "encoder.", "decoder": "decoder."}
-    return Case(run, losses, found, seen, norms, parts)
+    assert dynamics.steps.tolist() == [1, 2, 4, 8, 9]
+    parts = {"encoder": "encoder.", "decoder": "decoder."}
+    if request.param.train.objective == "classify":
+        parts = {"encoder": ""}
+    return Case(run, losses, dynamics, witness, norms, parts)
 
 
 def test_every_quantity_is_what_it_says(case):
-    found, seen, parts = case.found, case.seen, case.parts
-    for matrix in found.recorded["drift"]:
+    dynamics = case.dynamics
+    witness = case.witness
+    for matrix in dynamics.recorded["drift"]:
         part, name = matrix.split(".")
-        for layer in range(found.of("drift", name, part).shape[1]):
-            key, rows = parameter_of(part, name, layer, parts[part])
-            first = seen.first[key].squeeze(0)[rows].flatten(1)
-            for record, step in enumerate(found.steps.tolist()):
-                gradient, now = (
-                    values[step - 1][key].squeeze(0)[rows].flatten(1)
-                    for values in (seen.gradients, seen.afters)
-                )
+        for layer in range(dynamics.of("drift", name, part).shape[1]):
+            key, rows = parameter_of(part, name, layer, case.parts[part])
+            first = witness.first[key].squeeze(0)[rows].flatten(1)
+            for record, step in enumerate(dynamics.steps.tolist()):
+                gradient = witness.gradients[step - 1][key].squeeze(0)[rows].flatten(1)
+                weights = witness.afters[step - 1][key].squeeze(0)[rows].flatten(1)
                 expected = {
                     "gradient_norm": gradient.norm(),
-                    "drift": (now - first).norm() / first.norm(),
+                    "drift": (weights - first).norm() / first.norm(),
                 }
                 for quantity, value in expected.items():
                     assert value > 0
-                    got = found.of(quantity, name, part)[record, layer].item()
-                    assert got == pytest.approx(value.item(), rel=1e-4), (
-                        quantity,
-                        part,
-                        name,
-                        layer,
-                        step,
-                    )
+                    recorded = dynamics.of(quantity, name, part)[record, layer].item()
+                    place = (quantity, part, name, layer, step)
+                    assert recorded == pytest.approx(value.item(), rel=1e-4), place
 
 
 def test_gradient_is_the_whole_batchs_before_clipping(case):
-    """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
+    """All gradients together have the norm that a step reports, far above that of clipping."""
     seen = [
         torch.stack([value.norm() for value in of.values()]).norm().item()
-        for of in case.seen.gradients
+        for of in case.witness.gradients
     ]
     assert case.norms == pytest.approx(seen, rel=1e-5)
     assert min(case.norms) > 5 * CONFIG.optim.clip_grad
@@ -214,26 +209,27 @@ LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
     ],
 )
 def test_which_matrices_there_are(config, encoder, decoder, tmp_path):
-    found = recorded(config, tmp_path / "dynamics.jsonl", steps=1)
-    assert (found.names("encoder"), found.names("decoder")) == (encoder, decoder)
-    assert {name: found.of("drift", name).shape[1] for name in encoder} == {
+    dynamics = recorded(config, tmp_path / "dynamics.jsonl", steps=1)
+    assert (dynamics.names("encoder"), dynamics.names("decoder")) == (encoder, decoder)
+    assert {name: dynamics.of("drift", name).shape[1] for name in encoder} == {
         name: 3 if name in LAYER else 1 for name in encoder
     }
 
 
 def test_frozen_parts_get_nothing_and_stay(tmp_path):
     config = changed(CONFIG, model={"freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]})
-    found = recorded(config, tmp_path / "dynamics.jsonl")
+    dynamics = recorded(config, tmp_path / "dynamics.jsonl")
     second = [False, True, False]
     for name, frozen in {"W_Q": [True] * 3, "W_K": second, "fc2": second, "W_E": [True]}.items():
         for quantity in ("gradient_norm", "drift"):
-            values = found.of(quantity, name)
+            values = dynamics.of(quantity, name)
             assert values[:, frozen] == pytest.approx(0, abs=1e-6)
-            assert (values[:, [not one for one in frozen]] > 0).all()
-    assert (found.of("gradient_norm", "W_Q", "decoder") == 0).all()
+            learning = [not is_frozen for is_frozen in frozen]
+            assert (values[:, learning] > 0).all()
+    assert (dynamics.of("gradient_norm", "W_Q", "decoder") == 0).all()
 
 
-# --- when, and at what price -----------------------------------------------------------------------------------------
+# --- when, and at what price ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -271,7 +267,7 @@ def test_nothing_is_measured_between_records(monkeypatch, tmp_path):
     assert (tmp_path / "dynamics.jsonl").read_text() == ""
 
 
-# --- resume ----------------------------------------------------------------------------------------------------------
+# --- resume ---------------------------------------------------------------------------------------
 
 
 def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
@@ -300,9 +296,10 @@ def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
     run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path)
     train_to(run, recorder, STEPS)
     recorder.on_save()
-    found, whole = read_dynamics(tmp_path / "resumed"), read_dynamics(tmp_path / "whole")
-    assert found.steps.tolist() == [1, 2, 8, 9]  # not 4
-    for name, drift in found.recorded["drift"].items():
+    resumed = read_dynamics(tmp_path / "resumed")
+    whole = read_dynamics(tmp_path / "whole")
+    assert resumed.steps.tolist() == [1, 2, 8, 9]  # not 4
+    for name, drift in resumed.recorded["drift"].items():
         assert torch.equal(drift[-1], whole.recorded["drift"][name][-1])
 
 
@@ -325,7 +322,7 @@ def test_records_after_the_last_state_are_made_again(tmp_path):
     assert (tmp_path / "dynamics.jsonl").read_bytes() == before
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 RECORDS = [
     {
@@ -347,17 +344,17 @@ def write(path: Path, *records: object) -> None:
 
 def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
     write(path := tmp_path / "dynamics.jsonl", *RECORDS)
-    found = read_dynamics(path)
-    assert found.steps.tolist() == [1, 2, 4]
-    assert_same(found.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
-    assert_same(found.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
-    assert found.of("drift", "W_E").isnan().all()
-    assert found.names() == {"W_Q", "W_E"}
-    assert found.names("decoder") == {"W_Q"}
-    with pytest.raises(DynamicsError, match="gradient_norm, drift"):
-        found.of("speed", "W_Q")
-    with pytest.raises(DynamicsError, match="'W_E' was recorded in the decoder"):
-        found.of("drift", "W_E", "decoder")
+    dynamics = read_dynamics(path)
+    assert dynamics.steps.tolist() == [1, 2, 4]
+    assert_same(dynamics.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
+    assert_same(dynamics.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
+    assert dynamics.of("drift", "W_E").isnan().all()
+    assert dynamics.names() == {"W_Q", "W_E"}
+    assert dynamics.names("decoder") == {"W_Q"}
+    with pytest.raises(RunError, match="gradient_norm, drift"):
+        dynamics.of("speed", "W_Q")
+    with pytest.raises(RunError, match="'W_E' was recorded in the decoder"):
+        dynamics.of("drift", "W_E", "decoder")
 
 
 DAMAGE = {
@@ -380,7 +377,7 @@ def test_file_that_holds_no_dynamics_is_refused_in_one_line(damage, tmp_path):
     write(path, *RECORDS)
     assert read_dynamics(path).steps.tolist() == [1, 2, 4]
     damage(path)
-    with pytest.raises(DynamicsError) as caught:
+    with pytest.raises(RunError) as caught:
         read_dynamics(path)
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == 2

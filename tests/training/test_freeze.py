@@ -11,7 +11,7 @@ from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
-from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
+from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.optimizer import make_optimizer
 from vit.training.schedule import set_learning_rate
 
@@ -26,7 +26,8 @@ ENCODER = dict(
 )
 ALL = r"0|1|2"
 
-# What is to be frozen: parameters whose name fits the pattern; of a fused qkv layer only the thirds that are listed.
+# What is to be frozen: parameters whose name fits the pattern; of a fused qkv layer only the thirds
+# that are listed.
 PARTS = {
     "patch_embed": (r"encoder\.patch_embed\.", ALL),
     "pos_embed": (r"(encoder|decoder)\.pos_embed", ALL),
@@ -62,10 +63,8 @@ def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int
     set_learning_rate(updates, 0.02)
     for step in range(steps):
         draws = seeded(step)
-        images, mask = (
-            torch.randn(4, 3, 8, 8, generator=draws),
-            make_mask("random", 4, (2, 2), 0.5, draws),
-        )
+        images = torch.randn(4, 3, 8, 8, generator=draws)
+        mask = make_mask("random", 4, (2, 2), 0.5, draws)
         model.loss(images, mask)[0].backward()
         updates.step()
         updates.zero_grad()
@@ -73,14 +72,13 @@ def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int
 
 def pieces(model: MaskedAutoencoder) -> dict[tuple[str, str], Tensor]:
     """Every parameter that learns, a qkv layer in its three thirds."""
-    found = {}
+    copies = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             thirds = parameter.chunk(3) if ".qkv." in name else [parameter]
-            found |= {
-                (name, str(index)): third.detach().clone() for index, third in enumerate(thirds)
-            }
-    return found
+            for index, third in enumerate(thirds):
+                copies[name, str(index)] = third.detach().clone()
+    return copies
 
 
 SEVERAL = ("W_Q W_K W_V W_O", "encoder.blocks.0 W_K")
@@ -111,7 +109,8 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     }
     assert frozen
     assert frozen <= unmoved
-    # A key's bias adds the same to all scores of a query: its gradient is rounding and nothing else, and need not move it.
+    # A key's bias adds the same to all scores of a query: its gradient is rounding and nothing
+    # else, and need not move it.
     assert not {
         (name, i) for name, i in unmoved - frozen if not (name.endswith("qkv.bias") and i == "1")
     }
@@ -119,7 +118,7 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
 
 @pytest.mark.parametrize("name", ["W_E", "encoder.blocks.2", "decoder.blocks.1.W_Q", "x\ny"])
 def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
-    with pytest.raises(FreezeError) as error:
+    with pytest.raises(ConfigError) as error:
         freeze(small_model(), [name])
     message = str(error.value)
     assert repr(name) in message
@@ -127,7 +126,7 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         part in message
         for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1")
     )
-    with pytest.raises(FreezeError, match=r"is not a part of this model; it has W_O, "):
+    with pytest.raises(ConfigError, match=r"is not a part of this model; it has W_O, "):
         freeze(small_model(qkv="identity"), ["W_Q"])
 
 

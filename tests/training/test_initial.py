@@ -1,4 +1,4 @@
-"""The model that a run begins with: what is taken from a checkpoint, what begins anew, what is refused."""
+"""The model that a run begins with: what comes from a checkpoint, what is new, what is refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-")
     return all(torch.equal(one[key], other[key]) for key in keys)
 
 
-# --- from nothing ----------------------------------------------------------------------------------------------------
+# --- from nothing ---------------------------------------------------------------------------------
 
 
 def of(normalize: Normalization) -> tuple[list[float], list[float]]:
@@ -104,7 +104,7 @@ def test_images_without_labels_cannot_be_classified(mae):
     begin(config("reconstruct", mae[0]), dataset(class_names=()))
 
 
-# --- from a run ------------------------------------------------------------------------------------------------------
+# --- from a run -----------------------------------------------------------------------------------
 
 
 def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(mae):
@@ -153,8 +153,8 @@ def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path,
 def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
     before = classifier(tmp_path)
     model, _ = begin(config("reconstruct", tmp_path))
-    found = model.encoder.state_dict()
-    assert same_state(found, {key: before.state_dict()[key] for key in found})
+    state = model.encoder.state_dict()
+    assert same_state(state, {key: before.state_dict()[key] for key in state})
 
 
 @pytest.mark.parametrize("objective", ["classify", "reconstruct"])
@@ -170,7 +170,7 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
     )
 
 
-# --- from others -----------------------------------------------------------------------------------------------------
+# --- from others ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,17 +210,15 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
 
 def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
     autoencoder(tmp_path)
-    state, settings = (
-        load_file(tmp_path / "model.safetensors"),
-        json.loads((tmp_path / "config.json").read_text()),
-    )
+    state = load_file(tmp_path / "model.safetensors")
+    settings = json.loads((tmp_path / "config.json").read_text())
     del state["decoder.mask_token"]
     write_weights(tmp_path, state, settings)
     with pytest.raises(CheckpointError, match=r"decoder\.mask_token"):
         begin(config("reconstruct", tmp_path))
 
 
-# --- the architecture of the checkpoint --------------------------------------------------------------------------------
+# --- the architecture of the checkpoint -----------------------------------------------------------
 
 
 OWN = dict(
@@ -253,8 +251,8 @@ def test_settings_that_nobody_named_are_the_checkpoints(tmp_path, objective):
 def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     autoencoder(tmp_path, **OWN)
     bare = config(init=tmp_path)
-    said = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
-    followed, (_, resized) = follow_checkpoint(said, {"model.image_size"})
+    large = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
+    followed, (_, resized) = follow_checkpoint(large, {"model.image_size"})
     assert (
         resized
         == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
@@ -262,7 +260,7 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
     autoencoder(tmp_path / "wide", **OWN | {"image_size": (24, 12)})
-    wide = Config(model=replace(said.model, init=str(tmp_path / "wide")), train=bare.train)
+    wide = Config(model=replace(large.model, init=str(tmp_path / "wide")), train=bare.train)
     assert (
         "; --model.image_size '[24, 12]' would"
         in follow_checkpoint(wide, {"model.image_size"})[1][1]
@@ -283,7 +281,7 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     small = replace(ModelConfig(init=str(tmp_path)), image_size=24, patch_size=3)
     with pytest.raises(
         ConfigError,
-        match=r"^model\.patch_size: the decoder of .* predicts .* 6 pixels; add --model.patch_size 6, or",
+        match=r"^model\.patch_size: the decoder of .* 6 pixels; add --model.patch_size 6, or",
     ):
         follow_checkpoint(Config(model=small), {"model.image_size", "model.patch_size"})
     labels = Config(model=small, train=TrainConfig(objective="classify"))
@@ -292,7 +290,7 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
 
 
-# --- in Python: the model is handed over ------------------------------------------------------------------------------
+# --- in Python: the model is handed over ----------------------------------------------------------
 
 
 def test_training_loads_nothing(mae):
@@ -306,24 +304,24 @@ def test_training_loads_nothing(mae):
         initial_model(config(), dataset(), VisionTransformer(TINY.vit_config()))
     handed = initial_model(config(init=mae[0]), dataset(), load_model(mae[0]))
     assert same_state(handed.model.state_dict(), mae[1].encoder.state_dict(), but="head.")
-    assert handed.init == initial(config(init=mae[0])).init
+    assert handed.init_hash == initial(config(init=mae[0])).init_hash
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------------
+# --- what is said of it ---------------------------------------------------------------------------
 
 
 def notes(settings: Config, data: Dataset | None = None) -> str:
-    found = initial(settings, data)[2]
-    assert all(note.startswith("model.init: ") for note in found)
-    return "; ".join(found)
+    lines = initial(settings, data).notes
+    assert all(line.startswith("model.init: ") for line in lines)
+    return "; ".join(lines)
 
 
 def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "same")
     classifier(tmp_path / "other", ("a", "b", "c"))
-    assert notes(config()) == initial(config()).init == ""
+    assert notes(config()) == initial(config()).init_hash == ""
     began = initial(config(init=mae[0]))
-    assert began.init == weights_hash(load_model(mae[0], part="encoder"))
+    assert began.init_hash == weights_hash(load_model(mae[0], part="encoder"))
     for init, head in {
         mae[0]: "a new",
         tmp_path / "other": "a new",
@@ -351,24 +349,18 @@ def test_a_run_stands_on_the_seconds_of_those_before_it(tmp_path):
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, tmp_path):
     data = dataset()
-    aside = data.test.subset(
-        torch.tensor([0, 1, 2])
-    )  # another part of the training images is held out now
-    now, whole = replace(data, test=aside, held_out=True), data
-    model, warning = classifier(tmp_path / "unsaid"), "taught classes"
-    save_model(
-        tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_content_hash=now.content_hash
-    )
-    save_model(
-        tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_content_hash=whole.content_hash
-    )
-    found = {
-        name: warning in notes(config(init=tmp_path / name), now)
-        for name in ("unsaid", "same", "other")
-    }
-    assert found == {"unsaid": True, "same": False, "other": True}
-    assert warning not in notes(config(init=mae[0]), now)
-    assert warning not in notes(config(init=tmp_path / "unsaid"), whole)
+    # another part of the training images is held out now
+    held_out = replace(data, test=data.test.subset(torch.tensor([0, 1, 2])), held_out=True)
+    warning = "taught classes"
+    model = classifier(tmp_path / "unsaid")
+    for name, images in (("same", held_out), ("other", data)):
+        save_model(
+            tmp_path / name, model, THEIRS, CLASSES, "Noise", data_content_hash=images.content_hash
+        )
+    for name, warned in (("unsaid", True), ("same", False), ("other", True)):
+        assert (warning in notes(config(init=tmp_path / name), held_out)) == warned, name
+    assert warning not in notes(config(init=mae[0]), held_out)
+    assert warning not in notes(config(init=tmp_path / "unsaid"), data)
     few = replace(config(init=tmp_path / "other"), data=DataConfig(labels=0.5))
     assert warning in notes(few, replace(data, train=data.train.subset(torch.tensor([0, 1, 2, 3]))))
     assert warning not in notes(replace(few, model=replace(few.model, init=str(mae[0]))), data)

@@ -1,4 +1,4 @@
-"""The loop: it learns, parts of a batch add up to the batch, and nothing that is not finite gets into the weights."""
+"""The loop: it learns; parts of a batch add up to the batch; weights stay finite."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from vit.training.schedule import learning_rate
 from vit.training.step import Step
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-CONFIG = changed(
-    RECONSTRUCT, reconstruct={"norm_pix_loss": False}
-)  # two epochs of 8, 8 and 4 images, as in CLASSIFY
+# two epochs of 8, 8 and 4 images, as in CLASSIFY
+CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})
 
 
 def start(settings: Config, images: Tensor | None = None, dist: Distributed = SINGLE) -> Run:
@@ -54,11 +53,11 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
-# --- it learns -------------------------------------------------------------------------------------------------------
+# --- it learns ------------------------------------------------------------------------------------
 
 
 def test_few_images_are_learnt_by_heart():
-    """Patches of independent colours: what is hidden cannot be guessed from what is seen, only known."""
+    """Patches of independent colours: what is masked cannot be guessed, only known."""
     colours = torch.randint(0, 256, (16, 3, 2, 2), generator=seeded(), dtype=torch.uint8)
     settings = changed(
         CONFIG,
@@ -76,9 +75,8 @@ def test_few_images_are_learnt_by_heart():
     )
     losses = losses_of(settings, colours.repeat_interleave(8, 2).repeat_interleave(8, 3))
     assert sum(losses[-10:]) / 10 < 0.2 * losses[0]
-    assert (
-        sum(losses[-10:]) / 10 < 0.3
-    )  # guessing the mean colour would have 1, the variance of the normalised input
+    # guessing the mean colour would have 1, the variance of the normalised input
+    assert sum(losses[-10:]) / 10 < 0.3
 
 
 def test_classes_of_few_images_are_learnt_by_heart():
@@ -95,7 +93,7 @@ def test_classes_of_few_images_are_learnt_by_heart():
     assert steps[-1].metrics["train_accuracy"] == 1
 
 
-# --- parts of a batch ------------------------------------------------------------------------------------------------
+# --- parts of a batch -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,10 +103,8 @@ def test_classes_of_few_images_are_learnt_by_heart():
 )
 def test_accumulation_does_not_change_a_run(settings, accum_steps):
     """20 images in batches of 8: the last batch of each epoch has 4, fewer than 7 parts."""
-    whole, in_parts = (
-        steps_of(settings),
-        steps_of(changed(settings, run={"grad_accum_steps": accum_steps})),
-    )
+    whole = steps_of(settings)
+    in_parts = steps_of(changed(settings, run={"grad_accum_steps": accum_steps}))
     assert [step.images for step in in_parts] == [8, 8, 4] * 2
     for one, other in zip(whole, in_parts, strict=True):
         assert other.loss == pytest.approx(one.loss, rel=1e-4)
@@ -129,17 +125,14 @@ def test_accumulation_does_not_change_a_run(settings, accum_steps):
     ],
 )
 def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, classify, longest):
-    train = TrainConfig(
-        "reconstruct" if classify is None else "classify", batch_size=256, precision="fp32"
+    objective = "reconstruct" if classify is None else "classify"
+    settings = Config(
+        model=ModelConfig(preset="micro", patch_size=patch_size),
+        classify=ClassifyConfig(**classify or {}),
+        train=TrainConfig(objective, batch_size=256, precision="fp32"),
+        run=CONFIG.run,
     )
-    model, classify = (
-        ModelConfig(preset="micro", patch_size=patch_size),
-        ClassifyConfig(**classify or {}),
-    )
-    run = start(
-        Config(model=model, classify=classify, train=train, run=CONFIG.run),
-        torch.zeros(3, 3, 32, 32, dtype=torch.uint8),
-    )
+    run = start(settings, torch.zeros(3, 3, 32, 32, dtype=torch.uint8))
     assert run.grad_accum_steps == math.ceil(256 * longest / CPU_TOKENS)
     run.compute = Compute(torch.device("cuda"))
     assert run.grad_accum_steps == 1
@@ -165,27 +158,31 @@ class Keep(torch.optim.Optimizer):
 
     def __init__(self, parameters: list[nn.Parameter]):
         super().__init__(parameters, {})
-        self.kept: list[Tensor] = []
+        self.gradients: list[Tensor] = []
 
     def step(self) -> None:
-        parameters = self.param_groups[0]["params"]
-        self.kept.append(
-            torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
-            )
-        )
+        parts = []
+        for parameter in self.param_groups[0]["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = torch.zeros_like(parameter)
+            parts.append(gradient.flatten())
+        self.gradients.append(torch.cat(parts))
 
 
 def gradients(settings: Config, dist: Distributed) -> tuple[Tensor, Tensor]:
-    """Of every step of two epochs, what is measured and the gradient, as a process has them before it hears of others."""
+    """Return loss and metrics, and the gradient, of every step of two epochs: (steps, values) each.
+
+    They are those of one process before it hears of the others.
+    """
     run = start(settings, dist=dist)
     run.optimizer = Keep(list(run.objective.parameters()))
-    other = ("first_bad", "grad_norm")
-    values = [
-        [value for key, value in step.values.items() if key not in other]
-        for step in train_steps(run)
-    ]
-    return torch.tensor(values), torch.stack(run.optimizer.kept)
+    rows = []
+    for step in train_steps(run):
+        values = dict(step.values)
+        del values["first_bad"], values["grad_norm"]
+        rows.append(list(values.values()))
+    return torch.tensor(rows), torch.stack(run.optimizer.gradients)
 
 
 SHARED = {
@@ -205,12 +202,12 @@ SHARED = {
 @pytest.mark.parametrize(("settings", "count"), SHARED.values(), ids=SHARED)
 def test_processes_add_up_to_one(settings, count):
     settings = changed(settings, optim={"clip_grad": 0.0})
-    measured, gradient = gradients(settings, SINGLE)
-    several = [gradients(settings, Unheard(rank, count)) for rank in range(count)]
-    torch.testing.assert_close(sum(found for found, _ in several), measured, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        sum(found for _, found in several) / count, gradient, rtol=1e-3, atol=1e-5
-    )
+    values, gradient = gradients(settings, SINGLE)
+    processes = [gradients(settings, Unheard(rank, count)) for rank in range(count)]
+    value_sum = sum(values for values, _ in processes)
+    gradient_sum = sum(gradient for _, gradient in processes)
+    torch.testing.assert_close(value_sum, values, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient_sum / count, gradient, rtol=1e-3, atol=1e-5)
     assert len(gradient) == 6
     assert (gradient.abs().amax(1) > 1e-3).all()
 
@@ -221,7 +218,8 @@ def test_processes_add_up_to_one(settings, count):
 def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
     monkeypatch, batch_size, compiled
 ):
-    settings, usual = changed(CONFIG, augment={"views": 2}, train={"batch_size": batch_size}), []
+    settings = changed(CONFIG, augment={"views": 2}, train={"batch_size": batch_size})
+    usual = []
     monkeypatch.setattr(
         Compute, "only_compiled_for", lambda _, is_usual: usual.append(is_usual) or nullcontext()
     )
@@ -230,10 +228,10 @@ def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
     assert usual == compiled * 3
 
 
-# --- how it is computed changes nothing ------------------------------------------------------------------------------
+# --- how it is computed changes nothing -----------------------------------------------------------
 
-# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten times as much for
-# a single one. Rounding grows along a run.
+# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten
+# times as much for a single one. Rounding grows along a run.
 WAYS = {
     "flash parts": (dict(run=dict(attention="flash", grad_accum_steps=4)), 1e-5),
     "bf16 flash parts": (
@@ -280,11 +278,9 @@ def test_compiled_steps_have_the_losses_of_the_others_and_the_model_its_names(
 
 
 def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
-    exact, run, dtypes = (
-        losses_of(CONFIG),
-        start(changed(CONFIG, train={"precision": "bf16"})),
-        set(),
-    )
+    exact = losses_of(CONFIG)
+    run = start(changed(CONFIG, train={"precision": "bf16"}))
+    dtypes = set()
     run.model.encoder.blocks[0].mlp.fc1.register_forward_hook(
         lambda module, inputs, output: dtypes.add(output.dtype)
     )
@@ -295,7 +291,7 @@ def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
     assert rounded != exact
 
 
-# --- nothing waits for the device ------------------------------------------------------------------------------------
+# --- nothing waits for the device -----------------------------------------------------------------
 
 
 class Descent(torch.optim.AdamW):
@@ -303,11 +299,10 @@ class Descent(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:
-        for parameter in (
-            parameter for group in self.param_groups for parameter in group["params"]
-        ):
-            if parameter.requires_grad:
-                parameter.sub_(parameter.grad, alpha=1e-3)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    parameter.sub_(parameter.grad, alpha=1e-3)
 
 
 ON_DEVICE = {
@@ -327,12 +322,11 @@ def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path, monke
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
     run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2}))
     run.objective.to(META)
-    run.compute, run.normalize = Compute(META), Normalization([0.5] * 3, [0.5] * 3)
+    run.compute = Compute(META)
+    run.normalize = Normalization([0.5] * 3, [0.5] * 3)
     run.optimizer = Descent(run.model.parameters())
-    run.ema, recorder = (
-        make_ema(run.model, 0.9),
-        DynamicsRecorder(run.model, 1, 6, tmp_path / "dynamics.jsonl"),
-    )
+    run.ema = make_ema(run.model, 0.9)
+    recorder = DynamicsRecorder(run.model, 1, 6, tmp_path / "dynamics.jsonl")
     steps = train_steps(run, [recorder])
     done = [next(steps) for _ in range(2)]  # the sixth and last would be looked at
     assert [step.images for step in done] == [8, 8]
@@ -342,16 +336,19 @@ def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path, monke
             read()
 
 
-# --- what is not finite ----------------------------------------------------------------------------------------------
+# --- what is not finite ---------------------------------------------------------------------------
 
 AT = 4
 
 
 def moments_of(run: Run) -> list[Tensor]:
-    values = [value for state in run.optimizer.state.values() for value in state.values()]
-    return [
-        value.clone() for value in values if isinstance(value, Tensor)
-    ]  # a step count, momentum, ...
+    """Copies of all that the optimizer keeps: step counts, momenta, ..."""
+    moments = []
+    for state in run.optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                moments.append(value.clone())
+    return moments
 
 
 def spoil_one_image(model: Model) -> None:
@@ -372,7 +369,8 @@ def test_step_that_is_not_finite_changes_nothing(spoil, optim):
     run = start(replace(CONFIG, optim=OptimConfig(**optim)))
     steps = train_steps(run)
     done = [next(steps) for _ in range(AT - 1)]
-    before, average = weights(run.model), weights(run.result)
+    before = weights(run.model)
+    average = weights(run.result)
     moments = moments_of(run)
     spoil(run.model)
     with pytest.raises(TrainingError, match=rf"^step {AT}: ") as caught:
@@ -388,7 +386,7 @@ def test_step_that_is_not_finite_changes_nothing(spoil, optim):
 
 
 def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monkeypatch):
-    """As on a GPU, which is not waited for: the flag stays on the device, and no later step updates either."""
+    """As on a GPU, which is not waited for: the flag stays there, and no later step updates."""
     monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
     run = start(CONFIG)
     monkeypatch.setattr(Step, "check", lambda step: None)
@@ -412,7 +410,7 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
             step.check()
 
 
-# --- what a step says ------------------------------------------------------------------------------------------------
+# --- what a step says -----------------------------------------------------------------------------
 
 
 def test_steps_are_counted_and_have_the_schedules_learning_rate():
@@ -433,9 +431,8 @@ def test_steps_are_counted_and_have_the_schedules_learning_rate():
 def test_every_layer_has_its_rate():
     run = start(CLASSIFY)
     for step in train_steps(run):
-        assert all(
-            parameter.grad is None for parameter in run.model.parameters()
-        )  # each gradient serves one step
+        # each gradient serves one step
+        assert all(parameter.grad is None for parameter in run.model.parameters())
         scales = {group["lr_scale"]: group["lr"] for group in run.optimizer.param_groups}
         assert scales == {scale: step.lr * scale for scale in scales}
         assert sorted(scales) == pytest.approx([0.7**3, 0.7**2, 0.7, 1])
@@ -449,7 +446,8 @@ def test_gradient_norm_is_that_before_clipping():
 
 
 def test_average_is_of_the_weights_after_each_step():
-    run, seen = start(changed(CLASSIFY, optim={"ema": 0.5})), []
+    run = start(changed(CLASSIFY, optim={"ema": 0.5}))
+    losses = []
     expected = [value.detach().clone() for value in run.model.parameters()]
     for step in train_steps(run):
         decay = min(0.5, step.step / (9 + step.step))
@@ -457,7 +455,8 @@ def test_average_is_of_the_weights_after_each_step():
             decay * a + (1 - decay) * b.detach()
             for a, b in zip(expected, run.model.parameters(), strict=True)
         ]
-        for found, value in zip(run.result.parameters(), expected, strict=True):
-            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6)
-        seen.append(step.loss)
-    assert seen == losses_of(CLASSIFY)  # it only looks on
+        for average, value in zip(run.result.parameters(), expected, strict=True):
+            torch.testing.assert_close(average, value, rtol=1e-4, atol=1e-6)
+        losses.append(step.loss)
+    # the average changes nothing in the training itself
+    assert losses == losses_of(CLASSIFY)

@@ -1,4 +1,4 @@
-"""What a step asks of its images: masks, mixtures, and losses that are what they are by definition."""
+"""Objectives: masks, mixed labels and losses, each against its definition."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ COUNT = 13  # images, batches of 8: two steps an epoch
 
 
 def objective_of(config: Config, classes: int = CLASSES) -> Objective:
-    """An objective with a new model, on images of which the i-th has class i mod `classes` and shade i."""
+    """An objective with a new model; the i-th image has class i mod `classes` and shade i."""
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     both = image_set(images, tuple(map(str, range(classes))))
-    data, kind = Dataset("Shades", "folder", both, both), objective_class(config.train.objective)
+    data = Dataset("Shades", "folder", both, both)
+    kind = objective_class(config.train.objective)
     encoder = config.model.vit_config(**kind.encoder_settings(config, data))
     return kind(kind.build_model(config, encoder), config, data)
 
@@ -49,19 +50,20 @@ def classification(classes: int = CLASSES, **settings: object) -> Objective:
 
 
 def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:
-    augmented, reconstruct = AugmentConfig(views=views), ReconstructConfig(**settings)
-    return objective_of(
-        Config(
-            augment=augmented, model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8)
-        )
+    config = Config(
+        augment=AugmentConfig(views=views),
+        model=model,
+        reconstruct=ReconstructConfig(**settings),
+        train=TrainConfig(batch_size=8),
     )
+    return objective_of(config)
 
 
 def draws_of(objective: Objective, step: int = 0) -> Draws:
     return draw_step(objective.config, step, COUNT, masked=objective.mask_ratio(step) > 0)
 
 
-# --- the registry ----------------------------------------------------------------------------------------------------
+# --- the registry ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -77,7 +79,7 @@ def test_every_objective_has_its_module_and_its_class(name):
     assert needs == OBJECTIVES[name].labels
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,9 +97,9 @@ def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
         inputs.mean((1, 2, 3)), targets @ torch.arange(COUNT).float(), rtol=0, atol=1e-4
     )
     pairs = set(zip(draws.indices.tolist(), draws.indices.roll(-1).tolist(), strict=True))
-    found = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
-    assert found <= {tuple(sorted(pair)) for pair in pairs}
-    assert len(found) > 3
+    mixed = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
+    assert mixed <= {tuple(sorted(pair)) for pair in pairs}
+    assert len(mixed) > 3
     assert not torch.allclose(inputs, shades.float(), atol=1)
 
 
@@ -110,7 +112,7 @@ def test_patches_are_dropped_until_the_whole_epochs(whole_epochs, dropping):
     assert (mask_from_noise(noises[0], objective.keep).mask.sum(1) == 8).all()
 
 
-# --- losses ----------------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -128,12 +130,11 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
 
 
 def test_dropped_patches_are_not_looked_at():
-    objective, images = classification(drop_patches=0.5).eval(), torch.randn(8, 3, 16, 16)
+    objective = classification(drop_patches=0.5).eval()
+    images = torch.randn(8, 3, 16, 16)
     draws = draws_of(objective)
-    targets, read = (
-        objective.targets(torch.arange(COUNT) % CLASSES, draws),
-        draws.for_model(torch.device("cpu")),
-    )
+    targets = objective.targets(torch.arange(COUNT) % CLASSES, draws)
+    read = draws.for_model(torch.device("cpu"))
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     dropped = mask.mask.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3) > 0
     loss, _ = objective(images, targets, read)
@@ -145,7 +146,8 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     """The model fills in as before; what finds the other view reads the encoder alone."""
     objective = reconstruction(views=2, contrast=0.5)
     draws = draws_of(objective)
-    images, read = torch.randn(16, 3, 16, 16), draws.for_model(torch.device("cpu"))
+    images = torch.randn(16, 3, 16, 16)
+    read = draws.for_model(torch.device("cpu"))
     loss, metrics = objective(images, None, read)
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     filled, tokens = objective.model.loss(images, mask)
@@ -159,34 +161,29 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     torch.testing.assert_close(metrics["contrast"], expected)
     assert metrics["pair_accuracy"] == accuracy
     metrics["contrast"].backward()
-    learning = {
-        name: parameter
-        for name, parameter in objective.named_parameters()
-        if parameter.requires_grad
-    }
-    gradients = {name: parameter.grad is not None for name, parameter in learning.items()}
-    assert all(
-        found
-        for name, found in gradients.items()
-        if name.startswith(("model.encoder", "projector"))
-    )
-    assert not any(found for name, found in gradients.items() if name.startswith("model.decoder"))
+    for name, parameter in objective.named_parameters():
+        if parameter.requires_grad:
+            reached = name.startswith(("model.encoder", "projector"))
+            assert reached != name.startswith("model.decoder")
+            assert (parameter.grad is not None) == reached, name
 
 
 def test_other_view_is_found_by_definition_and_never_is_itself():
     features, temperature = torch.randn(10, 6), 0.2
     cosines = F.normalize(features, dim=1) @ F.normalize(features, dim=1).T / temperature
-    terms, found = [], []
+    terms = []
+    hits = 0
     for row in range(10):
-        others = [other for other in range(10) if other != row]
-        partner = others.index(row + 1 if row % 2 == 0 else row - 1)
-        terms.append(F.cross_entropy(cosines[row, others], torch.tensor(partner)))
-        found.append(cosines[row, others].argmax().item() == partner)
+        candidates = [other_row for other_row in range(10) if other_row != row]
+        partner = candidates.index(row + 1 if row % 2 == 0 else row - 1)
+        terms.append(F.cross_entropy(cosines[row, candidates], torch.tensor(partner)))
+        hits += cosines[row, candidates].argmax().item() == partner
     loss, accuracy = info_nce(features, temperature)
     torch.testing.assert_close(loss, torch.stack(terms).mean())
-    assert accuracy == sum(found) / 10
-    one = info_nce(torch.randn(2, 8), 0.2)  # the last batch of an epoch may hold one image
-    assert [value.item() for value in one] == [0, 1]
+    assert accuracy == hits / 10
+    # the last batch of an epoch may hold one image
+    of_one_image = info_nce(torch.randn(2, 8), 0.2)
+    assert [value.item() for value in of_one_image] == [0, 1]
 
 
 def test_contrast_is_computed_in_float32():

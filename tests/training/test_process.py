@@ -1,13 +1,12 @@
-"""Signals: at once where nothing is lost, after the step where something would be."""
+"""Signals: within the loop a flag that it reads after the step, at once everywhere else."""
 
 from __future__ import annotations
 
-import itertools
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,63 +14,62 @@ import pytest
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests, leave_signals_to_the_system
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138, "SIGHUP": 129}
 
 
 @pytest.fixture(autouse=True)
-def handlers_stay():
-    before, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
+def _handlers_are_restored():
+    before = [signal.getsignal(number) for number in SIGNALS]
     yield
-    assert sys.unraisablehook == hook
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_signal_that_is_not_held_ends_the_work_where_it_arrives(number):
-    after = []
+@pytest.mark.parametrize("name", CODES)
+def test_signal_outside_the_loop_ends_the_work_where_it_arrives(name):
+    reached = []
     with pytest.raises(Stopped) as caught, StopRequests() as stop:  # noqa: PT012
-        stop.hold(True)
-        stop.hold(False)  # nothing came meanwhile
-        signal.raise_signal(number)
-        after.append("reached")
-    assert after == []
-    assert caught.value.exit_code == CODES[number]
-    assert str(caught.value) == signal.Signals(number).name
+        with stop.deferred():
+            pass
+        signal.raise_signal(signal.Signals[name])
+        reached.append("the next line")
+    assert reached == []
+    assert (str(caught.value), caught.value.exit_code) == (name, CODES[name])
+    assert isinstance(caught.value, KeyboardInterrupt)  # no handler of errors catches it
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_work_in_a_loop_ends_after_the_step_under_way(number):
-    done = []
-    with StopRequests() as stop:
-        stop.hold(True)
+@pytest.mark.parametrize("name", CODES)
+def test_signal_within_the_loop_is_acknowledged_and_ends_it_after_the_step(name, capfd):
+    steps = []
+    with StopRequests() as stop, pytest.raises(Stopped) as caught, stop.deferred():  # noqa: PT012
         for step in range(10):
             if step == 3:
-                signal.raise_signal(number)
-            done.append(step)
-            if stop.requested:
+                signal.raise_signal(signal.Signals[name])
+                assert capfd.readouterr().err == f"{name}: stopping after this step ...\n"
+            steps.append(step)
+            if stop.agree(SINGLE):
                 break
-        with pytest.raises(Stopped) as caught:
-            stop.hold(False)
-    assert done == [0, 1, 2, 3]
-    assert caught.value.exit_code == CODES[number]
+    assert steps == [0, 1, 2, 3]
+    assert caught.value.exit_code == CODES[name]
+
+
+@pytest.mark.parametrize("first", CODES)
+def test_second_ctrl_c_within_the_loop_is_pythons_own(first):
+    stop = StopRequests()
+    with stop, pytest.raises(KeyboardInterrupt) as caught, stop.deferred():  # noqa: PT012
+        signal.raise_signal(signal.Signals[first])
+        signal.raise_signal(signal.SIGINT)
+    assert not isinstance(caught.value, Stopped)
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_what_may_be_ended_in_a_loop_ends_at_once_and_the_loop_after_its_step(early):
-    with StopRequests() as stop:
-        stop.hold(True)
+def test_what_may_be_ended_within_the_loop_ends_at_once_and_the_loop_after_its_step(early):
+    with StopRequests() as stop, pytest.raises(Stopped), stop.deferred():  # noqa: PT012
         if early:
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stopped), stop.raising():  # noqa: PT012
             assert not early
             signal.raise_signal(signal.SIGTERM)
             raise AssertionError("reached")
-        assert stop.agree(SINGLE) == signal.SIGTERM
-    with StopRequests() as stop:
-        stop.hold(True)
-        with stop.raising():
-            pass
-        signal.raise_signal(signal.SIGTERM)  # held again
         assert stop.agree(SINGLE) == signal.SIGTERM
 
 
@@ -81,85 +79,59 @@ def test_signal_that_comes_while_processes_agree_is_not_lost():
             signal.raise_signal(signal.SIGTERM)
             return here
 
-    with StopRequests() as stop:
-        stop.hold(True)
-        assert [stop.agree(Slow()), stop.agree(SINGLE)] == [None, signal.SIGTERM]
-        with pytest.raises(Stopped):
-            stop.hold(False)
+    with StopRequests() as stop, pytest.raises(Stopped), stop.deferred():
+        assert [stop.agree(Slow()), stop.agree(SINGLE)] == [0, signal.SIGTERM]
 
 
-@pytest.mark.parametrize(("first", "second"), [*itertools.product(CODES, CODES)])
-def test_second_signal_does_not_wait(first, second):
-    with StopRequests() as stop:
-        stop.hold(True)
-        signal.raise_signal(first)
-        with pytest.raises(Stopped) as caught:
-            signal.raise_signal(second)
-    assert caught.value.exit_code == CODES[second]
-
-
-class SignalledAsItGoes:
-    def __del__(self):
-        signal.raise_signal(signal.SIGTERM)
-
-
-TORCH = """
-import os, signal, sys
+LOOP = """
+import sys
+from vit.training.process import Stopped, StopRequests
 try:
-    os.kill(os.getpid(), int(sys.argv[1]))
-finally:
-    print("C++ would have aborted here")
+    with StopRequests() as stop, stop.deferred():
+        print("ready", flush=True)
+        while not stop.requested:
+            pass
+        print("the state is saved", file=sys.stderr, flush=True)
+except Stopped as stopped:
+    sys.exit(stopped.exit_code)
 """
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_signal_while_torch_is_imported_ends_the_process_and_raises_nothing(tmp_path, number):
-    (tmp_path / "torch.py").write_text(TORCH)
-    work = "from vit.training.process import StopRequests\nwith StopRequests(): import torch"
-    places = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    command = [sys.executable, "-c", work, str(int(number))]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": places},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_closed_terminal_lets_the_step_end():
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, "-c", LOOP]
+    process = subprocess.Popen(
+        command, stdout=its_end, stderr=its_end, cwd=Path(__file__).parents[2]
     )
-    assert (done.returncode, done.stdout) == (-number, "")
-    assert done.stderr == f"stopped by {number.name}\n"
+    os.close(its_end)
+    assert os.read(terminal, 5) == b"ready"
+    os.close(terminal)  # as when its window is closed: what is written now fails
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == CODES["SIGHUP"]
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_signal_where_nothing_can_be_raised_comes_again(capfd, repeats):
-    for _ in range(repeats):
-        began = time.monotonic()
-        with pytest.raises(Stopped), StopRequests():  # noqa: PT012
-            SignalledAsItGoes()
-            time.sleep(60)
-        assert time.monotonic() - began < 30
-    assert capfd.readouterr().err == ""
-
-
-def test_what_else_cannot_be_raised_is_said_as_ever(capfd, monkeypatch):
-    class Falls:
-        def __del__(self):
-            raise ValueError("in a destructor")
-
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
-    with StopRequests():
-        Falls()
-    assert "in a destructor" in capfd.readouterr().err
+def test_nohup_keeps_its_word():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequests() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert stop.requested == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
-    "handler", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler, print]
+    ("handler", "after"),
+    [
+        (signal.default_int_handler, signal.SIG_DFL),
+        (signal.SIG_IGN, signal.SIG_IGN),
+        (print, print),
+    ],
 )
-def test_a_program_leaves_ctrl_c_to_the_system_unless_somebody_has_taken_it(handler):
+def test_a_program_leaves_ctrl_c_to_the_system_unless_somebody_has_taken_it(handler, after):
     before = signal.signal(signal.SIGINT, handler)
     try:
         leave_signals_to_the_system()
-        assert signal.getsignal(signal.SIGINT) == (
-            signal.SIG_DFL if handler is signal.default_int_handler else handler
-        )
+        assert signal.getsignal(signal.SIGINT) == after
     finally:
         signal.signal(signal.SIGINT, before)

@@ -23,7 +23,7 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config
 from vit.data import Dataset
 from vit.device import Compute
-from vit.errors import ConfigError
+from vit.errors import ConfigError, RunError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -32,7 +32,7 @@ from vit.training.evaluation import measure
 from vit.training.loop import save, train_and_save, train_steps
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
-from vit.training.state import StateError, load_state, save_state, saved_states, state_path
+from vit.training.state import load_state, save_state, saved_states, state_path
 from vit.training.step import restore
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
@@ -84,7 +84,10 @@ def go(run: Run, steps: int | None = None) -> list[float]:
 
 
 def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
-    """Cut after each of `cuts`, saved and begun anew, a run has the losses, weights and moments of one that was not cut."""
+    """Cut after each of `cuts`, saved and begun anew, a run is the one that was not cut.
+
+    It has the same losses, weights and moments.
+    """
     whole = begin(config)
     losses = go(whole)
     assert len(losses) == STEPS
@@ -108,7 +111,7 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
     return resumed
 
 
-# --- exact resume ----------------------------------------------------------------------------------------------------
+# --- exact resume ---------------------------------------------------------------------------------
 
 MODEL = dict(
     class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"]
@@ -179,7 +182,7 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
         before.normalize.mean,
         before.normalize.std,
     )
-    assert resumed.init == whole.init != ""
+    assert resumed.init_hash == whole.init_hash != ""
     assert resumed.init_seconds == whole.init_seconds == 42
 
 
@@ -189,7 +192,7 @@ def test_images_that_exchange_patches_are_refused_among_several_processes(monkey
         setup(changed(CONFIG, augment={"shuffle": "across"}), dataset(), Distributed(0, 2))
 
 
-# --- which state -----------------------------------------------------------------------------------------------------
+# --- which state ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -220,16 +223,17 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
 
 
 def test_other_data_is_refused(saved):
-    one, other = dataset(IMAGES), dataset(IMAGES, seed=1)
-    turned = one.train.subset(torch.arange(IMAGES).flip(0))
+    before = dataset(IMAGES)
+    other = dataset(IMAGES, seed=1)
+    turned = before.train.subset(torch.arange(IMAGES).flip(0))
     for data in (
         other,
-        dataclasses.replace(one, test=other.test),
-        dataclasses.replace(one, train=turned),
+        dataclasses.replace(before, test=other.test),
+        dataclasses.replace(before, train=turned),
     ):
-        with pytest.raises(StateError, match="data has changed") as caught:
+        with pytest.raises(RunError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
-        assert one.content_hash in str(caught.value)
+        assert before.content_hash in str(caught.value)
         assert data.content_hash in str(caught.value)
 
 
@@ -246,12 +250,12 @@ def test_other_data_is_refused(saved):
     ],
 )
 def test_other_settings_are_refused(saved, change, key):
-    with pytest.raises(StateError, match=key):
+    with pytest.raises(RunError, match=key):
         begin(changed(CONFIG, **change), saved)
 
 
 def test_length_may_change_until_the_learning_rate_falls(tmp_path):
-    """A run of three epochs that is given four, or two, is then the run that began with so many, to the bit."""
+    """A run of three epochs that is given four, or two, is the run that began so, to the bit."""
     first = begin(held := changed(CONFIG, optim={"cooldown": 0.5}))
     losses = go(first, 3)
     first.save(tmp_path / "states")
@@ -290,7 +294,7 @@ def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path
     run = begin(held := changed(before, optim={"cooldown": 0.4}))
     go(run, steps)
     run.save(tmp_path)
-    with pytest.raises(StateError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
+    with pytest.raises(RunError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
         begin(changed(held, train={"epochs": epochs}), tmp_path)
 
 
@@ -315,10 +319,9 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         run.save(tmp_path / began)
         monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
-    here = Compute(torch.device("cpu"), "fp32")
-    monkeypatch.setattr(
-        vit.training.run, "choose_compute", lambda *_, **__: here
-    )  # without bf16, as on another GPU
+    # without bf16, as on another GPU
+    compute = Compute(torch.device("cpu"), "fp32")
+    monkeypatch.setattr(vit.training.run, "choose_compute", lambda *_, **__: compute)
     run = begin(config, tmp_path / "bf16")
     assert [note.rpartition("; ")[2] for note in run.notes] == [
         "there is no bf16 here: from here it computes in fp32"
@@ -328,7 +331,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _long_runs_are_compiled(monkeypatch):
-    """Long is what has all of `CONFIG`'s steps; compiling, which takes a minute, changes nothing here."""
+    """Long is what has all of `CONFIG`'s steps; compiling, a minute's work, does nothing here."""
     monkeypatch.setattr(vit.machine, "COMPILE_FROM_STEPS", STEPS)
     monkeypatch.setattr(vit.machine, "missing_for_compile", lambda device: "")
     monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module: module)
@@ -356,7 +359,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
     assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 
 
-# --- a state is a model ----------------------------------------------------------------------------------------------
+# --- a state is a model ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,27 +402,29 @@ def test_frozen_parts_of_a_classifier_stay():
         assert same == ([False, True, False] if "qkv" in name else [frozen]), name
 
 
-# --- what a run writes -------------------------------------------------------------------------------------------
+# --- what a run writes ----------------------------------------------------------------------------
 
 
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(
     tmp_path,
 ):
-    config, lines = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1}), []
+    config = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1})
+    seconds = {}  # of training, by step
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
         callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(StopRequests())]
         for done in train_steps(run, callbacks):
-            lines.append((done.step, run.seconds))
+            seconds[done.step] = run.seconds
             if done.step == 5 and not hours:
                 save(run, callbacks, tmp_path)
                 break
-    found = read_metrics(tmp_path / "metrics.jsonl")
-    assert [line["step"] for line in found if "loss" in line] == [step for step, _ in lines]
-    assert len(found) == STEPS + EPOCHS
-    assert all(abs(line["seconds"] - dict(lines)[line["step"]]) <= 0.05 + 1e-9 for line in found)
-    assert [line["seconds"] >= 7200 for line in found] == [line["step"] > 5 for line in found]
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == list(seconds)
+    assert len(lines) == STEPS + EPOCHS
+    for line in lines:
+        assert abs(line["seconds"] - seconds[line["step"]]) <= 0.05 + 1e-9
+        assert (line["seconds"] >= 7200) == (line["step"] > 5)
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -439,8 +444,8 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(
         with StopRequests() as stop:
             callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(stop)]
             restore(callbacks, run.callback_states)
-            stop.hold(True)
-            with suppress(Stopped):  # at the first step there is nothing to save, and it raises
+            # at the first step there is nothing to save, and it raises
+            with suppress(Stopped), stop.deferred():
                 train_and_save(run, callbacks, tmp_path, lambda: stop.agree(SINGLE))
         return [
             {key: line[key] for key in line if "second" not in key}

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from vit.training.run_folder import RunFolder, RunFolderError
+from vit.errors import RunError
+from vit.training.run_folder import RunFolder
 
 PATHS = [path for path in vars(RunFolder(Path("runs") / "mine")).values() if isinstance(path, Path)]
 OURS = sorted(path.name for path in PATHS if path.name != "mine")
 
 
 def refusal(work, *arguments: object) -> str:
-    with pytest.raises(RunFolderError) as caught:
+    with pytest.raises(RunError) as caught:
         work(*arguments)
     assert caught.value.exit_code == 2
     return str(caught.value)

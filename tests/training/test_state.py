@@ -17,8 +17,8 @@ import pytest
 import torch
 from tiny import Payload, assert_same, full_disk, names
 
+from vit.errors import RunError
 from vit.training.state import (
-    StateError,
     load_latest_state,
     load_state,
     save_state,
@@ -65,7 +65,7 @@ def with_tail(content: bytes) -> bytes:
     return content + struct.pack("<H", len(comment)) + comment
 
 
-# --- save and load ---------------------------------------------------------------------------------------------------
+# --- save and load --------------------------------------------------------------------------------
 
 
 def test_state_comes_back_to_the_bit_and_is_an_ordinary_torch_and_zip_file(tmp_path):
@@ -81,14 +81,14 @@ def test_state_comes_back_to_the_bit_and_is_an_ordinary_torch_and_zip_file(tmp_p
     assert save_state(tmp_path / "other", 1, trained_state()).read_bytes() == path.read_bytes()
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def notices(path: Path, content: bytes) -> bool:
     path.write_bytes(content)
     try:
         load_state(path)
-    except StateError as error:
+    except RunError as error:
         return str(path) in str(error)
     return False
 
@@ -112,7 +112,7 @@ def test_every_damage_is_noticed(tmp_path):
 def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         assert saved_states(folder) == []
-        with pytest.raises(StateError, match="no usable state"):
+        with pytest.raises(RunError, match="no usable state"):
             load_latest_state(folder)
     for step in (
         99_999_999,
@@ -133,13 +133,13 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     assert str(newest) in notes[1]
 
     oldest.write_bytes(b"")
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(RunError) as caught:
         load_latest_state(tmp_path)
     assert str(newest) in str(caught.value)
     assert str(oldest) in str(caught.value)
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def test_last_two_are_kept_and_other_files_are_no_states_and_stay(tmp_path):
@@ -169,7 +169,7 @@ def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
         assert load_state(state_path(tmp_path, step - 1))["step"] == step - 1
 
 
-# --- saving that fails -----------------------------------------------------------------------------------------------
+# --- saving that fails ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failure", ["deletion", "full disk"])
@@ -188,7 +188,7 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     large = small_state(3) | {"model": torch.ones(1_000_000)}
     with (
         full_disk(100_000) if failure == "full disk" else nullcontext(),
-        pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"),
+        pytest.raises(RunError, match=r"^cannot save the state of step 3 in [^\n]+$"),
     ):
         save_state(tmp_path, 3, large)
     assert {path: path.read_bytes() for path in before} == before
@@ -240,20 +240,23 @@ def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
     assert done.stdout == "survived 20\n", done.stderr
 
 
-# --- what is no state ------------------------------------------------------------------------------------------------
+# --- what is no state -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
 def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
-    executed, content = tmp_path / "executed", io.BytesIO()
+    executed = tmp_path / "executed"
+    buffer = io.BytesIO()
     state = small_state() | {"model": Payload(executed)}
     if form == "plain pickle":
-        pickle.dump(state, content, protocol=2)
+        pickle.dump(state, buffer, protocol=2)
     else:
-        torch.save(state, content, _use_new_zipfile_serialization=form == "zip")
-    path, content = state_path(tmp_path, 3), content.getvalue()
+        torch.save(state, buffer, _use_new_zipfile_serialization=form == "zip")
+    content = buffer.getvalue()
+    path = state_path(tmp_path, 3)
+    # without the length of a zip file's empty comment
     path.write_bytes(with_tail(content[:-2] if form == "zip" else content))
-    with pytest.raises(StateError, match="not a state"):
+    with pytest.raises(RunError, match="not a state"):
         load_state(path)
     assert not executed.exists()
     if form == "plain pickle":  # the payload is a live one

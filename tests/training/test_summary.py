@@ -1,4 +1,4 @@
-"""What a run has come to: along the way as at its end, on whole images and by the model that is kept."""
+"""Scores of a run, along the way and at its end: on whole images, of the model that is saved."""
 
 from __future__ import annotations
 
@@ -47,15 +47,19 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     logits = evaluate(run.result, run.data, ["head"], prepare(run), run.compute).logits
     test = run.data.test
     inputs = run.normalize(to_float(test.images, (16, 16)))
-    kept = (run.model if not ema else run.ema.module).eval()
+    model = run.ema.module if ema else run.model
+    model.eval()
     with torch.no_grad():
-        expected = kept.forward_head(kept(inputs))
+        expected = model.forward_head(model(inputs))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
     assert measured["test_accuracy"] == pytest.approx(
         float((logits.argmax(1) == test.labels).float().mean())
     )
-    found = validation_metrics(measure(run, baselines=False))
-    assert found == {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
+    along_the_way = validation_metrics(measure(run, baselines=False))
+    assert along_the_way == {
+        "val_loss": measured["test_loss"],
+        "val_accuracy": measured["test_accuracy"],
+    }
     for confidence, accuracy, count in zip(*measured["test_reliability"].values(), strict=True):
         assert (confidence is None) == (accuracy is None) == (count == 0)  # JSON has no nan
     summary = summarize(run, [], measured)
@@ -70,21 +74,22 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
 def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run = trained("reconstruct")
     run.config = replace(run.config, run=RunConfig(knn_images=searched))
-    measured, found = measure(run), validation_metrics(measure(run, baselines=False))
+    measured = measure(run)
+    along_the_way = validation_metrics(measure(run, baselines=False))
     neighbours = measured["neighbours"]
-    assert found == {
+    assert along_the_way == {
         "val_loss": measured["test_loss"],
         "val_knn_accuracy": neighbours["encoder_accuracy"],
     }
-    some = replace(
-        run.data,
-        train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16))),
-    )
-    expected = evaluate(run.result, some, ["knn"], prepare(run), run.compute).scores["knn"]
-    assert neighbours["bank"] == len(some.train)
-    assert (neighbours["encoder_accuracy"], neighbours["raw_pixel_accuracy"]) == (
-        expected["accuracy"], expected["raw_pixel_accuracy"],
-    )  # fmt: skip
+    # of 16 images, five at equal distances
+    bank = torch.arange(16)
+    if searched == 5:
+        bank = torch.tensor([0, 3, 6, 9, 12])
+    data = replace(run.data, train=run.data.train.subset(bank))
+    expected = evaluate(run.result, data, ["knn"], prepare(run), run.compute).scores["knn"]
+    assert neighbours["bank"] == len(bank)
+    assert neighbours["encoder_accuracy"] == expected["accuracy"]
+    assert neighbours["raw_pixel_accuracy"] == expected["raw_pixel_accuracy"]
 
 
 def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():

@@ -1,8 +1,9 @@
-"""Trackers: the lines of metrics.jsonl, each step once where the tool allows it; all of it offline."""
+"""Trackers get the lines of metrics.jsonl, each step once where the tool allows it; offline."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ def line(step: int, loss: float = 0.5) -> dict:
 
 
 def write(tracker: Callback, folder: Path, steps: range, state: dict | None = None) -> dict:
-    """Do what a run does that goes on after the first of `steps`; return the state that it would save."""
+    """Call a tracker as a run does that continues with `steps`; return the state to be saved."""
     folder.mkdir(exist_ok=True)
     settings = Config(run=RunConfig(track=["wandb"]))
     run = SimpleNamespace(
@@ -51,10 +52,9 @@ def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
         "loss": [1.1, 2.1, *(step + 0.3 for step in range(3, 7))],
     }
     for key, values in expected.items():
-        shown = [(event.step, event.value) for event in events.Scalars(key)]
-        assert shown == [
-            (step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)
-        ]
+        scalars = events.Scalars(key)
+        assert [event.step for event in scalars] == list(range(1, len(values) + 1))
+        assert [event.value for event in scalars] == pytest.approx(values, rel=1e-6)
 
 
 @pytest.fixture
@@ -76,14 +76,15 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(
     assert write(MLflow(), folder, range(6, 8), state) == state
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("patches")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert (found.info.run_id, found.info.status) == (state["id"], "FINISHED")
-    assert found.data.params["train.epochs"] == str(Config().train.epochs)
-    shown = sorted((one.step, one.value) for one in client.get_metric_history(state["id"], "loss"))
-    assert shown == [
-        (step, pytest.approx(step + (0.1 if step < 6 else 0.6))) for step in range(1, 8)
-    ]
-    assert "step" not in found.data.metrics
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_id, run.info.status) == (state["id"], "FINISHED")
+    assert run.data.params["train.epochs"] == str(Config().train.epochs)
+    history = client.get_metric_history(state["id"], "loss")
+    losses = dict(sorted((metric.step, metric.value) for metric in history))
+    assert losses == {
+        step: pytest.approx(step + (0.1 if step < 6 else 0.6)) for step in range(1, 8)
+    }
+    assert "step" not in run.data.metrics
 
 
 @pytest.mark.parametrize(("last", "status"), [(6, "FAILED"), (7, "FINISHED")])
@@ -99,8 +100,11 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_PROJECT", "patches")
-    rows, log, folder = [], wandb.Run.log, tmp_path / "run"
-    codes, finish = [], wandb.Run.finish
+    folder = tmp_path / "run"
+    log = wandb.Run.log
+    finish = wandb.Run.finish
+    rows = []
+    codes = []
 
     def recording_log(run: object, row: dict) -> None:
         assert (run.project, run.name) == ("patches", "run")
@@ -108,19 +112,19 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
         rows.append((run.id, row))
         log(run, row)
 
+    def recording_finish(run: object, exit_code: int) -> None:
+        codes.append(exit_code)
+        finish(run, exit_code)
+
     monkeypatch.setattr(wandb.Run, "log", recording_log)
-    monkeypatch.setattr(
-        wandb.Run,
-        "finish",
-        lambda run, exit_code: (codes.append(exit_code), finish(run, exit_code)),
-    )
+    monkeypatch.setattr(wandb.Run, "finish", recording_finish)
     state = write(WandB(), folder, range(1, 6))
     time.sleep(1.1)  # its folders are named by the second
     assert write(WandB(), folder, range(6, 8), state) == state
     assert wandb.run is None  # it was finished
     assert codes == [1, 0]  # the first session ended before its last step
     assert len(list(folder.glob("wandb/offline-run-*/run-*.wandb"))) == 2
-    assert {of for of, _ in rows} == {state["id"]}
+    assert {run_id for run_id, _ in rows} == {state["id"]}
     assert [row["step"] for _, row in rows] == list(range(1, 8))
     assert [row["loss"] for _, row in rows] == [
         pytest.approx(step + (0.1 if step < 6 else 0.6)) for step in range(1, 8)
@@ -138,10 +142,11 @@ def test_a_tracker_that_is_not_installed_is_said_in_one_line(monkeypatch, name, 
 
 
 @pytest.mark.usefixtures("mlflow")
-def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
+def test_metrics_that_cannot_be_sent_end_no_run(tmp_path, caplog):
     tracker = MLflow()
-    tracker.on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))
-    tracker.id = "0" * 32  # a run that is not there any more
+    folder = RunFiles(tmp_path / "run")
+    tracker.on_start(SimpleNamespace(step=0, total_steps=1, folder=folder, config=Config()))
+    shutil.rmtree(tmp_path / "store")
     tracker.on_log(line(1))
     tracker.close()
     assert "some metrics were not sent" in caplog.text
@@ -151,6 +156,6 @@ def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
 def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
     with pytest.raises(
-        ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*--resume$"
+        ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*$"
     ):
         MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))

@@ -1,4 +1,4 @@
-"""`train.py` and `vit train`: the options, the checkpoint to begin with, the pictures, the report and the exit code.
+"""`train.py` and `vit train`: options, initial checkpoint, pictures, report and exit code.
 
 The run itself is `vit/train.py`.
 """
@@ -7,79 +7,88 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from vit.atomic import write_json
+from vit.checkpoints.initial import load_initial
 from vit.errors import one_line
 from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
+from vit.report.page import write_report
+from vit.report.pictures import draw_pictures
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, given_settings, to_yaml, train_command
+from vit.train import train as train_model
+from vit.training.process import Stopped, StopRequests
+from vit.training.run import Run
 from vit.training.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from vit.mae import Model
-    from vit.training.run import Run
+from vit.training.state import saved_states
 
 
 def run(options: Namespace) -> int:
-    """Read the settings, and train."""
+    """Read the settings, train, and return the exit code; after a signal, say how to continue."""
     settings = given_settings(options)
     command = train_command(options.config, settings, options.out, options.resume, options.program)
     if options.print_config:
         print(to_yaml(command.config), end="")
         return 0
-    if (
-        not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ
-    ):  # torchrun's processes start one after another
-        RunFolder(command.out).refuse_if_taken()
-    if command.config.model.init and not command.resume:
-        located(command.config.model.init)
 
-    from vit.training.process import (  # imports torch; wrong settings are refused before
-        Stopped,
-        ignoring_signals,
-    )
+    # what can be refused before anything is loaded
+    if not command.resume:
+        # torchrun starts its processes one after another: the folder may be this run's already
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            RunFolder(command.out).refuse_if_taken()
+        if command.config.model.init:
+            located(command.config.model.init)
 
     try:
         train(command)
-    except Stopped as stopped:
-        with ignoring_signals():
-            begun = RunFolder(command.out).begun
+    except KeyboardInterrupt as interrupt:
+        # Python's own interrupt comes from a second Ctrl-C
+        stopped = Stopped(signal.SIGINT)
+        if isinstance(interrupt, Stopped):
+            stopped = interrupt
+        advice = "nothing had started"
+        if RunFolder(command.out).begun:
             out = shlex.quote(str(command.out))
-            ways = (
-                f"continue with: {command.program} --out {out} --resume"
-                if begun
-                else "nothing had started"
-            )
-            if os.environ.get("RANK", "0") == "0":
-                print(f"stopped by {stopped}; {ways}", file=sys.stderr)
-            return stopped.exit_code
+            advice = f"continue with: {command.program} --out {out} --resume"
+        # of several processes, the first speaks
+        if os.environ.get("RANK", "0") == "0":
+            print(f"stopped by {stopped}; {advice}", file=sys.stderr)
+        return stopped.exit_code
     return 0
 
 
 def train(command: TrainCommand) -> None:
-    """Load what the run begins with, train, and draw the pictures and the page; a signal raises `Stopped`."""
-    from vit import train as training
-    from vit.training.process import StopRequests
+    """Load the initial checkpoint, train, and draw the pictures and the page.
 
+    Raises:
+        Stopped: a signal ended the run.
+    """
     with RunFolder(command.out) as folder, StopRequests() as stop:
-        command, init = load_init(command, folder)
-        run = training.train(command, folder, stop, init=init)
+        # a run that has saved a state continues from that, any other from its checkpoint
+        init = None
+        has_state = command.resume and saved_states(folder.checkpoints)
+        if command.config.model.init and not has_state:
+            # a resumed run has all its settings
+            explicit = None if command.resume else command.given
+            config, init, notes = load_initial(command.config, explicit)
+            command = replace(command, config=config, notes=(*command.notes, *notes))
+
+        run = train_model(command, folder, stop, init=init)
         if not run.dist.is_main:
             return
-
-        from vit.report.page import write_report  # matplotlib, which no step needs
-        from vit.report.pictures import draw_pictures
 
         # the summary comes after the pictures: a folder with a summary holds a finished run
         with run.dist.others_ended():
             draw_pictures(run, folder, run.summary)
         write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
+
+        # what was measured, and where to look
         print_summary(run)
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
@@ -89,20 +98,9 @@ def train(command: TrainCommand) -> None:
 
 def print_summary(run: Run) -> None:
     """Print what was measured at the end."""
-    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {run.summary['images_per_second']:,.0f} images/s"
-    print(f"\n{one_line(run.data.name)}: {speed}")
+    steps = f"{run.step:,} steps in {run.seconds:,.0f} s"
+    speed = f"{run.summary['images_per_second']:,.0f} images/s"
+    print(f"\n{one_line(run.data.name)}: {steps}, {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
     for line in aligned(summary_lines(run.summary)):
         print(line)
-
-
-def load_init(command: TrainCommand, folder: RunFolder) -> tuple[TrainCommand, Model | None]:
-    """Load the checkpoint that the run begins with, if it is still to begin; the settings follow its architecture."""
-    from vit.checkpoints.initial import load_initial
-    from vit.training.state import saved_states
-
-    if not command.config.model.init or (command.resume and saved_states(folder.checkpoints)):
-        return command, None
-    given = None if command.resume else command.given
-    config, init, notes = load_initial(command.config, given)
-    return replace(command, config=config, notes=(*command.notes, *notes)), init

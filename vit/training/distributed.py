@@ -1,7 +1,7 @@
 """Several processes, on one machine or many, started by torchrun, with DistributedDataParallel.
 
-Every process draws the same batch, computes its own rows, and averages its gradient with the others'. The main process
-(rank 0) writes.
+Every process draws the same batch, computes its own rows, and averages its gradient with the
+others'. The main process (rank 0) writes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-# before there is a group: its functions' defaults keep the one that they find, and DDP imports it too
+# before there is a group: defaults of its functions keep the group of the time; DDP imports it too
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from vit.config import Config
-from vit.errors import ConfigError, UserError
+from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
 
+PEER_LOST = 75
+"""Exit code of a process that ends because another has ended."""
+
 T = TypeVar("T")
-_groups = itertools.count()  # of this process, as of the others: a script may train several times
 
-
-class PeerLostError(UserError):
-    """Another process of the group has ended, and this one cannot continue alone."""
-
-    exit_code = 75
+# numbers of this process's groups, equal to the other processes': a script may train several times
+_groups = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class Distributed:
             dist.all_reduce(values)
         return values
 
-    def all_reduce_max(self, here: int) -> int:
-        """Return the largest of the processes' numbers; computed on the CPU, so that no GPU waits."""
-        number = torch.tensor(here)
+    def all_reduce_max(self, value: int) -> int:
+        """Return the largest of the processes' numbers; on the CPU, so that no GPU waits."""
+        number = torch.tensor(value)
         if self.world_size > 1:
             dist.all_reduce(number, dist.ReduceOp.MAX)
         return int(number)
@@ -80,38 +79,45 @@ class Distributed:
         """Call `make` in the main process, and return its result in every process."""
         if self.world_size == 1:
             return make()
-        values = [make() if self.is_main else None]
+        # what the others hold is overwritten
+        values: list[T | None] = [None]
+        if self.is_main:
+            values = [make()]
         dist.broadcast_object_list(values, device=torch.device("cpu"))
         return values[0]  # type: ignore[return-value]
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Let one process per machine run the block first; the others follow, and find its cache."""
-        if self.world_size > 1 and self.local_rank:
+        """Let one process per machine run the block first; the others follow and find its cache."""
+        if self.world_size > 1 and self.local_rank > 0:
             dist.barrier()
         yield
-        if self.world_size > 1 and not self.local_rank:
+        if self.world_size > 1 and self.local_rank == 0:
             dist.barrier()
 
     @contextmanager
     def others_ended(self) -> Iterator[None]:
-        """Within the block, compute on the CPU with the threads of all processes that were on this machine."""
-        own = torch.get_num_threads()
-        torch.set_num_threads(max(own, min(own * self.local_world_size, usable_cores())))
+        """Within the block, compute with the CPU threads of all processes of this machine."""
+        threads = torch.get_num_threads()
+        all_threads = min(threads * self.local_world_size, usable_cores())
+        torch.set_num_threads(max(threads, all_threads))
         try:
             yield
         finally:
-            torch.set_num_threads(own)
+            torch.set_num_threads(threads)
 
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """Wrap `module` to average its gradients over the processes; a single process gets it back as it is."""
+        """Wrap `module` to average its gradients over the processes; a single one needs none."""
         if self.world_size == 1:
             return module
-        # with a single image in a process, the class token's gradient is a view with other strides, which is harmless
+        # with a single image in a process, the class token's gradient is a view with other strides,
+        # which is harmless
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        devices = [torch.cuda.current_device()] if device.type == "cuda" else None
+        device_ids = None
+        if device.type == "cuda":
+            device_ids = [torch.cuda.current_device()]
         return nn.parallel.DistributedDataParallel(
-            module, device_ids=devices, gradient_as_bucket_view=True
+            module, device_ids=device_ids, gradient_as_bucket_view=True
         )
 
     def __str__(self) -> str:
@@ -122,26 +128,33 @@ SINGLE = Distributed()
 
 
 def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
-    """Return the rows of the whole batch, in the order of one process: (B, D), from every process's `values` (b, D).
+    """Return the rows of the whole batch, in the order of one process: (B, D).
 
-    A loss of the whole batch has the gradient that it would have in one process, once `Distributed.wrap` has averaged.
+    A loss of the whole batch has the gradient that it would have in one process, once
+    `Distributed.wrap` has averaged.
 
     Args:
-        values: one row per image of this process.
+        values: one row per image of this process: (b, D).
         place: `Draws.place` of these rows; None in a single process, whose rows are the batch.
     """
-    return values if place is None else _gather(values, place)
+    if place is None:
+        return values
+    return _gather(values, place)
 
 
-@_disable_dynamo  # what depends on values is not compiled; torch.compiler.disable is this, but loads the compiler at once
+# What depends on values is not compiled. torch.compiler.disable does this, but loads the compiler.
+@_disable_dynamo
 def _gather(values: Tensor, place: Tensor) -> Tensor:
-    row, own = place[:, 0], place[:, 0] >= 0
-    whole = values.new_zeros(int(place[0, 1]), values.shape[1])
-    return _Sum.apply(whole.index_put((row[own],), values[own]))  # type: ignore[no-untyped-call]
+    # this process's rows in their places, zeros in all others: the sum is the whole batch
+    row = place[:, 0]
+    is_ours = row >= 0
+    batch = values.new_zeros(int(place[0, 1]), values.shape[1])  # (B, D)
+    batch = batch.index_put((row[is_ours],), values[is_ours])
+    return _Sum.apply(batch)  # type: ignore[no-untyped-call]
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes. All of them compute with it, so its gradient is the sum of theirs."""
+    """The sum over all processes. All compute with it, so its gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: object, values: Tensor) -> Tensor:
@@ -158,61 +171,89 @@ class _Sum(torch.autograd.Function):
 
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
-    """Join the processes started by torchrun into one group for the block: gloo on the CPU, nccl between GPUs.
+    """Join the processes started by torchrun into one group for the block.
 
-    Without torchrun, yield `SINGLE`.
+    They talk by gloo on the CPU and nccl between GPUs. Without torchrun, yield `SINGLE`.
 
     Raises:
         ConfigError: this many processes cannot share the device or the batch.
+        TrainingError: another process has ended, and this one cannot continue alone.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
         return
-    keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    rank, count, local_rank, local_count = (int(os.environ[key]) for key in keys)
-    device, batch_size = config.run.device, config.train.batch_size
-    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available()
-    if device == "mps":
+    place = Distributed(
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+    )
+    on_gpus = config.run.device in ("auto", "cuda") and torch.cuda.is_available()
+    _refuse_to_share(config, place, on_gpus)
+
+    # give each process its own GPU or CPU cores: threads that move lose their caches
+    all_cores: list[int] = []
+    if on_gpus:
+        torch.cuda.set_device(place.local_rank)
+    elif place.local_world_size > 1 and hasattr(os, "sched_setaffinity"):
+        all_cores = sorted(os.sched_getaffinity(0))
+        count = len(all_cores) // place.local_world_size
+        if count > 0:
+            first = place.local_rank * count
+            os.sched_setaffinity(0, all_cores[first : first + count])
+
+    # form the group; the long timeout lets the others wait while the first downloads, decodes or
+    # evaluates, and the prefix keeps the addresses of an earlier group apart
+    timeout = timedelta(hours=2)
+    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(f"vit-{next(_groups)}", store)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+        timeout=timeout,
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+    )
+    try:
+        yield place
+    except RuntimeError as error:
+        # gloo raises no type of its own
+        if "onnection" not in str(error) or "peer" not in str(error):
+            raise
+        # torchrun should first see the end of the other one, which knows the cause
+        time.sleep(10)
+        lost = TrainingError(
+            f"process {place.rank} of {place.world_size} stops because another has ended; "
+            "see its message"
+        )
+        lost.exit_code = PEER_LOST
+        raise lost from error
+    finally:
+        dist.destroy_process_group()
+        # `wrap` made cycles, which keep the group, and its threads abort the process if they
+        # outlive Python
+        gc.collect()
+        if all_cores:
+            os.sched_setaffinity(0, all_cores)
+
+
+def _refuse_to_share(config: Config, place: Distributed, on_gpus: bool) -> None:
+    """Refuse a device or a batch that cannot be shared by the processes.
+
+    Raises:
+        ConfigError: the device or the batch is too small for them, or of one process alone.
+    """
+    if config.run.device == "mps":
         raise ConfigError(
             "run.device: 'mps' cannot be shared by several processes; use cpu, or one process"
         )
-    if count > batch_size:
+    if place.world_size > config.train.batch_size:
         raise ConfigError(
-            f"train.batch_size: {batch_size} images cannot be shared by {count} processes"
+            f"train.batch_size: {config.train.batch_size} images cannot be shared by "
+            f"{place.world_size} processes"
         )
-
-    # give each process its own GPU or CPU cores: threads that move lose their caches
-    cores: list[int] = []
-    if on_gpus:
-        if local_rank >= torch.cuda.device_count():
-            found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
-            raise ConfigError(f"run.device: {found}; start one process per GPU, or use cpu")
-        torch.cuda.set_device(local_rank)
-    elif local_count > 1 and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        if share := len(cores) // local_count:
-            os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
-
-    # form the group; the long timeout lets the others wait while the first downloads, decodes or evaluates
-    backend, timeout = "cpu:gloo,cuda:nccl" if on_gpus else "gloo", timedelta(hours=2)
-    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
-    store = dist.PrefixStore(
-        f"vit-{next(_groups)}", store
-    )  # torchrun's still has the addresses of the group before
-    dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
-    try:
-        yield Distributed(rank, count, local_rank, local_count)
-    except RuntimeError as error:  # gloo raises no type of its own
-        if "onnection" not in str(error) or "peer" not in str(error):
-            raise
-        time.sleep(
-            10
-        )  # so that torchrun first sees the end of the other one, which knows the cause
-        ends = f"process {rank} of {count} stops because another has ended"
-        raise PeerLostError(f"{ends}; see its message") from error
-    finally:
-        dist.destroy_process_group()
-        # `wrap` made cycles, which keep the group, and its threads abort the process if they outlive Python
-        gc.collect()
-        if cores:
-            os.sched_setaffinity(0, cores)
+    if on_gpus and place.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"run.device: {torch.cuda.device_count()} GPUs, {place.local_world_size} processes on "
+            "this machine; start one process per GPU, or use cpu"
+        )

@@ -16,28 +16,26 @@ from torch import Tensor, nn
 
 from vit.atomic import write_text
 from vit.encoder import Block
-from vit.errors import RunError, UserError
+from vit.errors import RunError
 from vit.mae import Model
 from vit.runs import read_metrics
-from vit.training.state import StateError
 from vit.training.step import Callback, Step
 
 if TYPE_CHECKING:
     from vit.training.run import Run
 
 QUANTITIES = ("gradient_norm", "drift")
-
-
-class DynamicsError(UserError):
-    """A file without dynamics, or without a requested matrix or quantity; the message is one line."""
+THIRDS_OF_QKV = ("W_Q", "W_K", "W_V")
+PARAMETERS = {"W_O": "attn.proj.weight", "fc1": "mlp.fc1.weight", "fc2": "mlp.fc2.weight"}
+"""The other matrices of a block, and their parameters."""
 
 
 class Matrix(NamedTuple):
     """A weight matrix of a model, as torch holds it: (outputs, inputs), which changes no norm.
 
     Attributes:
-        name: with its part, e.g. "encoder.W_Q". Names are W_Q, W_K, W_V, W_O, fc1 and fc2 in the layers, and W_E, pos_embed,
-            head, embed and pred outside them.
+        name: with its part, e.g. "encoder.W_Q". Names are W_Q, W_K, W_V, W_O, fc1 and fc2 in the
+            layers, and W_E, pos_embed, head, embed and pred outside them.
         parameter: holds it.
         third: which third of the parameter's rows it is; None if it is all of it.
     """
@@ -49,51 +47,67 @@ class Matrix(NamedTuple):
     @property
     def weights(self) -> Tensor:
         """A view of the weights."""
-        return self._cut(self.parameter.detach())
+        return self._rows(self.parameter.detach())
 
     @property
     def gradient(self) -> Tensor:
         """Their gradient, zeros if there is none."""
-        gradient = self.parameter.grad  # None where it is frozen
-        return torch.zeros_like(self.weights) if gradient is None else self._cut(gradient)
+        gradient = self.parameter.grad
+        # a frozen parameter has none
+        if gradient is None:
+            return torch.zeros_like(self.weights)
+        return self._rows(gradient)
 
-    def _cut(self, whole: Tensor) -> Tensor:
-        return whole if self.third is None else whole.chunk(3)[self.third]
+    def _rows(self, values: Tensor) -> Tensor:
+        if self.third is None:
+            return values
+        return values.chunk(3)[self.third]
 
 
 def matrices_of(model: Model) -> Iterator[Matrix]:
     """Yield all weight matrices of a model, those of one name from the first layer to the last."""
-    encoder, decoder = model.encoder, model.decoder
+    # outside the layers
+    encoder = model.encoder
     yield Matrix("encoder.W_E", encoder.patch_embed.proj.weight)
     if encoder.config.pos_embed == "learned":
         yield Matrix("encoder.pos_embed", encoder.pos_embed)
     if isinstance(encoder.head, nn.Linear):
         yield Matrix("encoder.head", encoder.head.weight)
     blocks = [("encoder", block) for block in encoder.blocks]
+    decoder = model.decoder
     if decoder is not None:
         yield Matrix("decoder.embed", decoder.embed.weight)
         yield Matrix("decoder.pred", decoder.pred.weight)
         blocks += [("decoder", block) for block in decoder.blocks]
+
+    # in the layers
     for part, block in blocks:
         assert isinstance(block, Block)
         if block.attn.qkv is not None:
-            for third, name in enumerate(("W_Q", "W_K", "W_V")):
+            for third, name in enumerate(THIRDS_OF_QKV):
                 yield Matrix(f"{part}.{name}", block.attn.qkv.weight, third)
-        for name, key in {"W_O": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}.items():
-            yield Matrix(f"{part}.{name}", block.get_parameter(f"{key}.weight"))
+        for name, key in PARAMETERS.items():
+            yield Matrix(f"{part}.{name}", block.get_parameter(key))
 
 
-# ---- During training -------------------------------------------------------------------------------------------------
+# ---- During training ----------------------------------------------------------------------------
 
 
 def is_recorded(step: int, every: int, total: int) -> bool:
-    """Return whether a step (1 to `total`) is recorded: each `every`-th, the last, and early 1, 2, 4, 8, ...; 0: none."""
-    at_first = step < every and step & (step - 1) == 0  # a power of two has one bit
-    return every > 0 and (at_first or step % every == 0 or step == total)
+    """Return whether a step is recorded: each `every`-th, the last, and early 1, 2, 4, 8, ...
+
+    Args:
+        step: from 1 to `total`.
+        every: steps between two records; 0: none is recorded.
+        total: steps of the whole run.
+    """
+    # a power of two has one bit
+    is_early = step < every and step & (step - 1) == 0
+    return every > 0 and (is_early or step % every == 0 or step == total)
 
 
 class DynamicsRecorder(Callback):
-    """Records the dynamics of a model's matrices while it trains; uses no random numbers and changes nothing.
+    """Records the dynamics of a model's matrices while it trains; changes nothing, draws nothing.
 
     Measurements stay on the device until the file is written: no step waits for them.
 
@@ -108,19 +122,21 @@ class DynamicsRecorder(Callback):
 
     def __init__(self, model: Model, every: int, total: int, path: Path):
         self._matrices = list(matrices_of(model))
-        self._every, self._total, self._path = every, total, path
-        self._first = [matrix.weights.clone() for matrix in self._matrices]
-        self._gradients: list[Tensor] = []  # norms at the current step
-        self._pending: list[
-            tuple[int, Tensor]
-        ] = []  # steps, and (quantities, matrices) on the device
-        self._lines: list[str] = []  # of the file
+        self._every = every
+        self._total = total
+        self._path = path
+        self._initial = [matrix.weights.clone() for matrix in self._matrices]
+        # norms at the current step, one per matrix
+        self._gradients: list[Tensor] = []
+        # step, and (quantities, matrices) on the device
+        self._pending: list[tuple[int, Tensor]] = []
+        self._lines: list[str] = []
 
     def on_start(self, run: Run) -> None:
-        """Read the records of an interrupted run, without those of steps that are about to be repeated."""
-        self._lines = [
-            json.dumps(record) for record in read_metrics(self._path) if record["step"] <= run.step
-        ]
+        """Read the records of an interrupted run, without those of steps still to be repeated."""
+        for record in read_metrics(self._path):
+            if record["step"] <= run.step:
+                self._lines.append(json.dumps(record))
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
@@ -133,45 +149,51 @@ class DynamicsRecorder(Callback):
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
         """Measure how far the weights have moved, if this step is recorded."""
-        if is_recorded(done.step, self._every, self._total):
-            norm, pairs = torch.linalg.vector_norm, zip(self._matrices, self._first, strict=True)
-            drift = [norm(matrix.weights - first) / norm(first) for matrix, first in pairs]
-            self._pending.append(
-                (done.step, torch.stack([torch.stack(self._gradients), torch.stack(drift)]))
-            )
+        if not is_recorded(done.step, self._every, self._total):
+            return
+        # relative to the size of the initial weights
+        norm = torch.linalg.vector_norm
+        drifts = []
+        for matrix, initial in zip(self._matrices, self._initial, strict=True):
+            drifts.append(norm(matrix.weights - initial) / norm(initial))
+        values = torch.stack([torch.stack(self._gradients), torch.stack(drifts)])  # (2, matrices)
+        self._pending.append((done.step, values))
 
     def on_save(self) -> None:
         """Write the records so far; waits for the device."""
-        for step, measured in self._pending:
+        # the layers of a matrix in one list, as `matrices_of` yields them
+        for step, values in self._pending:
             record: dict[str, Any] = {"step": step}
-            for quantity, values in zip(QUANTITIES, measured.tolist(), strict=True):
-                record[quantity] = {}
-                for matrix, value in zip(self._matrices, values, strict=True):
-                    record[quantity].setdefault(matrix.name, []).append(value)
+            for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
+                by_name: dict[str, list[float]] = {}
+                for matrix, value in zip(self._matrices, row, strict=True):
+                    by_name.setdefault(matrix.name, []).append(value)
+                record[quantity] = by_name
             self._lines.append(json.dumps(record))
         self._pending.clear()
         write_text(self._path, "".join(f"{line}\n" for line in self._lines))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the initial weights."""
-        return {"first": [first.cpu() for first in self._first]}
+        return {"first": [weights.cpu() for weights in self._initial]}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from the `state_dict` of a recorder of the same model.
 
         Raises:
-            StateError: the run began without a recorder.
+            RunError: the run began without a recorder.
         """
         if state is None:
-            raise StateError(
-                "run.dynamics_every: the run started without it, so its first weights are unknown; leave it out"
+            raise RunError(
+                "run.dynamics_every: the run started without it, so its first weights are unknown; "
+                "leave it out"
             )
-        self._first = [
-            first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)
-        ]
+        # a state is read onto the CPU
+        device = self._initial[0].device
+        self._initial = [weights.to(device) for weights in state["first"]]
 
 
-# ---- Afterwards ------------------------------------------------------------------------------------------------------
+# ---- Afterwards ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,37 +202,39 @@ class Dynamics:
 
     Attributes:
         steps: int64 (records,), from 1.
-        recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"): (records, layers). gradient_norm is
-            the Frobenius norm of the whole batch's gradient before clipping; drift is |W - W0| / |W0| after the step, where
-            W0 is the matrix at the start: not finite if that is zero.
+        recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"):
+            (records, layers). gradient_norm is the Frobenius norm of the batch's gradient before
+            clipping; drift is |W - W0| / |W0| after the step, where W0 is the matrix at the start:
+            not finite if that is zero.
     """
 
     steps: Tensor
     recorded: dict[str, dict[str, Tensor]]
 
     def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
-        """Return a quantity of all matrices of one name, from the first layer to the last: (records, layers).
+        """Return a quantity of all matrices of one name, first layer first: (records, layers).
 
         Raises:
-            DynamicsError: there is no such quantity or matrix.
+            RunError: there is no such quantity or matrix.
         """
         if quantity not in QUANTITIES:
-            raise DynamicsError(
-                f"no quantity of a matrix is called {quantity!r}; choose from {', '.join(QUANTITIES)}"
+            raise RunError(
+                f"no quantity of a matrix is called {quantity!r}; "
+                f"choose from {', '.join(QUANTITIES)}"
             )
-        found = self.recorded[quantity]
-        if f"{part}.{name}" not in found:
-            raise DynamicsError(
-                f"no matrix {name!r} was recorded in the {part}; there are {', '.join(sorted(found))}"
+        by_name = self.recorded[quantity]
+        if f"{part}.{name}" not in by_name:
+            raise RunError(
+                f"no matrix {name!r} was recorded in the {part}; "
+                f"there are {', '.join(sorted(by_name))}"
             )
-        return found[f"{part}.{name}"]
+        return by_name[f"{part}.{name}"]
 
     def names(self, part: str = "encoder") -> set[str]:
         """Return the names of the matrices of a part."""
+        prefix = f"{part}."
         return {
-            name.removeprefix(f"{part}.")
-            for name in self.recorded["drift"]
-            if name.startswith(f"{part}.")
+            name.removeprefix(prefix) for name in self.recorded["drift"] if name.startswith(prefix)
         }
 
 
@@ -218,22 +242,21 @@ def read_dynamics(path: str | Path) -> Dynamics:
     """Read the dynamics.jsonl of a run.
 
     Raises:
-        DynamicsError: the file is missing, damaged or of another kind.
+        RunError: the file is missing, damaged or of another kind.
     """
-    try:
-        lines = read_metrics(Path(path))
-    except RunError as error:
-        raise DynamicsError(str(error)) from error
+    lines = read_metrics(Path(path))
     if not lines:
-        raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
+        raise RunError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
+
+    # every record has the same names
+    recorded: dict[str, dict[str, Tensor]] = {}
     try:
-        recorded = {
-            quantity: {
-                name: torch.tensor([line[quantity][name] for line in lines])
-                for name in lines[0][quantity]
-            }
-            for quantity in QUANTITIES
-        }
-        return Dynamics(torch.tensor([line["step"] for line in lines]), recorded)
+        steps = torch.tensor([line["step"] for line in lines])
+        for quantity in QUANTITIES:
+            recorded[quantity] = {}
+            for name in lines[0][quantity]:
+                rows = [line[quantity][name] for line in lines]
+                recorded[quantity][name] = torch.tensor(rows)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise RunError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    return Dynamics(steps, recorded)

@@ -20,7 +20,9 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     """Measure `run.result` on `run.data.test` by the methods that the objective names.
 
     Args:
-        baselines: also measure what the k-NN accuracy is compared with: raw pixels. Validation does not need them.
+        run: at the step to be measured.
+        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
+            not need them.
 
     Returns:
         Plain values by their names in summary.json.
@@ -30,6 +32,8 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     """
     config = run.config
     data = run.data
+
+    # without labels there is nothing to classify
     methods = list(run.objective.measures)
     if not (data.train.labelled and data.test.labelled):
         methods = [method for method in methods if method not in NEED_LABELS]
@@ -43,6 +47,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
         """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
         return run.normalize(to_float(images, config.model.image_size_2d))
 
+    # as in training, with the same share of masked patches
     options = Options(masks=((config.mask.kind, config.mask.ratio),), raw_pixels=baselines)
     evaluation = evaluate(run.result, data, methods, prepare, run.compute, options)
     return as_summary(evaluation.scores)

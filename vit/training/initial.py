@@ -17,7 +17,8 @@ from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
 from vit.weights import weights_hash
 
-# fields in which settings may differ from a checkpoint: those that a run chooses, and those that only foreign models vary
+# fields in which settings may differ from a checkpoint: those that a run chooses, and those that
+# only foreign models vary
 CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
 FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
 SIZES = {"image_size", "patch_size"}
@@ -27,17 +28,19 @@ class InitialModel(NamedTuple):
     """The model that a run begins with, and what belongs to it.
 
     Attributes:
-        model: the objective's, with the encoder of a checkpoint and whatever else fits (`Objective.take_over`).
+        model: the objective's, with the encoder of a checkpoint and whatever else fits
+            (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know about both.
-        init: `vit.weights.weights_hash` of the checkpoint; "" for random weights.
-        init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a finished run.
+        init_hash: `vit.weights.weights_hash` of the checkpoint; "" for random weights.
+        init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a
+            finished run.
     """
 
     model: Model
     normalize: Normalization
     notes: list[str]
-    init: str = ""
+    init_hash: str = ""
     init_seconds: float = 0.0
 
 
@@ -60,12 +63,13 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     """Return the model of a run at its first step.
 
     Args:
-        config: all settings. With `loaded`, they must agree with its architecture, except for drop path and pooling.
+        config: all settings. With `loaded`, they must agree with its architecture, except for drop
+            path and pooling.
         data: the training data.
         loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
 
     Raises:
-        ConfigError: `model.init` is not loaded, or the loaded architecture differs from the settings.
+        ConfigError: `model.init` is not loaded, or its architecture differs from the settings.
         DataError: the data lacks what the objective needs.
         RunError: the summary of the run that left the loaded model is damaged.
     """
@@ -83,51 +87,57 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     if untrained:
         count = f"{len(untrained)} tensors in all"
         raise ConfigError(
-            f"model.init: {config.model.init} lacks {untrained[0]} ({count}); use another checkpoint"
+            f"model.init: {config.model.init} lacks {untrained[0]} ({count}); "
+            "use another checkpoint"
         )
     _agree(config.model, source.config)
 
     # a new model, with whatever fits from the loaded one
-    chosen = {
+    settings: dict[str, Any] = {
         "drop_path": config.model.drop_path,
         "global_pool": config.model.global_pool,
         "num_classes": 0,
     }
-    model = objective.build_model(config, replace(source.config, **(chosen | derived)))
-    state = {
-        key: value for key, value in source.state_dict().items() if not key.startswith("head.")
-    }
+    settings.update(derived)
+    model = objective.build_model(config, replace(source.config, **settings))
+    # its head is copied by `take_over`, if the classes are the same
+    state = source.state_dict()
+    for key in list(state):
+        if key.startswith("head."):
+            del state[key]
     model.encoder.load_state_dict(state, strict=False)
     notes = [f"model.init: {note}" for note in origin.report.notes]
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
 
     # warn if the checkpoint has seen labels that this run holds back
     classes = source.config.num_classes
-    taught = classes == len(data.train.class_names) > 0  # another number means other images
-    if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
+    # another number of classes means other images
+    has_classes = classes == len(data.train.class_names) > 0
+    if has_classes and data.held_out and not origin.was_tested_on(data.test.content_hash):
         notes.append(
-            "model.init: it has been taught classes, perhaps of the held-out images: figures on them may be optimistic"
+            "model.init: it has been taught classes, perhaps of the held-out images: "
+            "scores on them may be optimistic"
         )
-    if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
+    if has_classes and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
         notes.append(
-            "model.init: it has been taught classes, perhaps with more labels than data.labels allows: "
-            "it does not show what these few give"
+            "model.init: it has been taught classes, perhaps with more labels than data.labels "
+            "allows: it does not show what these few give"
         )
 
     # the time behind it, if it is a run's
     summary = read_mapping(RunFiles(Path(config.model.init)).summary)
-    seconds = sum(float(summary.get(key, 0)) for key in ("seconds", "init_seconds"))
+    seconds = float(summary.get("seconds", 0)) + float(summary.get("init_seconds", 0))
     return InitialModel(model, origin.normalize, notes, weights_hash(loaded), seconds)
 
 
 def follow(
-    config: Config, given: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
+    config: Config, explicit: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
 ) -> tuple[Config, list[str]]:
     """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
 
     Args:
         config: all settings.
-        given: keys of the settings given explicitly; the others have their defaults.
+        explicit: keys of the settings given explicitly; the others have their defaults.
         encoder: of the checkpoint.
         decoder: of the checkpoint; None if it has none.
 
@@ -138,62 +148,68 @@ def follow(
         ConfigError: the checkpoint's decoder predicts other patches than the settings say.
     """
     # the checkpoint's architecture, under the names of the settings
-    theirs: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
     for key, value in asdict(encoder).items():
         if key not in CHOSEN | FOREIGN:
-            theirs[key] = value
+            loaded[key] = value
     if decoder is not None and not OBJECTIVES[config.train.objective].labels:
-        theirs["decoder_dim"] = decoder.dim
-        theirs["decoder_depth"] = decoder.depth
-        theirs["decoder_heads"] = decoder.num_heads
+        loaded["decoder_dim"] = decoder.dim
+        loaded["decoder_depth"] = decoder.depth
+        loaded["decoder_heads"] = decoder.num_heads
 
     # where it differs from the settings
-    ours = asdict(config.model.vit_config()) | config.model.dimensions
-    differ = {key: value for key, value in theirs.items() if value != ours[key]}
-    for key in SIZES & differ.keys():
-        height, width = differ[key]
-        differ[key] = height if height == width else (height, width)
+    current = asdict(config.model.vit_config()) | config.model.dimensions
+    differing = {key: value for key, value in loaded.items() if value != current[key]}
+    for key in SIZES & differing.keys():
+        height, width = differing[key]
+        # as it is written in settings
+        if height == width:
+            differing[key] = height
 
     # settings that nobody gave follow it; given sizes resize it
-    sized = PRESETS[config.model.preset] if "model.preset" in given else {}
-    fixed = {key for key in differ if f"model.{key}" in given or key in sized}
-    followed = {key: value for key, value in differ.items() if key not in fixed}
-    resized = {key: value for key, value in differ.items() if key in SIZES & fixed}
+    fixed = {key.removeprefix("model.") for key in explicit if key.startswith("model.")}
+    if "preset" in fixed:
+        fixed |= PRESETS[config.model.preset].keys()
+    followed = {key: value for key, value in differing.items() if key not in fixed}
+    resized = {key: value for key, value in differing.items() if key in SIZES & fixed}
+
     notes = []
     if followed:
         architecture = ", ".join(f"{key} {spelled(value)}" for key, value in followed.items())
         notes.append(f"model.init: the architecture is the checkpoint's: {architecture}")
     if resized:
         keep = _options(resized)
-        if "patch_size" in resized and "decoder_dim" in theirs:
+        if "patch_size" in resized and "decoder_dim" in loaded:
             _refuse_other_patches(config.model.init, resized["patch_size"], keep)
         notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
     return replace(config, model=replace(config.model, **followed)), notes
 
 
-def _refuse_other_patches(init: str, patch_size: object, keep: str) -> None:
-    convert = (
-        f"vit checkpoint convert {shlex.quote(init)} --part encoder --to safetensors --out FOLDER"
-    )
+def _refuse_other_patches(init_path: str, patch_size: object, keep: str) -> None:
+    convert = f"vit checkpoint convert {shlex.quote(init_path)} --part encoder --to safetensors"
     raise ConfigError(
-        f"model.patch_size: the decoder of {init} predicts patches of {spelled(patch_size)} pixels; "
-        f"add {keep}, or leave it out: {convert}"
+        f"model.patch_size: the decoder of {init_path} predicts patches of {spelled(patch_size)} "
+        f"pixels; add {keep}, or leave it out: {convert} --out FOLDER"
     )
 
 
 def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
-    """Refuse settings whose architecture differs from the checkpoint's, because config.yaml must describe the model."""
+    """Refuse settings whose architecture differs from the checkpoint's.
+
+    The run's config.yaml must describe its model.
+    """
     expected = asdict(settings.vit_config())
-    differ = {}
+    differing = {}
     for key, value in asdict(encoder).items():
         if key in CHOSEN | FOREIGN or value == expected[key]:
             continue
         if key == "layer_scale" and None not in (value, expected[key]):
-            continue  # its initial value does not matter
-        differ[key] = value
-    if differ:
+            # its initial value does not matter, as its weights are loaded
+            continue
+        differing[key] = value
+    if differing:
         raise ConfigError(
-            f"model.init: {settings.init} differs from the settings; add {_options(differ)}"
+            f"model.init: {settings.init} differs from the settings; add {_options(differing)}"
         )
 
 

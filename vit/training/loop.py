@@ -1,11 +1,11 @@
-"""The training loop: a generator of steps. Its caller saves; everything else between steps is a callback's work."""
+"""The training loop: a generator of steps. What happens between two steps is its caller's work."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard, steps_per_epoch
 from vit.device import Compute, to_device
-from vit.inputs import Images
 from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, log, states_of
 
 if TYPE_CHECKING:
+    from vit.inputs import Images
     from vit.training.run import Run
 
 
@@ -31,36 +31,37 @@ def train_and_save(
     checkpoints: Path,
     stopping: Callable[[], object] = lambda: False,
 ) -> None:
-    """Make all remaining steps; the main process saves the run's state every `run.save_every` steps and at the end.
+    """Make all remaining steps; the main process saves the run's state along the way.
+
+    It does so every `run.save_every` steps, at the end, and where the run is stopped.
 
     Args:
         run: from `vit.training.run.setup`.
         callbacks: of this process; they are closed at the end.
         checkpoints: folder for the states.
-        stopping: called after each step, in every process; if true, the run ends there with its state saved.
+        stopping: called after each step, in every process; if true, the run ends there.
 
     Raises:
         TrainingError: a step was not finite; the states saved before are kept.
-        ConfigError: as in `vit.training.step.states_of`.
+        ConfigError: a callback's state could not be read again (`vit.training.step.states_of`).
     """
-    first = run.step + 1
-    seconds = run.seconds
-    every = run.config.run.save_every
+    first_step = run.step + 1
+    seconds_before = run.seconds
     try:
         for callback in callbacks:
             log(run, callbacks, callback.on_start(run))
         for done in train_steps(run, callbacks):
-            if done.step == first:
+            if done.step == first_step:
                 if run.compute.compile and run.dist.is_main:
-                    print(
-                        f"compiled and ran the first step in {run.seconds - seconds:.0f} s",
-                        flush=True,
-                    )
-                states_of(callbacks, None)  # refuses a wrong one before more steps are lost with it
+                    seconds = run.seconds - seconds_before
+                    print(f"compiled and ran the first step in {seconds:.0f} s", flush=True)
+                # refuses a state that cannot be read again before more steps are lost with it
+                states_of(callbacks, None)
+
+            # all processes ask whether to stop, the main one saves
             stop = stopping()
-            if run.dist.is_main and (
-                done.step % every == 0 or done.step == run.total_steps or stop
-            ):
+            is_due = done.step % run.config.run.save_every == 0 or done.step == run.total_steps
+            if run.dist.is_main and (is_due or stop):
                 done.check()
                 save(run, callbacks, checkpoints)
             if stop:
@@ -78,67 +79,97 @@ def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
-    """Train from where `run` is to its end, yielding after every step; `run.step` and `run.seconds` keep up.
+    """Train from where `run` is to its end, and yield after every step, with `run` up to date.
 
-    Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`. Every process draws the
-    whole batch, and computes its own rows.
+    Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`.
+    Every process draws the whole batch, and computes its own rows.
 
-    No step waits for a GPU. The device itself records the first step that was not finite, and makes no update from there on;
-    the record is read every `RunConfig.steps_between_lines` steps (on a CPU, at each step).
+    No step waits for a GPU. The device itself records the first step that was not finite, and makes
+    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (on a
+    CPU, at each step).
 
     Raises:
         TrainingError: the loss or gradient of a step is not finite; its update was not made.
     """
-    # 1. what is the same for all steps
-    config, objective, optimizer, dist = run.config, run.objective, run.optimizer, run.dist
-    compute, device, batch_size = run.compute, run.compute.device, config.train.batch_size
-    labels, count = run.data.train.labels, len(run.data.train)
-    per_epoch, total = steps_per_epoch(count, batch_size), run.total_steps
-    usual = min(batch_size, count) * config.augment.views  # images in a batch
-    schedule = config.schedule(per_epoch)
-    peak = config.optim.blr * batch_size / 256
-    learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # 1. What is the same for all steps
+    config = run.config
+    objective = run.objective
+    optimizer = run.optimizer
+    dist = run.dist
+    compute = run.compute
+    device = compute.device
+
+    labels = run.data.train.labels
+    count = len(run.data.train)
     dataset = cache_on_device(run.data.train.images, device)
+    batch_size = config.train.batch_size
+    # images in every batch but an epoch's last
+    full_batch = min(batch_size, count) * config.augment.views
+
+    total = run.total_steps
+    per_epoch = steps_per_epoch(count, batch_size)
+    schedule = config.schedule(per_epoch)
+    # the base rate is for 256 images (Goyal et al. 2017)
+    peak = config.optim.blr * batch_size / 256
+
+    learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     forward = dist.wrap(compute.compiled(objective.train()), device)
+    # the first step of this session that was not finite; 0: none
     first_bad = torch.zeros((), device=device)
+
+    # `step` counts from 0, as the draws do; whatever a user sees counts from 1
     since = time.perf_counter()
     for step in range(run.step, total):
-        # 2. this process's images, augmented; after this, nothing is random
+        # 2. This process's images, augmented; after this, nothing is random
         batch = draw_step(config, step, count, masked=objective.mask_ratio(step) > 0)
-        images_in_batch = len(batch.indices)  # type: ignore[arg-type]
-        rows = shard(images_in_batch, dist.rank, dist.world_size)
+        assert batch.indices is not None
+        batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)
-        images = to_device(dataset[to_device(draws.indices, dataset.device)], device)  # type: ignore[arg-type]
+        indices = to_device(draws.indices, dataset.device)  # type: ignore[arg-type]
+        images = to_device(dataset[indices], device)  # uint8 (B, C, h, w)
         images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
-        draws = draws.rows(slice(len(images)))  # mixing needed one image more
+        # mixing has used up one image more, the partner of the last one
+        draws = draws.rows(slice(len(images)))
         targets = objective.targets(labels, draws)
+        if targets is not None:
+            targets = to_device(targets, device)
 
-        # 3. the gradient, averaged over the processes by their shares of the images
-        share = (rows.stop - rows.start) / images_in_batch
-        with compute.only_compiled_for(images_in_batch == usual):
+        # 3. The gradient. Averaging over the processes weighs them equally; a process may have an
+        # image less than another, so its loss counts by its share of the batch.
+        rows = shard(batch_images, dist.rank, dist.world_size)
+        share = (rows.stop - rows.start) / batch_images
+        with compute.only_compiled_for(batch_images == full_batch):
             metrics = accumulate_gradient(
-                forward, images, None if targets is None else to_device(targets, device), draws.for_model(device),
-                run.grad_accum_steps, compute, share * dist.world_size,
-            )  # fmt: skip
+                forward,
+                images,
+                targets,
+                draws.for_model(device),
+                run.grad_accum_steps,
+                compute,
+                weight=share * dist.world_size,
+            )
         values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
         for callback in callbacks:
             callback.on_gradient(step + 1)
+        # without a limit it is only measured
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
-        finite = values[0].isfinite() & grad_norm.isfinite()
-        first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
+
+        # 4. The results, which stay on the device until somebody reads them; the first bad step
+        # stays the first
+        is_finite = values[0].isfinite() & grad_norm.isfinite()
+        first_bad = torch.where(is_finite | (first_bad > 0), first_bad, step + 1)
+        results = {"first_bad": first_bad}
+        results.update(zip(metrics, values, strict=True))
+        results["grad_norm"] = grad_norm
         lr = learning_rate(step, *schedule, peak)
-        found = {
-            "first_bad": first_bad,
-            **dict(zip(metrics, values, strict=True)),
-            "grad_norm": grad_norm,
-        }
-        done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
+        epoch = (step + 1) / per_epoch
+        done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=results)
         if device.type == "cpu":
             done.check()
 
-        # 4. the update
+        # 5. The update, which the optimizer skips if `found_inf` is 1
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # 1 makes it skip the update
+        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
@@ -147,8 +178,9 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
-        # 5. callbacks and caller, whose time does not count
-        run.step, run.seconds = step + 1, run.seconds + time.perf_counter() - since
+        # 6. Callbacks and caller, whose time does not count
+        run.step = step + 1
+        run.seconds += time.perf_counter() - since
         for callback in callbacks:
             log(run, callbacks, callback.on_step(run, done))
         yield done
@@ -164,9 +196,10 @@ def accumulate_gradient(
     compute: Compute,
     weight: float = 1.0,
 ) -> dict[str, Tensor]:
-    """Add the gradient of a batch's loss to the weights' float32 gradients, computed in micro-batches.
+    """Add the gradient of a batch's loss to the weights' gradients, in float32.
 
-    Each counts by its share of the images, so that the sum is the whole batch's mean.
+    It is computed in micro-batches. Each counts by its share of the images, so that the sum is the
+    whole batch's mean.
 
     Args:
         forward: an `Objective`, perhaps compiled or wrapped for several processes.
@@ -176,30 +209,34 @@ def accumulate_gradient(
         weight: factor on loss and gradient.
 
     Returns:
-        "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the device.
+        "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the
+        device.
     """
-    found = []
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
+    sums = []
     for part in parts:
-        waits = (
-            isinstance(forward, DistributedDataParallel) and part is not parts[-1]
-        )  # the last part averages the sum
-        with forward.no_sync() if waits else nullcontext():  # type: ignore[operator]
+        # several processes average once, with the last part, which holds the sum
+        synchronized: AbstractContextManager[None] = nullcontext()
+        if isinstance(forward, DistributedDataParallel) and part is not parts[-1]:
+            synchronized = forward.no_sync()
+
+        with synchronized:
             with compute.autocast():
-                loss, metrics = forward(
-                    images[part], None if targets is None else targets[part], draws.rows(part)
-                )
-            values = torch.stack([loss, *metrics.values()]) * (
-                weight * (part.stop - part.start) / len(images)
-            )
+                part_targets = None if targets is None else targets[part]
+                loss, metrics = forward(images[part], part_targets, draws.rows(part))
+            share = weight * (part.stop - part.start) / len(images)
+            values = torch.stack([loss, *metrics.values()]) * share
             values[0].backward()
-        found.append(values.detach())
-    return dict(zip(["loss", *metrics], torch.stack(found).sum(0), strict=True))
+        sums.append(values.detach())
+    return dict(zip(["loss", *metrics], torch.stack(sums).sum(0), strict=True))
 
 
 def cache_on_device(images: Images, device: torch.device) -> Images:
-    """Move all images to a GPU if they take less than a quarter of its free memory; else return them as they are."""
+    """Move all images to a GPU if they take less than a quarter of its free memory.
+
+    Otherwise, return them as they are.
+    """
     nbytes = math.prod(images.shape)
     if device.type == "cuda" and nbytes < torch.cuda.mem_get_info(device)[0] / 4:
         return images[:].to(device)

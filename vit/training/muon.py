@@ -1,4 +1,7 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): orthogonalised momentum for matrices, AdamW for the rest."""
+"""Muon: orthogonalised momentum for matrices, AdamW for the rest.
+
+Jordan et al. 2024, kellerjordan.github.io/posts/muon.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from torch.optim.adamw import adamw
 
 from vit.training.distributed import SINGLE, Distributed
 
-# Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than one triple for all
-# (Cesista et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
+# Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than
+# one triple for all (Cesista et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
     (3.9505, -6.3029, 2.6377),
@@ -23,21 +26,24 @@ COEFFICIENTS = (
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for groups with "use_fallback" false, torch's fused AdamW for the others; neither updates if `found_inf` is 1.
+    """Muon for groups with "use_fallback" false, torch's fused AdamW for the others.
 
-    Updates have AdamW's usual size, 0.2 per weight, so that both share one learning rate (Liu et al. 2025, arXiv 2502.16982).
-    Of several processes, each orthogonalises its share of the matrices, those of the same shape together.
+    Updates have AdamW's usual size, 0.2 per weight, so that both share one learning rate (Liu et
+    al. 2025, arXiv 2502.16982). Of several processes, each orthogonalises its share of the
+    matrices, those of the same shape together.
 
     Args:
         groups: parameters, each group with "use_fallback"; Muon's are matrices.
         betas: AdamW's; the first is also Muon's momentum, in Nesterov's form.
         dtype: in which the matrices are orthogonalised (see `orthogonalize`); all else is float32.
         dist: the processes, all of which step together.
+
+    Attributes:
+        found_inf: a scalar on the device, as in torch's AdamW, so that nothing waits for it; if it
+            is 1, nothing is updated.
     """
 
-    found_inf: Tensor | None = (
-        None  # a scalar on the device, as in torch's AdamW, so that nothing waits for it
-    )
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -47,7 +53,8 @@ class Muon(torch.optim.Optimizer):
         dist: Distributed = SINGLE,
     ) -> None:
         super().__init__(groups, dict(lr=0.0, betas=betas, eps=1e-8, weight_decay=0.0, fused=True))
-        self.dtype, self.dist = dtype, dist
+        self.dtype = dtype
+        self.dist = dist
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -59,6 +66,8 @@ class Muon(torch.optim.Optimizer):
                 self._adamw(group, learning)
             elif learning:
                 matrices += [(matrix, group) for matrix in learning]
+
+        # the matrices of all groups at once, because their shapes decide who computes them
         if matrices:
             self._muon(matrices)
 
@@ -67,73 +76,86 @@ class Muon(torch.optim.Optimizer):
         for state, parameter in zip(states, parameters, strict=True):
             if not state:
                 state["step"] = torch.zeros((), device=parameter.device)
-                state |= {
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-        averages, squares, steps = (
-            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
-        )
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        beta1, beta2 = group["betas"]
         gradients: Any = [parameter.grad for parameter in parameters]
-        (beta1, beta2), rest = (
-            group["betas"],
-            {key: group[key] for key in ("lr", "weight_decay", "eps")},
-        )
         adamw(
-            parameters, gradients, averages, squares, [], steps, fused=True, found_inf=self.found_inf,
-            amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, **rest,
-        )  # fmt: skip
+            parameters,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            found_inf=self.found_inf,
+            amsgrad=False,
+            maximize=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+        )
 
     def _muon(self, matrices: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        # Nesterov's momentum: the gradient, moved towards the new momentum
         beta = self.defaults["betas"][0]
         gradients: Any = [matrix.grad for matrix, _ in matrices]
-        before = [
-            self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
-            for matrix, _ in matrices
-        ]
-        momenta = torch._foreach_lerp(before, gradients, 1 - beta)
+        buffers = []
+        for matrix, _ in matrices:
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix)
+            buffers.append(state["momentum_buffer"])
+        momenta = torch._foreach_lerp(buffers, gradients, 1 - beta)
         updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
-        for (matrix, group), old, momentum, update in zip(
-            matrices, before, momenta, updates, strict=True
+
+        # weight decay apart from the update (Loshchilov & Hutter 2019)
+        for (matrix, group), buffer, momentum, update in zip(
+            matrices, buffers, momenta, updates, strict=True
         ):
             change = update * (-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
-            new = matrix * (1 - group["lr"] * group["weight_decay"]) + change
+            weights = matrix * (1 - group["lr"] * group["weight_decay"]) + change
             if self.found_inf is not None:
-                momentum, new = (
-                    kept.where(self.found_inf > 0, it)
-                    for kept, it in ((old, momentum), (matrix, new))
-                )
-            old.copy_(momentum)
-            matrix.copy_(new)
+                # a choice on the device instead of an `if`, which would wait for it
+                skip = self.found_inf > 0
+                momentum = buffer.where(skip, momentum)
+                weights = matrix.where(skip, weights)
+            buffer.copy_(momentum)
+            matrix.copy_(weights)
 
     def _orthogonalized(self, matrices: list[Tensor]) -> list[Tensor]:
         """Return every matrix orthogonalised, each by one of the processes."""
+        # this process's share, in stacks of equal shape
         updates = [torch.zeros_like(matrix) for matrix in matrices]
         by_shape = sorted(range(len(matrices)), key=lambda index: matrices[index].shape)
-        own = by_shape[self.dist.rank :: self.dist.world_size]
-        for _, alike in groupby(own, key=lambda index: matrices[index].shape):
-            indices = list(alike)
+        share = by_shape[self.dist.rank :: self.dist.world_size]
+        for _, group in groupby(share, key=lambda index: matrices[index].shape):
+            indices = list(group)
             stack = torch.stack([matrices[index] for index in indices])  # (N, rows, columns)
             for index, update in zip(indices, orthogonalize(stack, self.dtype), strict=True):
                 updates[index] = update
         if self.dist.world_size == 1:
             return updates
 
-        # in one exchange; a sum in which all but one are zeros is exact, as are the updates in `dtype`
-        whole = self.dist.all_reduce_sum(
-            torch.cat([update.flatten() for update in updates]).to(self.dtype)
-        ).float()
-        parts = whole.split([matrix.numel() for matrix in matrices])
+        # in one exchange; a sum in which all but one are zeros is exact, as are the updates in
+        # `dtype`
+        flat = torch.cat([update.flatten() for update in updates])
+        flat = self.dist.all_reduce_sum(flat.to(self.dtype)).float()
+        parts = flat.split([matrix.numel() for matrix in matrices])
         return [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return U Vᵀ of each matrix U S Vᵀ by five Newton-Schulz iterations: all but the smallest singular values come near 1.
+    """Return U Vᵀ of each matrix U S Vᵀ by five Newton-Schulz iterations.
 
-    An iteration is X <- P X with P = a I + b G + c G², G = X Xᵀ. All P are polynomials of the first G, so they commute, and in
-    float32 the long side of X is needed only at both ends: in between, G <- P G P. For 192 x 768 this takes 0.6 of the
-    arithmetic. In bfloat16, the usual choice, such a G would grow with its rounding errors, so X is kept: a third of the time
-    on a processor with bfloat16 products, fifty times the time on one without; about 3% of the update is rounding.
+    All but the smallest singular values come near 1. An iteration is X <- P X with
+    P = a I + b G + c G², G = X Xᵀ. All P are polynomials of the first G, so they commute, and in
+    float32 the long side of X is needed only at both ends: in between, G <- P G P. For 192 x 768
+    this takes 0.6 of the arithmetic. In bfloat16, the usual choice, such a G would grow with its
+    rounding errors, so X is kept: a third of the time on a processor with bfloat16 products, fifty
+    times the time on one without; about 3% of the update is rounding.
 
     Args:
         matrices: (N, rows, columns), of any scale.
@@ -146,9 +168,8 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
     tall = wide.shape[-2] > wide.shape[-1]
     if tall:
         wide = wide.mT
-    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(
-        min=1e-7
-    )  # (N, short, long); no singular value above 1
+    # (N, short, long); no singular value above 1
+    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     wide = _iterate_gram(wide) if dtype == torch.float32 else _iterate(wide.to(dtype)).float()
     return wide.mT if tall else wide
 

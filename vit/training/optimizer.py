@@ -21,10 +21,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group the parameters that learn by weight decay, learning rate and optimizer.
 
-    Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a group's "lr_scale" multiplies its
-    learning rate: 1 for head, last norm and decoder, less for each earlier block, least for embedding, tokens and positions
-    (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, "use_fallback" says which groups AdamW updates: all but
-    the matrices within the blocks of encoder and decoder.
+    Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a group's
+    "lr_scale" multiplies its learning rate: 1 for head, last norm and decoder, less for each
+    earlier block, least for embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al.
+    2022, BEiT). With Muon, "use_fallback" says which groups AdamW updates: all but the matrices
+    within the blocks of encoder and decoder.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
@@ -37,13 +38,20 @@ def parameter_groups(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        plain = parameter.ndim < 2 or name.rpartition(".")[2] in TOKENS_AND_POSITIONS
-        group: dict[str, Any] = {"weight_decay": 0.0 if plain else weight_decay}
+        is_matrix = parameter.ndim >= 2 and name.rpartition(".")[2] not in TOKENS_AND_POSITIONS
+
+        # parameters with equal settings form a group
+        settings: dict[str, Any] = {"weight_decay": weight_decay if is_matrix else 0.0}
         if layer_decay != 1:
-            group["lr_scale"] = scales[parameter]
+            settings["lr_scale"] = scales[parameter]
         if muon:
-            group["use_fallback"] = plain or ".blocks." not in f".{name}"
-        groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
+            in_block = ".blocks." in f".{name}"
+            settings["use_fallback"] = not (is_matrix and in_block)
+        key = tuple(settings.items())
+        if key not in groups:
+            groups[key] = {"params": [], **settings}
+        groups[key]["params"].append(parameter)
+    # those that decay first
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
 
@@ -51,16 +59,20 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """Return the factor of each parameter's learning rate."""
     encoder: Any = model.encoder
     depth = len(encoder.blocks)
+
+    # head, last norm and decoder
     scales = dict.fromkeys(model.parameters(), 1.0)
-    embedding = (
-        encoder.cls_token,
-        encoder.reg_token,
-        encoder.pos_embed,
-        *encoder.patch_embed.parameters(),
-    )
-    scales |= {parameter: decay ** (depth + 1) for parameter in embedding if parameter is not None}
+
+    # embedding, tokens and positions, of which a model may lack some
+    first = [encoder.cls_token, encoder.reg_token, encoder.pos_embed]
+    first += encoder.patch_embed.parameters()
+    for parameter in first:
+        if parameter is not None:
+            scales[parameter] = decay ** (depth + 1)
+
     for number, block in enumerate(encoder.blocks):
-        scales |= {parameter: decay ** (depth - number) for parameter in block.parameters()}
+        for parameter in block.parameters():
+            scales[parameter] = decay ** (depth - number)
     return scales
 
 
@@ -70,7 +82,9 @@ def make_optimizer(
     products: torch.dtype = torch.float32,
     dist: Distributed = SINGLE,
 ) -> torch.optim.Optimizer:
-    """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets its learning rate at every step.
+    """Build AdamW or Muon over `parameter_groups`.
+
+    `set_learning_rate` sets its learning rate at every step.
 
     Args:
         model: as in `parameter_groups`.
@@ -94,15 +108,18 @@ def make_optimizer(
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
-    """Build the exponential moving average of a model's weights over the steps, the start included (Polyak & Juditsky 1992).
+    """Build the exponential moving average of a model's weights over the steps, start included.
 
-    The decay is min(decay, (1 + step) / (10 + step)), so that the random start is soon forgotten.
+    The decay is min(decay, (1 + step) / (10 + step)), so that the random start is soon forgotten
+    (averaging: Polyak & Juditsky 1992).
     """
 
     def average(averages: Any, weights: Any, _: Any) -> None:
-        updates = int(ema.n_averaged)  # on the CPU, so nothing waits
+        # it is on the CPU, so nothing waits
+        updates = int(ema.n_averaged)
         torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
 
     ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
-    ema.update_parameters(model)  # the first one copies the weights
+    # the first update copies the weights
+    ema.update_parameters(model)
     return ema

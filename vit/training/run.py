@@ -1,4 +1,4 @@
-"""A run in memory: everything that its next step depends on, and how it is set up, saved and restored."""
+"""A run in memory: all that its next step depends on, and how it is set up, saved, restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute
-from vit.errors import ConfigError
+from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
 from vit.machine import choose_compute
 from vit.mae import Model
@@ -25,12 +25,15 @@ from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
-from vit.training.state import StateError, load_latest_state, save_state, saved_states
+from vit.training.state import load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
 
-# Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
-# activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
 CPU_TOKENS = 8_448
+"""Most tokens of a micro-batch on a CPU, in the part of the model with the most.
+
+Larger ones are no faster there, and their activations, some 0.2 MB per token of ViT-Tiny, are what
+fills the memory.
+"""
 
 
 @dataclass
@@ -46,9 +49,11 @@ class Run:
         optimizer: of the parts that learn.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
-        init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
-        notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
+        init_hash: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
+        init_seconds: seconds of training behind that checkpoint; see
+            `vit.training.initial.InitialModel`.
+        notes: lines that the user should see, e.g. what was damaged, or differs from the session
+            before.
         callback_states: of a resumed run's callbacks, by name; None for a run that begins.
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
@@ -64,7 +69,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     ema: AveragedModel | None = None
     dist: Distributed = SINGLE
-    init: str = ""
+    init_hash: str = ""
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
@@ -74,8 +79,10 @@ class Run:
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        where = "in memory" if self.folder is None else self.folder.path
-        return f"Run({where}, {self.step:,} of {self.total_steps:,} steps)"
+        place: object = "in memory"
+        if self.folder is not None:
+            place = self.folder.path
+        return f"Run({place}, {self.step:,} of {self.total_steps:,} steps)"
 
     @property
     def model(self) -> Model:
@@ -84,36 +91,38 @@ class Run:
     @property
     def result(self) -> Model:
         """The model that the run produces: the one that learns, or its average."""
-        return self.model if self.ema is None else self.ema.module  # type: ignore[return-value]
+        if self.ema is None:
+            return self.model
+        return self.ema.module  # type: ignore[return-value]
 
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return self.config.train.epochs * steps_per_epoch(
-            len(self.data.train), self.config.train.batch_size
-        )
+        train = self.config.train
+        return train.epochs * steps_per_epoch(len(self.data.train), train.batch_size)
 
     @property
     def grad_accum_steps(self) -> int:
         """Micro-batches per step in each process: as set, or as many as suit the device."""
-        if asked := self.config.run.grad_accum_steps:
-            return asked
+        if self.config.run.grad_accum_steps:
+            return self.config.run.grad_accum_steps
+        # a loss that compares the images of a batch needs all at once
         if self.compute.device.type != "cpu" or self.objective.compares_images:
             return 1
+        # so many that each has at most CPU_TOKENS tokens
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
-        data, names = self.data, self.data.train.class_names
         save_model(
             folder,
             self.result,
             self.normalize,
-            names,
-            data.name,
-            data_content_hash=data.content_hash,
+            self.data.train.class_names,
+            self.data.name,
+            data_content_hash=self.data.content_hash,
             dtype=dtype,
         )
 
@@ -124,39 +133,48 @@ class Run:
             folder: of the states.
             callback_states: of the callbacks, by name; by default those that the run resumed with.
         """
-        more = {
-            key: value
-            for key, value in self.objective.state_dict().items()
-            if not key.startswith("model.")
-        }
-        state = {
+        if callback_states is None:
+            callback_states = self.callback_states or {}
+
+        # the objective's own modules and buffers, without the model, which has its own key
+        objective = self.objective.state_dict()
+        for key in list(objective):
+            if key.startswith("model."):
+                del objective[key]
+
+        state: dict[str, Any] = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
-            "objective": more,
-            **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": callback_states
-            if callback_states is not None
-            else self.callback_states or {},
-            **architecture(self.model),
+            "objective": dict(objective),
             "optimizer": self.optimizer.state_dict(),
+            "callbacks": callback_states,
             "seconds": self.seconds,
             "init_seconds": self.init_seconds,
+            # what a resumed run is compared with
+            "config": self.config.to_dict(),
+            "data_content_hash": self.data.content_hash,
             "precision": self.compute.precision,
             "computed_on": describe_compute(self),
-            "torch": str(torch.__version__),  # its own class is not a plain value
-            "init": self.init,
-            "data_content_hash": self.data.content_hash,
+            # its own class is not a plain value
+            "torch": str(torch.__version__),
+            # what else belongs to the model
+            "init": self.init_hash,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
             "std": self.normalize.std,
-            "config": self.config.to_dict(),
         }
+        state.update(architecture(self.model))
+        if self.ema is not None:
+            state["model_ema"] = dict(self.ema.module.state_dict())
         save_state(folder, self.step, state)
 
 
 def describe_compute(run: Run) -> str:
-    """Return the device, and what was chosen for it; another device or choice changes only the last bits of the result."""
+    """Return the device, and what was chosen for it.
+
+    Another device or choice changes only the last bits of the result.
+    """
     # this process's part of a batch
     images = run.dist.largest_shard(run.config.images_per_step)
     parts = run.grad_accum_steps
@@ -165,12 +183,11 @@ def describe_compute(run: Run) -> str:
         shares = f"{parts} x {math.ceil(images / parts)} images"
 
     # the attention kernel of each part of the model
-    dtype = torch.bfloat16 if run.compute.precision == "bf16" else torch.float32
     kernels = []
     for part, length in run.objective.lengths.items():
         kernel: str = run.config.run.attention
         if kernel == "auto":
-            kernel = choose_kernel(run.compute.device, dtype, length)
+            kernel = choose_kernel(run.compute.device, run.compute.products, length)
         kernels.append(f"{kernel} in the {part} ({length} tokens)")
     return f"{run.compute}, {run.dist}, {shares}; attention: {', '.join(kernels)}"
 
@@ -182,64 +199,73 @@ def setup(
     state: dict[str, Any] | None = None,
     init: Model | None = None,
 ) -> Run:
-    """Build a run at its first step, or at that of `state`; everything random comes from `config.train.seed`.
+    """Build a run at its first step, or at that of `state`.
+
+    Everything random comes from `config.train.seed`.
 
     Args:
         config: all settings.
         data: from `vit.data.sources.load_data`.
         dist: which process of how many this is.
-        state: from `find_state`, for a run to be continued; its model and, if the device has it, precision come from it.
+        state: from `find_state`, for a run to be continued; its model and, if the device has it,
+            precision come from it.
         init: the loaded model that a new run begins with, if `config.model.init` names one.
 
     Raises:
-        ConfigError: a device, precision or frozen part does not exist, or what `initial_model` raises.
+        ConfigError: a device, precision or frozen part does not exist, or what `initial_model`
+            raises.
     """
-    # compute, in one precision for all processes
-    kind = objective_class(config.train.objective)
-    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
-    chosen = choose_compute(
-        config.run, config.train.precision, began=state["precision"] if state else ""
-    )
-    precision = dist.broadcast_from_main(lambda: chosen.precision)
-    compute = choose_compute(
-        config.run, precision, total
-    )  # of all steps: a resumed run computes as it began
-
-    # the model
-    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
-    if state is None:
-        began = initial_model(config, data, init)
-    else:
-        model = kind.build_model(config, ViTConfig(**state["encoder"]))
-        model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
-        began = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
-    model = began.model
-    set_kernel(model, config.run.attention)
-    objective = kind(model.to(compute.device), config, data).to(compute.device)
     if config.augment.shuffle == "across" and dist.world_size > 1:
         raise ConfigError(
             "augment.shuffle: 'across' exchanges patches within a batch: train in one process"
         )
 
+    # compute, in one precision for all processes, and compiled if the whole run is long enough: a
+    # resumed run computes as it began
+    began = ""
+    if state is not None:
+        began = state["precision"]
+    chosen = choose_compute(config.run, config.train.precision, began=began)
+    precision = dist.broadcast_from_main(lambda: chosen.precision)
+    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
+    compute = choose_compute(config.run, precision, total)
+
+    # the model; new weights and the objective's own draw from this seed
+    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+    objective_type = objective_class(config.train.objective)
+    if state is None:
+        initial = initial_model(config, data, init)
+    else:
+        model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
+        model.load_state_dict(state["model"])
+        normalize = Normalization(state["mean"], state["std"])
+        initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+    model = initial.model
+    set_kernel(model, config.run.attention)
+    objective = objective_type(model.to(compute.device), config, data).to(compute.device)
+
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
-    ema = make_ema(model, config.optim.ema) if config.optim.ema else None
+    ema = None
+    if config.optim.ema:
+        ema = make_ema(model, config.optim.ema)
+
     run = Run(
         config,
         data,
         compute,
-        began.normalize,
+        initial.normalize,
         objective,
         optimizer,
         ema,
         dist,
-        began.init,
-        began.init_seconds,
+        initial.init_hash,
+        initial.init_seconds,
     )
-    run.notes = began.notes + objective.notes
+    # what the user should see, from each part
+    run.notes = initial.notes + objective.notes
     if compute.note:
         run.notes.append(compute.note)
     if state is not None:
@@ -250,34 +276,45 @@ def setup(
 def find_state(
     folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
 ) -> dict[str, Any] | None:
-    """Return the newest undamaged state in `folder`, read by the main process for all; None if nothing has been saved yet.
+    """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
+
+    The main process reads it for all. Its key "damaged" holds a line about each newer, damaged one.
 
     Raises:
-        StateError: every saved state is damaged, or it belongs to other data or settings.
+        RunError: every saved state is damaged, or it belongs to other data or settings.
     """
-    latest = dist.broadcast_from_main(
-        lambda: load_latest_state(folder) if saved_states(folder) else None
-    )
+
+    def read() -> tuple[dict[str, Any], list[str]] | None:
+        if not saved_states(folder):
+            return None
+        return load_latest_state(folder)
+
+    latest = dist.broadcast_from_main(read)
     if latest is None:
         return None
     state, damaged = latest
+
+    # the same images and settings, except for those that may change
     if state["data_content_hash"] != data.content_hash:
-        found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
-        raise StateError(
-            f"the training data has changed since this run began: {found}; start another run with --out"
+        raise RunError(
+            "the training data has changed since this run began: its content hash was "
+            f"{state['data_content_hash']} and is now {data.content_hash}; "
+            "start another run with --out"
         )
     for key, old, new in config.conflicts(state["config"]):
+        # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
             refuse_late_change(config, old, state["step"], len(data.train))
             continue
-        raise StateError(
-            f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out"
+        raise RunError(
+            f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with "
+            "--out"
         )
     return {**state, "damaged": damaged}
 
 
 def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> None:
-    """Refuse another number of epochs for a run whose learning rate, after `step` steps, already falls towards its end.
+    """Refuse another number of epochs for a run whose learning rate already falls towards its end.
 
     Args:
         config: the settings now, with the new `train.epochs`.
@@ -286,35 +323,49 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         count: number of training images.
 
     Raises:
-        StateError: the steps made would have been others.
+        RunError: with either number of epochs, the steps made would have been others.
     """
+    # with either number, the steps made must lie before the phase in which the length matters
     per_epoch = steps_per_epoch(count, config.train.batch_size)
     for number in (epochs, config.train.epochs):
+        changed = replace(config, train=replace(config.train, epochs=number))
+        _, falls_from, total = changed.schedule(per_epoch)
+        # from there on, classification sees whole images
         whole_from = round((number - config.classify.whole_epochs) * per_epoch)
-        _, falls_from, total = replace(config, train=replace(config.train, epochs=number)).schedule(
-            per_epoch
-        )
-        if step > (last := min(falls_from, whole_from)):
-            fixed = (
-                f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
+        last = min(falls_from, whole_from)
+        if step > last:
+            raise RunError(
+                f"train.epochs: the run is at step {step:,}, and with {number} epochs "
+                f"({total:,} steps) the last phase begins after step {last:,}; "
+                "leave it out, or begin another run with --out"
             )
-            ways = "leave it out, or begin another run with --out"
-            raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
-    """Bring a run to the step of `state`; it continues as if it had never stopped: on the same CPU, to the bit."""
+    """Bring a run to the step of `state`.
+
+    It continues as if it had never stopped: on the same CPU, to the bit.
+    """
+    # not strict, because the model's part stands under a key of its own
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
         run.ema.n_averaged.fill_(state["step"] + 1)
     run.callback_states = state["callbacks"]
-    run.step, run.seconds = state["step"], state["seconds"]
+    run.step = state["step"]
+    run.seconds = state["seconds"]
+
+    # what the user should know: damage, and what else may change the last bits
     run.notes += state["damaged"]
-    if (state["computed_on"], state["torch"]) != (describe_compute(run), torch.__version__):
-        before = f"{state['computed_on']}, torch {state['torch']}"
-        how = "from here results may differ in their last bits"
+    before = (state["computed_on"], state["torch"])
+    if before != (describe_compute(run), torch.__version__):
+        effect = "from here results may differ in their last bits"
         if run.compute.precision != state["precision"]:
-            how = f"there is no {state['precision']} here: from here it computes in {run.compute.precision}"
-        run.notes.append(f"the run began on {before}; {how}")
+            effect = (
+                f"there is no {state['precision']} here: from here it computes in "
+                f"{run.compute.precision}"
+            )
+        run.notes.append(
+            f"the run began on {state['computed_on']}, torch {state['torch']}; {effect}"
+        )

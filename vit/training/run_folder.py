@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import IO, Self
 
 from vit.atomic import PARTIAL, lock, write_text
-from vit.errors import UserError
+from vit.errors import RunError
 from vit.runs import RunFiles
-
-
-class RunFolderError(UserError):
-    """A run folder that cannot be used; the message is one line."""
 
 
 class RunFolder(RunFiles):
     """A run folder that this process writes: locked against others, and never overwritten."""
 
-    _lock: IO[str] | None = None  # held while it is open
+    _lock: IO[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -35,54 +31,69 @@ class RunFolder(RunFiles):
         """Refuse to begin a run in a folder that already holds one of its files.
 
         Raises:
-            RunFolderError: the folder is taken, or cannot be used; it names the ways out.
+            RunError: the folder is taken, or cannot be used.
         """
         try:
-            taken = [path.name for path in self.all if path.exists()]
-        except OSError as error:  # e.g. a name that is too long, or a folder without permission
-            reason = f"cannot use the run folder {self.path}: {error.strerror}"
-            raise RunFolderError(f"{reason}; choose --out DIR") from error
-        if taken:
-            holds, ways = taken[0], "name another folder (--out DIR)"
-            if self.begun:
-                holds, ways = (
-                    f"a run ({holds})",
-                    f"continue it with --resume (in Python resume=True), or {ways}",
-                )
-            raise RunFolderError(f"{self.path} already holds {holds}; {ways}")
+            names = [path.name for path in self.all if path.exists()]
+        except OSError as error:
+            # e.g. a name that is too long, or a folder without permission
+            raise RunError(
+                f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"
+            ) from error
+        if not names:
+            return
+        problem = f"{self.path} already holds {names[0]}"
+        advice = "name another folder (--out DIR)"
+        if self.begun:
+            problem = f"{self.path} already holds a run ({names[0]})"
+            advice = f"continue it with --resume (in Python resume=True), or {advice}"
+        raise RunError(f"{problem}; {advice}")
 
     def refuse_if_trained(self) -> None:
         """Refuse to train a run from its beginning over the model that it has trained.
 
         Raises:
-            RunFolderError: the folder holds a model or a summary.
+            RunError: the folder holds a model or a summary.
         """
-        if trained := [path.name for path in (self.summary, self.model) if path.exists()]:
-            found = f"{self.path} holds a trained run ({trained[0]}) and no saved state to continue it from"
-            raise RunFolderError(f"{found}; start another with --out DIR")
+        for path in (self.summary, self.model):
+            if path.exists():
+                raise RunError(
+                    f"{self.path} holds a trained run ({path.name}) and no saved state to continue "
+                    "it from; start another with --out DIR"
+                )
 
     def begin(self, config_yaml: str | None) -> None:
-        """Take the folder: lock it against other processes, and write the configuration of a new run.
+        """Take the folder: lock it against other processes, and write the settings of a new run.
+
+        Args:
+            config_yaml: the content of config.yaml; None for a run that is resumed.
 
         Raises:
-            RunFolderError: another process works in it or has begun a run there, or it cannot be written.
+            RunError: another process works in the folder or has begun a run there, or it cannot be
+                written.
         """
         try:
+            # the system lets go of the lock when the process ends, however it does
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
             lock(self._lock)
-            for pattern in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
-                for left in self.path.glob(f"{pattern}{PARTIAL}*"):
-                    left.unlink()  # left by a process killed while writing
+
+            # files of a process that was killed while writing
+            for folder in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
+                for partial in self.path.glob(f"{folder}{PARTIAL}*"):
+                    partial.unlink()
+
             if config_yaml is not None:
-                self.refuse_if_taken()  # again: another process may have come and gone in between
+                # once more: another process may have come and gone before the lock
+                self.refuse_if_taken()
                 write_text(self.config, config_yaml)
-        except BlockingIOError as error:  # from the lock
-            raise RunFolderError(
+        except BlockingIOError as error:
+            # from the lock
+            raise RunError(
                 f"another process is working in {self.path}; wait for it or stop it"
             ) from error
         except OSError as error:
             reason = error.strerror or error
-            raise RunFolderError(
+            raise RunError(
                 f"cannot write to the run folder {self.path}: {reason}; choose --out DIR"
             ) from error

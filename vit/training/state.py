@@ -1,8 +1,9 @@
 """The state of a run on disk: written atomically, checked before use, the last two kept.
 
-A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks nothing:
-a flipped bit becomes a wrong weight. So the zip comment, which torch and zip readers skip, holds the file's SHA-256, and it
-is compared before anything is read. (Zip's own checksums leave out its directory, where a flipped bit moves a tensor.)
+A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`).
+torch.load checks nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and
+zip readers skip, holds the file's SHA-256, and it is compared before anything is read. (Zip's own
+checksums leave out its directory, where a flipped bit moves a tensor.)
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 import torch
 
 from vit.atomic import replacing, sync_folder
-from vit.errors import UserError
+from vit.errors import RunError
 
 KEPT = 2
+"""Number of states that a run keeps."""
+
 # what torch and pickle raise for content that is not a state, or cannot be one
 MALFORMED = (
     pickle.PickleError,
@@ -33,21 +36,18 @@ MALFORMED = (
 )
 
 
-class StateError(UserError):
-    """A state that cannot be used; the message is one line."""
-
-
 def state_path(folder: Path, step: int) -> Path:
-    """checkpoints/step-00001234.pt"""
+    """Return the file of a step's state, e.g. checkpoints/step-00001234.pt."""
     return folder / f"step-{step:08d}.pt"
 
 
 def saved_states(folder: Path) -> list[Path]:
     """List the states in `folder`, oldest first."""
-    found = (
-        path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name)
-    )
-    return sorted(found, key=_step_of)
+    states = []
+    for path in folder.glob("step-*.pt"):
+        if re.fullmatch(r"step-\d{8,}\.pt", path.name):
+            states.append(path)
+    return sorted(states, key=_step_of)
 
 
 def _step_of(path: Path) -> int:
@@ -60,29 +60,32 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
     A kill at any point leaves the earlier states and either a whole new one or none.
 
     Raises:
-        StateError: it cannot be written (e.g. the disk is full); the earlier states stay.
+        RunError: it cannot be written (e.g. the disk is full); the earlier states stay.
     """
+    # the zip file ends with the length of its comment, two bytes, which `_tail` writes anew
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getbuffer()[:-2]  # without the length of the (empty) comment
+    content = buffer.getbuffer()[:-2]
+
     path = state_path(folder, step)
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(content)
             file.write(_tail(content))
+
+        # only now, so that a kill never leaves fewer
         earlier = [old for old in saved_states(folder) if _step_of(old) < step]
         for old in earlier[: 1 - KEPT]:
             old.unlink()
         sync_folder(folder)
     except OSError as error:
-        raise StateError(
-            f"cannot save the state of step {step} in {folder}: {error.strerror or error}"
-        ) from error
+        reason = error.strerror or error
+        raise RunError(f"cannot save the state of step {step} in {folder}: {reason}") from error
     return path
 
 
 def _tail(content: bytes | memoryview) -> bytes:
-    """Return the end of the zip file: the comment's length, and the comment, the SHA-256 of all before."""
+    """Return the end of the zip file: the comment's length, and the comment, a SHA-256."""
     comment = b"sha256:" + hashlib.sha256(content).hexdigest().encode()
     return struct.pack("<H", len(comment)) + comment
 
@@ -91,19 +94,22 @@ def load_state(path: Path) -> dict[str, Any]:
     """Read a state onto the CPU, after checking that no bit has changed.
 
     Raises:
-        StateError: the file is damaged, or not a state.
+        RunError: the file is damaged, or not a state.
     """
     try:
-        saved = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
-        raise StateError(f"{path} cannot be read: {error.strerror or error}") from error
-    end = len(saved) - len(_tail(b""))
-    if saved[end:] != _tail(saved[:end]):
-        raise StateError(f"{path} is damaged: its content is not what was saved")
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    # compare before reading: torch checks nothing
+    end = len(content) - len(_tail(b""))
+    if content[end:] != _tail(content[:end]):
+        raise RunError(f"{path} is damaged: its content is not what was saved")
+
     try:
-        return torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except MALFORMED as error:
-        raise StateError(
+        raise RunError(
             f"{path} is not a state: it holds more than tensors and plain values, or less"
         ) from error
 
@@ -112,12 +118,13 @@ def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
 
     Raises:
-        StateError: there is none.
+        RunError: there is none.
     """
+    # newest first
     damaged: list[str] = []
     for path in reversed(saved_states(folder)):
         try:
             return load_state(path), damaged
-        except StateError as error:
+        except RunError as error:
             damaged.append(str(error))
-    raise StateError("; ".join([f"no usable state in {folder}", *damaged]))
+    raise RunError("; ".join([f"no usable state in {folder}", *damaged]))

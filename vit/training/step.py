@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step. Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
+    """The result of one step.
+
+    Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
 
     Attributes:
         step: steps done so far, this one included.
@@ -39,7 +41,8 @@ class Step:
 
     @cached_property
     def _read(self) -> dict[str, float]:
-        numbers = torch.stack(list(self.values.values())).tolist()  # one transfer for all
+        # one transfer for all
+        numbers = torch.stack(list(self.values.values())).tolist()
         return dict(zip(self.values, numbers, strict=True))
 
     @property
@@ -67,15 +70,17 @@ class Step:
         Raises:
             TrainingError: it names the first step that was not; the weights are those before it.
         """
-        first = self._read["first_bad"]
-        if not first:
+        first_bad = self._read["first_bad"]
+        if not first_bad:
             return
-        problem = f"step {first:.0f}: the loss or the gradient is not finite"
-        if first == self.step:
-            problem = f"step {first:.0f}: the loss is {self.loss} and the gradient's norm {self.grad_norm}"
+        # the loss of an earlier step is not here any more
+        problem = "the loss or the gradient is not finite"
+        if first_bad == self.step:
+            problem = f"the loss is {self.loss} and the gradient's norm {self.grad_norm}"
         raise TrainingError(
-            f"{problem}; the weights were not updated and the states saved before are kept; "
-            "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
+            f"step {first_bad:.0f}: {problem}; the weights were not updated and the states saved "
+            "before are kept; a new run (--out) with a lower optim.blr or train.precision fp32 may "
+            "help"
         )
 
 
@@ -100,7 +105,7 @@ class Callback:
         return None
 
     def on_gradient(self, step: int) -> None:
-        """Called when the gradient of step `step` (from 1) is complete, but neither clipped nor used yet."""
+        """Called when the gradient of step `step` (from 1) is complete, before it is clipped."""
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         """Called after a step.
@@ -122,14 +127,20 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from what `state_dict` returned; None where the run began without this callback."""
+        """Continue from what `state_dict` returned.
+
+        It is None where the run began without this callback.
+        """
 
     def close(self) -> None:
         """Called at the end, even if the run fails."""
 
 
 def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None) -> None:
-    """Pass a line of metrics, if there is one, to all callbacks, with the "seconds" of training so far."""
+    """Pass a line of metrics, if there is one, to all callbacks.
+
+    It also gets the "seconds" of training so far.
+    """
     if line is None:
         return
     for callback in callbacks:
@@ -145,7 +156,11 @@ def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> 
 
 
 def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the callbacks' states by name, and those in `before` of callbacks that this session has not.
+    """Return the callbacks' states by name.
+
+    Args:
+        callbacks: of this session.
+        before: states of the session before; those of callbacks that this one lacks are kept.
 
     Raises:
         ConfigError: a state holds what could not be read again.
@@ -154,23 +169,25 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
     for callback in callbacks:
         if not callback.name:
             continue
+        # one that could not be read would make the state of the whole run unreadable
         state = callback.state_dict()
         if not is_readable(state):
             raise ConfigError(
-                f"callbacks: {type(callback).__name__}.state_dict returns more than tensors and plain values, "
-                "which could not be read again; use e.g. float() of NumPy's numbers"
+                f"callbacks: {type(callback).__name__}.state_dict returns more than tensors and "
+                "plain values, which could not be read again; use e.g. float() of NumPy's numbers"
             )
         states[callback.name] = state
     return states
 
 
 def is_readable(state: object) -> bool:
-    """Return whether `state` is of tensors and plain values, so that it can be read once it is saved."""
+    """Return whether `state` can be read again once saved: it is of tensors and plain values."""
     content = io.BytesIO()
     try:
         torch.save(state, content)
         content.seek(0)
         torch.load(content, weights_only=True)
-    except Exception:  # torch and pickle raise many kinds
+    except Exception:
+        # torch and pickle raise many kinds
         return False
     return True

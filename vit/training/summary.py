@@ -1,4 +1,4 @@
-"""What a run leaves besides its model: a summary, for comparison with others, and a few images to show it at work."""
+"""What a run leaves besides its model: a summary, and a few images to show it at work."""
 
 from __future__ import annotations
 
@@ -21,38 +21,47 @@ SAMPLES = 10
 def summarize(
     run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all facts about a finished run.
+    """Return all facts about a finished run, for comparison with others.
 
     Args:
         run: at its last step.
         metrics: lines of metrics.jsonl.
-        measured: of the objective.
+        measured: scores, from `vit.training.evaluation.measure`.
 
     Returns:
-        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`; images per second
-        count each view.
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of
+        `metrics`; images per second count each view.
     """
-    config, data = run.config, run.data
-    last_epoch = [
-        line["loss"]
-        for line in metrics
-        if "loss" in line and line["epoch"] > config.train.epochs - 1
-    ]
+    config = run.config
+    data = run.data
+
+    # the loss of the last epoch: single steps differ by their images
+    losses = []
+    for line in metrics:
+        if "loss" in line and line["epoch"] > config.train.epochs - 1:
+            losses.append(line["loss"])
+    final_loss = None
+    if losses:
+        final_loss = sum(losses) / len(losses)
+
+    # in words, for whoever opens the file
+    weights = "those of the last step"
+    if run.ema is not None:
+        weights = "the average over the steps"
+    # seen in training, each view counted
+    images = config.train.epochs * len(data.train) * config.augment.views
     return {
         "objective": config.train.objective,
         "init": config.model.init,
-        "init_content_hash": run.init,
+        "init_content_hash": run.init_hash,
         "content_hash": weights_hash(run.result),
         "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,
-        "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
+        "final_train_loss": final_loss,
         **measured,
-        "weights": "the average over the steps" if run.ema else "those of the last step",
-        "images_per_second": config.train.epochs
-        * len(data.train)
-        * config.augment.views
-        / run.seconds,
+        "weights": weights,
+        "images_per_second": images / run.seconds,
         "seconds": run.seconds,
         "init_seconds": run.init_seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
@@ -66,6 +75,8 @@ def summarize(
 
 
 def sample_images(data: Dataset) -> SampleImages:
-    """Return some test images, spread evenly over the classes: those that a run keeps, and its pictures show."""
-    some = data.test.subset(data.test.showcase(SAMPLES))
-    return SampleImages(some.images[:], some.label_names, list(some.class_names), data.facts)
+    """Return some test images, spread over the classes, which a run keeps and its pictures show."""
+    samples = data.test.subset(data.test.showcase(SAMPLES))
+    return SampleImages(
+        samples.images[:], samples.label_names, list(samples.class_names), data.facts
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,15 @@ class TensorBoard(Callback):
     """Writes event files into `tensorboard` in the run folder."""
 
     def __init__(self) -> None:
-        self._library = _imported("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
+        with _in_one_line("tensorboard"):
+            self._library = import_module("torch.utils.tensorboard")
 
     def on_start(self, run: Run) -> None:
         assert run.folder is not None
-        self._writer = self._library.SummaryWriter(
-            str(run.folder.tensorboard), purge_step=run.step + 1
-        )
+        # a resumed run repeats some steps, which are removed
+        folder = str(run.folder.tensorboard)
+        self._writer = self._library.SummaryWriter(folder, purge_step=run.step + 1)
 
     def on_log(self, values: dict[str, Any]) -> None:
         for key, value in values.items():
@@ -40,34 +42,32 @@ class TensorBoard(Callback):
             self._writer.close()
 
 
-class _Service(Callback):
+class Service(Callback):
     """A tool that stores runs itself, under an id, so that a resumed run continues there."""
 
-    id: str | None = None
-    training: Run | None = None
-
-    def begin(self, run: Run, folder: Path) -> str:
-        """Begin a run, named as its `folder`, or continue the one with `id`; return its id."""
-        raise NotImplementedError
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.run: Run | None = None
+        with _in_one_line(self.name):
+            self.library: Any = import_module(self.name)
 
     def on_start(self, run: Run) -> None:
         assert run.folder is not None
-        self.training = run
-        try:
+        with _in_one_line(self.name):
             self.id = self.begin(run, run.folder.path)
-        except Exception as error:  # its settings, server or network may raise anything
-            reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-            advice = (
-                "set it up as its documentation says, or leave it out, and continue with --resume"
-            )
-            raise ConfigError(
-                f"run.track: {self.name} cannot start ({reason}); {advice}"
-            ) from error
+        self.run = run
 
-    @property
-    def finished(self) -> bool:
-        """Whether the last step was made."""
-        return self.training is not None and self.training.step == self.training.total_steps
+    def begin(self, run: Run, folder: Path) -> str:
+        """Begin a run, named as its folder, or continue the one with `id`; return its id."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.end(finished=self.run.step == self.run.total_steps)
+
+    def end(self, finished: bool) -> None:
+        """Send what remains; `finished` says whether the last step was made."""
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         return {"id": self.id}
@@ -76,81 +76,54 @@ class _Service(Callback):
         self.id = (state or {}).get("id")
 
 
-class WandB(_Service):
-    """Writes to Weights & Biases, configured by its own variables (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...)."""
+class WandB(Service):
+    """Writes to Weights & Biases, set up by its own variables (WANDB_MODE, WANDB_PROJECT, ...)."""
 
     name = "wandb"
 
-    def __init__(self) -> None:
-        self._library = _imported("wandb", "wandb")
-        self._run: Any = None
-
     def begin(self, run: Run, folder: Path) -> str:
-        quiet = self._library.Settings(console="off")  # leave the progress bar alone
-        self._run = self._library.init(
-            project=os.environ.get("WANDB_PROJECT", "vit"),
-            dir=folder,
-            name=folder.name,
-            config=run.config.to_dict(),
-            id=self.id,
-            resume="allow",
-            settings=quiet,
+        project = os.environ.get("WANDB_PROJECT", "vit")
+        config = run.config.to_dict()
+        self._run = self.library.init(
+            project=project, dir=folder, name=folder.name, config=config, id=self.id, resume="allow"
         )
-        self._run.define_metric("*", step_metric="step")  # a resumed run repeats some steps
+        # not by its own count of calls: a resumed run repeats some steps
+        self._run.define_metric("*", step_metric="step")
         return self._run.id
 
     def on_log(self, values: dict[str, Any]) -> None:
         self._run.log(values)
 
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=0 if self.finished else 1)
+    def end(self, finished: bool) -> None:
+        self._run.finish(exit_code=0 if finished else 1)
 
 
-class MLflow(_Service):
-    """Writes to the MLflow server at MLFLOW_TRACKING_URI, in the experiment MLFLOW_EXPERIMENT_NAME.
+class MLflow(Service):
+    """Writes to the server at MLFLOW_TRACKING_URI, in the experiment MLFLOW_EXPERIMENT_NAME.
 
-    A thread sends the metrics; failures are reported at the end, and do not stop the run.
+    A thread of its own sends the metrics; a failure is logged, and does not stop the run.
     """
 
     name = "mlflow"
 
-    def __init__(self) -> None:
-        self._library = _imported("mlflow", "mlflow")
-        self._client: Any = None
-        self._sent: list[Any] = []
-
     def begin(self, run: Run, folder: Path) -> str:
-        self._client = self._library.MlflowClient()
-        if self.id is not None:
-            self._client.update_run(self.id, "RUNNING")
-            return self.id
-        experiment = self._library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
-        begun = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
-        settings = flat_settings(run.config.to_dict())
-        parameters = [
-            self._library.entities.Param(key, str(value)) for key, value in settings.items()
-        ]
-        self._client.log_batch(begun, params=parameters)
-        return begun
+        self.library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
+        active = self.library.start_run(self.id, run_name=folder.name)
+        # settings may be set once
+        if self.id is None:
+            self.library.log_params(flat_settings(run.config.to_dict()))
+        return active.info.run_id
 
     def on_log(self, values: dict[str, Any]) -> None:
-        now = int(time.time() * 1000)
-        metric = self._library.entities.Metric
-        metrics = [
-            metric(key, value, now, values["step"])
-            for key, value in values.items()
-            if key != "step"
-        ]
-        self._sent.append(self._client.log_batch(self.id, metrics, synchronous=False))
+        metrics = {key: value for key, value in values.items() if key != "step"}
+        self.library.log_metrics(metrics, step=values["step"], synchronous=False)
 
-    def close(self) -> None:
+    def end(self, finished: bool) -> None:
         try:
-            for operation in self._sent:
-                operation.wait()
-            if self.id is not None and self._client is not None:
-                self._client.set_terminated(self.id, "FINISHED" if self.finished else "FAILED")
-        except Exception as error:  # its server or network may raise anything
+            self.library.flush_async_logging()
+            self.library.end_run("FINISHED" if finished else "FAILED")
+        except Exception as error:
+            # server or network may raise anything, and the model is still to be saved
             logger.warning("mlflow: some metrics were not sent (%s)", one_line(str(error)))
 
 
@@ -158,14 +131,15 @@ TRACKERS: dict[str, type[Callback]] = {"tensorboard": TensorBoard, "wandb": Wand
 """By name in `run.track`."""
 
 
-def _imported(module: str, tool: str) -> Any:
-    """Import a tracker's module.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+@contextmanager
+def _in_one_line(tool: str) -> Iterator[None]:
+    """Turn whatever a tool's library raises within the block into a ConfigError."""
     try:
-        return import_module(module)
-    except ImportError as error:
-        advice = f"install it (pip install {tool}), or leave it out"
-        raise ConfigError(f"run.track: {tool} cannot be imported ({error}); {advice}") from error
+        yield
+    except Exception as error:
+        # of its import, settings, server or network
+        raise ConfigError(
+            f"run.track: {tool} cannot start ({type(error).__name__}: {str(error).rstrip('.')}); "
+            f"install it (pip install {tool}) and set it up as its documentation says, "
+            "or leave it out"
+        ) from error

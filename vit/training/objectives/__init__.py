@@ -1,6 +1,6 @@
-"""What a run learns: one file per objective, named as in `vit.config.OBJECTIVES`, each with a class `OBJECTIVE`.
+"""What a run learns: one file per objective, each with a class `OBJECTIVE`.
 
-docs/objectives.md shows how to add one.
+The files are named as in `vit.config.OBJECTIVES`. docs/objectives.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class Objective(nn.Module):
         data: the training and test data.
 
     Attributes:
-        compares_images: whether the loss compares the images of a batch; if so, a process computes its images at once, and
-            `forward` gathers those of the other processes (`vit.training.distributed.gather_batch`).
+        compares_images: whether the loss compares the images of a batch; if so, a process computes
+            its images at once, and `forward` gathers those of the other processes
+            (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
-        measures: what is measured of the model, during the run and at its end: "reconstruction", "knn" or "head" of
-            `vit.evaluate.METHODS`; without labels, only the first.
+        measures: what is measured of the model, during the run and at its end: "reconstruction",
+            "knn" or "head" of `vit.evaluate.METHODS`; without labels, only the first.
         notes: lines that the user should see.
     """
 
@@ -40,10 +41,11 @@ class Objective(nn.Module):
 
     def __init__(self, model: Model, config: Config, data: Dataset):
         super().__init__()
-        self.model, self.config = model, config
+        self.model = model
+        self.config = config
         self.notes: list[str] = []
 
-    # --- the model, and what it takes over from a loaded one ---
+    # ---- The model, and what it takes over from a loaded one ------------------------------------
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -61,29 +63,39 @@ class Objective(nn.Module):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy what follows the encoder from a loaded checkpoint, where it fits; return a note on what was done."""
+        """Copy what follows the encoder from a loaded checkpoint, where it fits.
+
+        Returns:
+            A note on what was done.
+        """
         raise NotImplementedError
 
     @property
     def encoder(self) -> VisionTransformer:
         return self.model.encoder
 
-    # --- the step ---
+    # ---- The step -------------------------------------------------------------------------------
 
     def mask_ratio(self, step: int) -> float:
-        """Return the share of patches hidden from the encoder in this step; 0 if it sees all."""
+        """Return the share of masked patches in this step (from 0); 0 if the encoder sees all."""
         return 0.0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
-        """Return the targets of `forward`, on the CPU, from the labels of all images: (B, ...), or None."""
+        """Return the targets of `forward`, on the CPU: (B, ...), or None if it needs none.
+
+        Args:
+            labels: of all images: int64 (N,).
+            draws: of the step's images.
+        """
         return None
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and metrics by name: means over the images, with the same names in every step.
+        """Return the loss, and metrics by name: means over the images, the same ones in every step.
 
-        It is a pure function of its arguments and the weights; a batch may come in parts, unless the loss compares images.
+        It is a pure function of its arguments and the weights; a batch may come in parts, unless
+        the loss compares images.
 
         Args:
             images: normalised (B, C, H, W).
@@ -93,7 +105,10 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def after_step(self, step: int) -> None:
-        """Called after step `step` (from 1) has changed the weights, e.g. to update a teacher kept in a submodule."""
+        """Called after step `step` (from 1) has changed the weights.
+
+        A teacher kept in a submodule, for example, is updated here.
+        """
 
 
 def objective_class(name: str) -> type[Objective]:

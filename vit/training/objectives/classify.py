@@ -29,27 +29,45 @@ class Classify(Objective):
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        settings, names = config.classify, data.train.class_names
+        settings = config.classify
+        names = data.train.class_names
         self.classes = len(names)
+
+        # some patches are dropped in every step but those of the last epochs
         per_epoch = steps_per_epoch(len(data.train), config.train.batch_size)
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
-        self.keep = num_keep(patches, settings.drop_patches) if settings.drop_patches else patches
-        longest = patches if settings.whole_epochs else self.keep
+        self.keep = patches
+        if settings.drop_patches:
+            self.keep = num_keep(patches, settings.drop_patches)
+        longest = self.keep
+        if settings.whole_epochs:
+            longest = patches
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
-        if absent := {*names} - {names[number] for number in data.train.labels.tolist()}:
-            few, more = sorted(absent)[:NAMED_CLASSES], len(absent) - NAMED_CLASSES
-            self.notes.append(
-                f"no training images of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
-            )
+
+        # with few labels, classes may have no image at all
+        present = {names[label] for label in data.train.labels.tolist()}
+        absent = sorted(set(names) - present)
+        if absent:
+            note = f"no training images of {', '.join(absent[:NAMED_CLASSES])}"
+            if len(absent) > NAMED_CLASSES:
+                note += f" and {len(absent) - NAMED_CLASSES:,} other classes"
+            self.notes.append(note)
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
-        classes, has = data.train.class_names, f"train.objective: {data.name} has"
+        # with one class every prediction is right
+        classes = data.train.class_names
         if len(classes) == 1:
-            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to distinguish")
+            raise DataError(
+                f"train.objective: {data.name} has one class, {classes[0]!r}: "
+                "there is nothing to distinguish"
+            )
         if not (data.train.labelled and data.test.labelled):
-            raise DataError(f"{has} no labels to learn; a folder has them as <class>/<image>")
+            raise DataError(
+                f"train.objective: {data.name} has no labels to learn; "
+                "a folder has them as <class>/<image>"
+            )
         return {"num_classes": len(classes)}
 
     @classmethod
@@ -59,35 +77,46 @@ class Classify(Objective):
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
         """Copy the head if its classes have the same names and it reads the same pooled token."""
-        old, new = loaded.encoder.config, model.encoder.config
-        same = (old.num_classes, old.global_pool) == (new.num_classes, new.global_pool)
-        fits = same and loaded.origin.class_names == data.train.class_names
-        if fits:
-            model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
-        return f"its encoder is kept, with {'its' if fits else 'a new'} head"
+        old = loaded.encoder.config
+        new = model.encoder.config
+        # another pooled token would feed the head with features that it never saw
+        fits = (
+            old.num_classes == new.num_classes
+            and old.global_pool == new.global_pool
+            and loaded.origin.class_names == data.train.class_names
+        )
+        if not fits:
+            return "its encoder is kept, with a new head"
+        model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
+        return "its encoder is kept, with its head"
 
     def mask_ratio(self, step: int) -> float:
-        return self.config.classify.drop_patches if step < self.whole_from else 0.0
+        if step >= self.whole_from:
+            return 0.0
+        return self.config.classify.drop_patches
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
         """Return each image's distribution over the classes: float32 (B, K)."""
-        own = labels[draws.indices]
-        partners, share = own, torch.ones(len(own))
+        image_labels = labels[draws.indices]
+        # without mixing, each image is its own partner
+        partner_labels = image_labels
+        share = torch.ones(len(image_labels))
         if draws.partner is not None and draws.share is not None:
-            partners, share = labels[draws.partner], draws.share
-        return mixed_labels(
-            own, partners, share, self.classes, self.config.classify.label_smoothing
-        )
+            partner_labels = labels[draws.partner]
+            share = draws.share
+        smoothing = self.config.classify.label_smoothing
+        return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy and the top-1 accuracy."""
-        mask = None if draws.mask_noise is None else mask_from_noise(draws.mask_noise, self.keep)
         assert targets is not None
-        logits = self.model.forward_head(
-            self.model(images, mask, draws.drop_path)
-        ).float()  # (B, K)
+        mask = None
+        if draws.mask_noise is not None:
+            mask = mask_from_noise(draws.mask_noise, self.keep)
+        tokens = self.model(images, mask, draws.drop_path)
+        logits = self.model.forward_head(tokens).float()  # (B, K)
         accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
 

@@ -1,4 +1,4 @@
-"""Fill in hidden patches (He et al. 2022), with an optional second loss that tells images apart."""
+"""Fill in masked patches (He et al. 2022), with an optional second loss that tells images apart."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from vit.training.objectives.terms import Projector, info_nce
 
 
 class Reconstruct(Objective):
-    """Predict the pixels of the hidden patches."""
+    """Predict the pixels of the masked patches."""
 
     model: MaskedAutoencoder
     measures = ("reconstruction", "knn")
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        model.encoder.fc_norm.requires_grad_(False)  # of a classifier: nothing here reads it
+        # a norm of classifiers, which nothing here reads
+        model.encoder.fc_norm.requires_grad_(False)
         settings = config.reconstruct
         self.compares_images = settings.contrast > 0
-        self.projector = Projector(model.encoder.config.embed_dim) if settings.contrast else None
+        self.projector = None
+        if self.compares_images:
+            self.projector = Projector(model.encoder.config.embed_dim)
+
+        # the encoder sees the visible patches, the decoder all
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
         prefix = config.model.class_token + config.model.registers
@@ -42,7 +47,8 @@ class Reconstruct(Objective):
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
         """Copy the decoder if there is one of the same architecture."""
-        old, new = loaded.decoder, model.decoder
+        old = loaded.decoder
+        new = model.decoder
         if old is None or new is None or old.config != new.config:
             return "its encoder is kept, with a new decoder"
         new.load_state_dict(old.state_dict())
@@ -54,18 +60,22 @@ class Reconstruct(Objective):
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss over the hidden patches; with `reconstruct.contrast`, the weighted sum and both its terms."""
+        """Return the loss over the masked patches.
+
+        With `reconstruct.contrast`, it is the weighted sum of two, and both are metrics.
+        """
         assert draws.mask_noise is not None
-        settings, mask = self.config.reconstruct, mask_from_noise(draws.mask_noise, self.keep)
+        mask = mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if self.projector is None:
             return loss, {}
-        pooled = gather_batch(
-            self.encoder.pool(tokens), draws.place
-        )  # (B, D): the other processes' views too
+
+        # the views of the whole batch, those of the other processes included
+        settings = self.config.reconstruct
+        pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D)
         projected = self.projector(pooled)  # (B, 128)
-        contrast, found = info_nce(projected, settings.temperature)
-        metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}
+        contrast, accuracy = info_nce(projected, settings.temperature)
+        metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": accuracy}
         return loss + settings.contrast * contrast, metrics
 
 
