@@ -106,14 +106,15 @@ class Shape:
     def __init__(self, *pieces: tuple[Array, Array]) -> None:
         self.pieces = pieces
 
-    def __or__(self, other: Shape) -> Shape:
-        return Shape(*self.pieces, *other.pieces)
+    def __or__(self, shape: Shape) -> Shape:
+        return Shape(*self.pieces, *shape.pieces)
 
-    def __and__(self, other: Shape) -> Shape:
+    def __and__(self, shape: Shape) -> Shape:
+        # each piece with each, as the intersection of two convex pieces is convex
         pieces = []
         for left, right in self.pieces:
-            for other_left, other_right in other.pieces:
-                pieces.append((np.maximum(left, other_left), np.minimum(right, other_right)))
+            for shape_left, shape_right in shape.pieces:
+                pieces.append((np.maximum(left, shape_left), np.minimum(right, shape_right)))
         return Shape(*pieces)
 
     def where(self, present: Mask | bool) -> Shape:
