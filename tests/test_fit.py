@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
-from vit.training.process import Stopped, StopRequests
+from vit.training.process import SIGNALS, Stopped, StopRequests
 from vit.training.run_folder import RunFolder
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
@@ -72,8 +73,11 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, config):
     """A run with its callback, never interrupted."""
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     witness = Witness()
-    return fit(config, tmp_path_factory.mktemp("runs") / "whole", PAIRS, TEST, [witness]), witness
+    run = fit(config, tmp_path_factory.mktemp("runs") / "whole", PAIRS, TEST, [witness])
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    return run, witness
 
 
 def test_a_run_is_returned_and_saved(whole):
