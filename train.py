@@ -16,6 +16,6 @@ from vit.training.process import leave_signals_to_the_system
 
 if __name__ == "__main__":
     leave_signals_to_the_system()
-    from vit.cli.train import main  # only now, because this import takes a while
+    from vit.cli import train_main  # only now, because this import takes a while
 
-    sys.exit(main())
+    sys.exit(train_main())

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from bench.job import Job
 from vit.atomic import write_json
-from vit.cli.options import output_file
+from vit.cli.outputs import output_file
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, PRESETS
 from vit.errors import ConfigError

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
-from vit.cli.options import require_folder
+from vit.cli.outputs import require_folder
+from vit.cli.parsers import settings_parser
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, Config
 from vit.errors import ConfigError, one_line
-from vit.settings import build_config, read_words
+from vit.settings import build_config, given_settings
 
 PROGRAM = "python -m studies"
 CONFIGS = Path(__file__).resolve().parent / "configs"
@@ -138,8 +139,8 @@ def study_settings(
     files = [str(CONFIGS / "base.yaml")]
     if options.quick:
         files.append(str(CONFIGS / "quick.yaml"))
-    more_files, overrides = read_words(settings)
-    config, _ = build_config([*files, *more_files], overrides)
+    words = settings_parser(PROGRAM).read(settings)
+    config, _ = build_config([*files, *words.config], given_settings(words))
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:

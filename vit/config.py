@@ -13,9 +13,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from vit.errors import ConfigError
 
@@ -66,27 +68,14 @@ def _require(ok: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(f"{key}: {_plain(value)!r} cannot be used; {allowed}")
 
 
-class Range(NamedTuple):
-    """The numbers that a setting allows: their description in messages, and the check.
+# --- The values that a setting takes: types and ranges, wherever they come from ---------------
 
-    (jsonargparse's own number types say `v>=0`, and do not check a section made in Python.)
-    """
+
+class Range(NamedTuple):
+    """The numbers that a setting allows: their description in messages, and the check."""
 
     allowed: str
     holds: Callable[[float], bool]
-
-
-def ranges_of(hint: Any) -> list[Range]:
-    """Return the ranges stated in a type, in those of a union, or in that of a list."""
-    extras = [extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]]
-    return [extra for extra in extras if isinstance(extra, Range)]
-
-
-@cache  # annotations are text, and to read it for every section anew takes longer than all checks
-def _ranges_by_name(section: type) -> dict[str, list[Range]]:
-    """Return the ranges stated in the types of a section's settings."""
-    hints = get_type_hints(section, include_extras=True)
-    return {name: ranges_of(hint) for name, hint in hints.items()}
 
 
 Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
@@ -96,40 +85,114 @@ NonNegativeFloat = Annotated[float, Range("0 or more", lambda x: x >= 0)]
 Share = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
 Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
+TERMS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    NoneType: "null",
+}
+
+
+def allowed_by(hint: Any) -> str:
+    """Return in words which values a type allows."""
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if origin is Annotated:
+        return " and ".join(part.allowed for part in parts[1:])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(allowed_by, parts))
+    if origin is list or Ellipsis in parts:
+        return f"a list, each {allowed_by(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(allowed_by, parts))}]"
+    return TERMS[hint]
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
+
+    Args:
+        value: as YAML, the command line or Python give it.
+        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
+            Annotated numbers state their `Range`.
+
+    Raises:
+        ValueError: the value is none of this type; the message says what is allowed.
+    """
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        value = value.tolist()
+
+    # A number in a range
+    if origin is Annotated:
+        number = convert(value, parts[0])
+        for part in parts[1:]:
+            if not part.holds(number):
+                raise ValueError(part.allowed)
+        return number
+
+    # The first of several types that fits
+    if origin in (Union, UnionType):
+        for part in parts:
+            with suppress(ValueError):
+                return convert(value, part)
+
+    # A choice of words; YAML reads a bare on, off, yes or no as true or false
+    elif origin is Literal:
+        if isinstance(value, bool):
+            words = ("on", "yes") if value else ("off", "no")
+            value = next((word for word in words if word in parts), value)
+        if value in parts:
+            return value
+
+    # Several values
+    elif origin in (tuple, list) and isinstance(value, tuple | list):
+        if origin is list or Ellipsis in parts:
+            return origin(convert(item, parts[0]) for item in value)
+        if len(value) == len(parts):
+            return tuple(map(convert, value, parts))
+
+    # One value; YAML reads 1e-3, without a point, as a text
+    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    elif hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    elif type(value) is hint:
+        return value
+    raise ValueError(f"it needs {allowed_by(hint)}")
+
+
+@cache  # to read annotations, which are text, takes longer than all checks
+def hints_of(section: type) -> dict[str, Any]:
+    """Return the types of a section's settings, with their ranges."""
+    return get_type_hints(section, include_extras=True)
 
 
 class Section:
-    """Checks the ranges of its settings on creation: null only where allowed, numbers finite and in their range.
-
-    The types are the parser's to check (`vit.settings`). Commands' options are checked too; they have no section, and messages
-    name them as on the command line.
-    """
+    """Settings that check themselves on creation: each of its type and within its range."""
 
     section = ""
 
-    def __init_subclass__(cls, section: str = "") -> None:
+    def __init_subclass__(cls, section: str) -> None:
         cls.section = section
 
     def __post_init__(self) -> None:
-        ranges = _ranges_by_name(type(self))  # type: ignore[arg-type]  # a class has a hash, which mypy denies
-        for item in fields(self):  # type: ignore[arg-type]
-            key = (
-                f"{self.section}.{item.name}"
-                if self.section
-                else f"--{item.name.replace('_', '-')}"
-            )
-            value = getattr(self, item.name)
-            if value is None:
-                _require("None" in str(item.type), key, value, "leave the key out for its default")
-                continue
-            # a range holds for each number of a list
-            for number in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(number, float):
-                    _require(math.isfinite(number), key, number, "a finite number is needed")
-                if isinstance(number, int):
-                    _require(number < 2**64, key, number, "a whole number below 2**64 is needed")
-                for stated in ranges[item.name]:
-                    _require(stated.holds(number), key, number, stated.allowed)
+        # a class has a hash, which mypy denies
+        for name, hint in hints_of(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, name)
+            try:
+                value = convert(value, hint)
+            except ValueError as error:
+                message = f"{self.section}.{name}: {_plain(value)!r} cannot be used; {error}"
+                raise ConfigError(message) from error
+            object.__setattr__(self, name, value)  # the section is frozen
 
 
 @dataclass(frozen=True)

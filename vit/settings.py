@@ -7,28 +7,31 @@ the sections check their ranges (`vit.config`). `fit(settings={...})` begins wit
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import os
-import re
+import sys
+from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from inspect import formatannotation
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import OBJECTIVES, Config, flat_settings, named_data
-from vit.errors import ConfigError, did_you_mean, one_line
+from vit.config import OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.errors import ConfigError, did_you_mean
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
+KEYS = [f"{name}.{item.name}" for name, part in SECTIONS.items() for item in fields(part)]
+"""The names of all settings, with their sections."""
 PACKAGE = Path(__file__).resolve().parent
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 """The configurations: next to the package in the repository, inside it in a wheel (setup.py)."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
-HELP = {"-h", "--help"}
 SYNONYMS = {
     "lr": "optim.blr",
     "learning_rate": "optim.blr",
@@ -47,73 +50,33 @@ SYNONYMS = {
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads settings as people write them: on, off, yes and no are words, 1e-3 is a number, and a key stands once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = set()
-        for key, _ in node.value:
-            if str(key.value) in keys:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key.value} is set twice", problem_mark=key.start_mark
-                )
-            keys.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
-
-
-_BOOL = re.compile("(true|True|TRUE|false|False|FALSE)$")
-_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, words) for tag, words in resolvers if not tag.endswith(":bool")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
-
-
-def read_file(path: Path, sections: Mapping[str, type] | None = None) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """Return the settings in a YAML file by "section.key"; their values are not checked yet.
 
-    Args:
-        path: of the file.
-        sections: dataclasses by section name; by default those of a run.
-
     Raises:
-        ConfigError: the file cannot be read, or holds an unknown key or one twice.
+        ConfigError: the file cannot be read, or holds an unknown key.
     """
-    sections = sections or SECTIONS
     try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.load(file, Loader=_Loader)  # a SafeLoader
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"config: cannot read {path}: {reason}") from error
 
-    # sections of settings, and nothing else
+    # Sections of settings, and nothing else
+    example = "settings stand in sections, as `train: {epochs: 3}`"
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"config: {path} must hold settings in sections, as `train: {{epochs: 3}}`"
-        )
+        raise ConfigError(f"config: {path} holds no settings; {example}")
     settings = {}
     for section, values in content.items():
-        if section in keys_of(sections):
-            raise ConfigError(
-                f"{section}: must stand in its section, as `train: {{epochs: 3}}`; found in {path}"
-            )
-        if section not in sections:
-            raise _unknown(str(section), sections, f"found in {path}")
+        if section not in SECTIONS:
+            raise unknown_setting(str(section), f"in {path}")
         if not isinstance(values, dict):
-            raise ConfigError(f"{section}: must hold `key: value`; found in {path}")
+            raise ConfigError(f"{section}: {values!r} in {path} is no section; {example}")
         for name, value in values.items():
             settings[f"{section}.{name}"] = value
     for key in settings:
-        if key not in keys_of(sections):
-            raise _unknown(key, sections, f"found in {path}")
+        if key not in KEYS:
+            raise unknown_setting(key, f"in {path}")
     return settings
 
 
@@ -141,15 +104,12 @@ def to_yaml(config: Config) -> str:
     """
     for key, value in flat_settings(config.to_dict()).items():
         if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
-            raise ConfigError(
-                f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it"
-            )
-    return yaml.dump(
-        config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120
-    )
+            allowed = "config.yaml holds UTF-8 names only: rename it"
+            raise ConfigError(f"{key}: {value!r} cannot be used; {allowed}")
+    return yaml.safe_dump(config.to_dict(), sort_keys=False, default_flow_style=None, width=120)
 
 
-# --- from the mapping to the sections --------------------------------------------------------------------------------
+# --- From files and a mapping to the sections ---------------------------------------------------
 
 
 def read_config(path: Path) -> Config:
@@ -160,7 +120,11 @@ def read_config(path: Path) -> Config:
 def build_config(
     files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, frozenset[str]]:
-    """Return all settings, and the keys of those that a file or `overrides` names; see `build_sections`.
+    """Return all settings, and the keys of those that a file or `overrides` names.
+
+    Args:
+        files: paths or names of YAML files; a later one wins over those before.
+        overrides: settings by "section.key", which win over the files.
 
     Raises:
         ConfigError: a key or a value cannot be used, or an override has no effect on the objective.
@@ -168,178 +132,139 @@ def build_config(
     overrides = overrides or {}
     sections, given = build_sections(files, overrides)
     config = Config(**sections)
+
+    # A file may serve several objectives; an override is meant for this one
     used = OBJECTIVES[config.train.objective].sections
     for key in overrides:
         section = key.partition(".")[0]
         for name, objective in OBJECTIVES.items():
             if section in objective.sections and section not in used:
-                raise ConfigError(
-                    f"{key}: cannot be used; it only applies to train.objective {name}"
-                )
+                message = f"cannot be used; it only applies to train.objective {name}"
+                raise ConfigError(f"{key}: {message}")
     return config, given
 
 
 def build_sections(
-    files: Sequence[str | Path],
-    overrides: Mapping[str, Any],
-    sections: Mapping[str, type] | None = None,
+    files: Sequence[str | Path], overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return sections of settings, each checked by itself, and the keys that were given.
+    """Return the sections, each checked by itself, and the keys that were given.
 
     Args:
-        files: paths or names of YAML files; a later one wins over those before.
-        overrides: settings by "section.key", which win over the files; a text is read as on the command line.
-        sections: dataclasses by section name; by default those of a run.
+        files, overrides: as for `build_config`.
 
     Raises:
         ConfigError: a key or a value cannot be used.
     """
-    # the files, then the overrides
-    sections = sections or SECTIONS
     settings: dict[str, Any] = {}
     for file in files:
-        settings |= read_file(config_file(str(file)), sections)
-    for key, value in overrides.items():
-        if key not in keys_of(sections):
-            raise _unknown(key, sections)
-        settings[key] = _without_numpy(value)
-
-    # the parser checks the types, the sections the ranges
-    nested: dict[str, dict[str, Any]] = {}
+        settings |= read_file(config_file(str(file)))
+    settings |= overrides
+    nested: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for key, value in settings.items():
+        if key not in KEYS:
+            raise unknown_setting(key)
         section, _, name = key.partition(".")
-        nested.setdefault(section, {})[name] = value
-    try:
-        parsed = _parser(tuple(sections.items())).parse_object(nested)
-    except ArgumentError as error:
-        raise _refusal(error, sections) from error
-    built = {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
-    return built, frozenset(settings)
+        nested[section][name] = value
+    sections = {name: section(**nested[name]) for name, section in SECTIONS.items()}
+    return sections, frozenset(settings)
 
 
-def keys_of(sections: Mapping[str, type]) -> list[str]:
-    """Return the names of all settings, with their sections."""
-    return [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
-
-
-def _without_numpy(value: Any) -> Any:
-    """Return a value from Python as a file would hold it: NumPy's numbers and arrays, and paths, become plain."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, list | tuple):
-        return [_without_numpy(part) for part in value]
-    return value
-
-
-def _unknown(
-    key: str, sections: Mapping[str, type], where: str = "--help lists all keys"
-) -> ConfigError:
+def unknown_setting(key: str, place: str = "--help lists all keys") -> ConfigError:
     """Return the error of a key that is no setting, with the setting that may be meant."""
+    names = [name for name in (*SECTIONS, *KEYS) if name != key]
     synonym = SYNONYMS.get(key.rpartition(".")[2])
-    others = [name for name in (*sections, *keys_of(sections)) if name != key]
-    near = f"; did you mean {synonym}?" if synonym else did_you_mean(key, others)
-    return ConfigError(f"{key}: no such setting; {where}{near}")
+    if synonym is None:
+        return ConfigError(f"{key}: no such setting; {place}{did_you_mean(key, names)}")
+    return ConfigError(f"{key}: no such setting; {place}; did you mean {synonym}?")
 
 
-def _refusal(error: ArgumentError, sections: Mapping[str, type]) -> ConfigError:
-    """Return the error of a value that the parser refuses: key, value, and what is allowed."""
-    message = str(error.message)
-    wrong = re.search(
-        r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL
-    )
-    if wrong is None:
-        return ConfigError(
-            f"{one_line(str(error)).removeprefix('argument ')}; --help lists all keys"
-        )
-    section, name, value = wrong.groups()
-    hint = get_type_hints(sections[section])[name]
-    allowed = formatannotation(hint).replace("typing.", "")
-    if get_origin(hint) is Literal:
-        allowed = f"one of {', '.join(get_args(hint))}"
-    return ConfigError(f"{section}.{name}: {value!r} cannot be used; it needs {allowed}")
+# --- The command line ---------------------------------------------------------------------------
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+def sentences_of(section: type) -> dict[str, str]:
+    """Return the help of each field of a dataclass: the sentence below it."""
+    sentences = {}
+    for field, sentence in pairwise(_class_body(section.__module__, section.__name__)):
+        match field, sentence:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                sentences[name] = " ".join(str(text).split())
+    return sentences
 
 
-@cache  # building one takes longer than using it
-def _parser(sections: tuple[tuple[str, type], ...]) -> ArgumentParser:
-    """Return a parser of settings alone."""
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    _add_sections(parser, dict(sections), with_help=False)
-    return parser
+def _class_body(module: str, name: str) -> list[ast.stmt]:
+    """Return the statements of a class."""
+    for statement in _statements(module):
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return statement.body
+    return []
 
 
-def _add_sections(parser: ArgumentParser, sections: Mapping[str, type], with_help: bool) -> None:
-    """Add every field of every section; reading their help texts takes as long as everything else."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
-    for name, section in sections.items():
-        group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
-        group.add_class_arguments(section, name, as_group=False)
+@cache
+def _statements(module: str) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(sys.modules[module])).body
 
 
-def add_settings(parser: ArgumentParser, sections: Mapping[str, type]) -> None:
-    """Add to a parser, for its help, all that `read_words` reads."""
-    config = "YAML file with settings; of several, the later wins"
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, and an option for every setting, `--SECTION.FIELD VALUE`."""
+    files = "YAML file with settings, or the name of one of the package; of several, the later wins"
+    parser.add_argument("--config", action="append", default=[], metavar="FILE", help=files)
     data = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
-    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=config)
-    parser.add_argument("--data", metavar="NAME|FOLDER", default=SUPPRESS, help=data)
-    _add_sections(parser, sections, with_help=True)
+    parser.add_argument("--data", metavar="NAME|FOLDER", help=data)
+    defaults = Config().to_dict()
+    for name, section in SECTIONS.items():
+        group = parser.add_argument_group((section.__doc__ or name).rstrip("."))
+        hints = hints_of(section)
+        for key, sentence in sentences_of(section).items():
+            default = spelled(defaults[name][key])
+            text = f"{sentence} (default: {default})".replace("%", "%%")
+            placeholder = _placeholder(hints[key])
+            group.add_argument(f"--{name}.{key}", default=SUPPRESS, metavar=placeholder, help=text)
 
 
-def read_words(
-    argv: Sequence[str], sections: Mapping[str, type] | None = None
-) -> tuple[list[str], dict[str, Any]]:
-    """Return the files that `--config` names on a command line, and its settings by "section.key".
+def _placeholder(hint: Any) -> str:
+    """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
+    if get_origin(hint) is Literal:
+        return "|".join(get_args(hint))
+    if get_origin(hint) is Annotated:
+        return _placeholder(hint.__origin__)
+    return {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(hint, "VALUE")
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of a command line by "section.key", from the options of `add_settings`.
 
     `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
 
     Raises:
-        ConfigError: an option or a value cannot be used.
+        ConfigError: `--data` is neither a name nor a folder.
     """
-    sections = sections or SECTIONS
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    options.add_argument("--config", action="append", default=[])
-    options.add_argument("--data", action="append", default=[])
-    try:
-        named, words = options.parse_known_args(argv)
-        for word in words:
-            key = word.removeprefix("--").partition("=")[0]
-            if word.startswith("--") and key not in keys_of(sections):
-                raise _unknown(key, sections)
-        given = _parser(tuple(sections.items())).parse_args(words, defaults=False)
-    except ArgumentError as error:
-        raise _refusal(error, sections) from error
     settings: dict[str, Any] = {}
-    for data in named.data:
-        for key, value in named_data(data).items():
+    if options.data is not None:
+        for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
-    return named.config, settings | vars(given.as_flat())  # type: ignore[union-attr]
+    for key, text in vars(options).items():
+        if key in KEYS:
+            section, _, name = key.partition(".")
+            settings[key] = from_text(text, hints_of(SECTIONS[section])[name])
+    return settings
 
 
-def split_settings(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of `argv` that are settings, with their values, and the rest, which are a command's own options.
+def from_text(text: str, hint: Any) -> Any:
+    """Return a word of the command line as a YAML file would give it to `convert`.
 
-    Settings are `--SECTION.FIELD`, `--config` and `--data`.
+    A text stays as it is; 3,4 is a list like [3, 4].
     """
-    settings: list[str] = []
-    rest: list[str] = []
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        name, equals, _ = word.partition("=")
-        if name not in ("--config", "--data") and not (name.startswith("--") and "." in name):
-            rest.append(word)
-            continue
-        settings.append(word)
-        if not equals and words and not words[0].startswith("--"):
-            settings.append(words.pop(0))
-    return settings, rest
+    if hint is str:
+        return text
+    if "," in text and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
-# --- vit train -------------------------------------------------------------------------------------------------------
+# --- vit train ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -357,56 +282,6 @@ class TrainCommand:
     program: str = "python train.py"
     given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
-
-
-OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "--out": {
-        "metavar": "FOLDER",
-        "help": "run folder; by default runs/ and the configuration's name",
-    },
-    "--resume": {"action": "store_true", "help": "continue the run from its last saved state"},
-    "--print_config": {
-        "action": "store_true",
-        "help": "print all settings as a configuration file, and end",
-    },
-}
-"""The options of `vit train` beside the settings."""
-
-
-def train_parser(program: str = "vit train") -> ArgumentParser:
-    """Return the parser that prints the help of `vit train`."""
-    purpose = f"Pretrain by filling in hidden patches, or train a classifier. Without --config: {QUICKSTART.name}."
-    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
-    parser = ArgumentParser(prog=program, description=purpose, usage=usage)
-    for name, option in OWN_OPTIONS.items():
-        parser.add_argument(name, default=SUPPRESS, **option)
-    add_settings(parser, SECTIONS)
-    return parser
-
-
-def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
-    """Parse the command line of train.py or `vit train`; see `train_command`.
-
-    Raises:
-        ConfigError: the command line cannot be used.
-        SystemExit: after `--help` and `--print_config`.
-    """
-    if not HELP.isdisjoint(argv):
-        train_parser(program).print_help()
-        raise SystemExit(0)
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name, option in OWN_OPTIONS.items():
-        options.add_argument(name, **option)
-    try:
-        own, words = options.parse_known_args(argv)
-    except ArgumentError as error:
-        raise _refusal(error, SECTIONS) from error
-    files, settings = read_words(words)
-    command = train_command(files, settings, own.out, own.resume, program)
-    if own.print_config:
-        print(to_yaml(command.config), end="")
-        raise SystemExit(0)
-    return command
 
 
 def train_command(

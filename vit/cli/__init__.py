@@ -1,50 +1,107 @@
-"""The command `vit`. Imports stay light: a command's module loads when called, heavy libraries where they are used."""
+"""The command `vit`: find the command, read its options, and only then import what does the work."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from vit.cli.options import choose_command
+from vit.cli.parsers import PARSERS, train_parser
 from vit.cli.startup import start
+from vit.errors import ConfigError, did_you_mean, one_line
+from vit.training.process import Stopped, StopRequests
 from vit.version import __version__
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
     "data": "show the images that a configuration would train on",
-    "checkpoint": "inspect, convert, export or publish a pretrained model",
+    "checkpoint": "inspect or convert a pretrained model",
     "models": "list the models that come with the package",
     "predict": "classify images by a model's own head",
     "embed": "write image features to a file",
-    "attention": "draw where a model's attention looks",
+    "attention": "draw a model's attention",
     "explore": "write a page for exploring a model's attention",
     "evaluate": "measure a pretrained model: k-NN, probe, reconstruction, head",
     "report": "write a one-page report on a run",
     "compare": "compare finished runs side by side, averaged over seeds",
 }
 """What each command is for. Each has a module of the same name here, with a function `run`."""
+CHECKPOINT_COMMANDS = {
+    "inspect": "say what a checkpoint is, and what becomes of each of its tensors",
+    "convert": "write a checkpoint in another format",
+}
+PURPOSE = "Train small vision transformers and see what they learned."
+CHECKPOINTS = "Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    return start("vit", lambda: _run(argv))
+    words = sys.argv[1:] if argv is None else list(argv)
+    return start("vit", lambda: _run(words))
+
+
+def train_main() -> int:
+    """The program train.py."""
+    parser = train_parser("python train.py")
+    return start("train.py", lambda: _work("train", parser.read(sys.argv[1:])))
 
 
 def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
-    argv = argv or ["--help"]
-    what = "Train small vision transformers and see what they learned. Each command has its own --help."
-    name, rest = choose_command("vit", what, COMMANDS, argv)
+    return _work(*parse(argv or ["--help"]))
 
-    from vit.training.process import Stopped, StopRequests
 
+def _work(name: str, options: argparse.Namespace) -> int:
+    """Import a command's module, with all that it needs, and do its work."""
     try:
         with StopRequests():
-            return import_module(f"vit.cli.{name}").run(rest)
+            return import_module(f"vit.cli.{name}").run(options)
     except Stopped as stopped:
         print(f"vit: stopped by {stopped}", file=sys.stderr)
         return stopped.exit_code
+
+
+def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
+    """Return the command at the start of a command line, and its options.
+
+    Raises:
+        ConfigError: there is no such command, or an option cannot be used.
+        SystemExit: after `--help`.
+    """
+    name, rest = choose_command("vit", PURPOSE, COMMANDS, argv)
+    if name != "checkpoint":
+        return name, PARSERS[name]().read(rest)
+    work, rest = choose_command("vit checkpoint", CHECKPOINTS, CHECKPOINT_COMMANDS, rest)
+    return name, PARSERS[f"checkpoint {work}"]().read(rest)
+
+
+def choose_command(
+    program: str, purpose: str, commands: Mapping[str, str], argv: Sequence[str]
+) -> tuple[str, list[str]]:
+    """Return the command at the start of a command line, and the words after it.
+
+    Args:
+        program: as the user calls it, "vit checkpoint".
+        purpose: of the program.
+        commands: the purpose of each.
+        argv: the words after the program.
+
+    Raises:
+        ConfigError: there is no such command, or none is named.
+        SystemExit: after `--help`.
+    """
+    name, *rest = argv or [""]
+    if name in ("-h", "--help"):
+        print(f"usage: {program} COMMAND ...\n\n{purpose} Each command has its own --help.\n")
+        print("commands:")
+        for command in commands:
+            print(f"  {command:10}  {commands[command]}")
+        raise SystemExit(0)
+    if name not in commands:
+        near = did_you_mean(name, commands).rstrip("?") or f"; one of {', '.join(commands)}"
+        mistake = f"there is no command {one_line(name)!r}" if name else "a command is missing"
+        raise ConfigError(f"{program}: {mistake}{near}; see --help")
+    return name, rest

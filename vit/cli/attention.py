@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import re
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.atomic import write_npz
-from vit.cli.options import (
-    FOLDER,
-    ReadsCheckpoint,
-    ShownImages,
-    WritesFiles,
-    read_options,
-    refuse_given,
-    require_folder,
-    require_free,
-)
-from vit.config import BelowOne, Share, named_data
+from vit.cli.common import load_options, refuse_given, shown_images
+from vit.cli.outputs import require_folder, require_free
+from vit.config import named_data
 from vit.errors import ConfigError, RunError, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
@@ -43,82 +35,33 @@ USED_BY = {
 """The options that only some methods use, by method."""
 
 
-@dataclass(frozen=True)
-class AttentionOptions(ReadsCheckpoint, WritesFiles):
-    """Draw what a model's attention looks at, and write the numbers beside each picture as .npz."""
-
-    out: Path = field(metadata=FOLDER)
-    """folder for the pictures"""
-    method: Literal["weights", "rollout", "relevance", "distance"] = "weights"
-    """the weights, what comes through all layers, what a class depends on, or how far each head looks"""
-    layer: int | Literal["all"] | None = None
-    """from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"""
-    head: int | Literal["mean", "all"] = "all"
-    """from 0; all: the mean and every head"""
-    query: tuple[int, int] | str = "auto"
-    """whose attention: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N'; auto: the class token, or without
-    one the middle patch"""
-    keep: Share | None = None
-    """also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"""
-    label: str | None = None
-    """relevance: the class, a number or a name (default: the predicted one)"""
-    discard: BelowOne = 0.0
-    """rollout: share of the weights to leave out, the smallest"""
-    film: bool = False
-    """also draw the first image over a run's snapshots, as a GIF"""
-    scale: Literal["shared", "row", "log"] = "shared"
-    """colour scale"""
-    overlay: bool = False
-    """lay the maps over the images"""
-    format: Literal["png", "svg", "pdf"] = "png"
-    """picture format"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.query, str) and not re.fullmatch(
-            r"auto|cls|mean|register \d{1,4}", self.query
-        ):
-            allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
-            raise ConfigError(f"--query: {self.query[:40]!r} cannot be used; {allowed}")
-
-    @property
-    def one_layer(self) -> int | None:
-        """The layer to show; None for all."""
-        if self.layer is None:
-            return None if self.method == "distance" else -1
-        return None if self.layer == "all" else self.layer
-
-
-OPTIONS = (AttentionOptions, ShownImages, LoadOptions)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Draw all pictures before writing any, so that an error leaves none."""
-    options, shown, load = read_options("vit attention", argv, *OPTIONS)
+    load = load_options(options)
+    images, data = shown_images(options)
 
     # Refuse options that mean nothing here
     unused = set().union(*USED_BY.values()) - USED_BY[options.method]
-    if options.method == "relevance" and shown.mask is None:
+    if options.method == "relevance" and options.mask is None:
         unused |= {"query"}  # it names the hidden patch to fill in
-    for group in (options, shown):
-        refuse_given(group, unused, f"does not apply to --method {options.method}; leave it out")
-    if options.method == "relevance" and shown.mask is not None:
+    refuse_given(options, unused, f"does not apply to --method {options.method}; leave it out")
+    if options.method == "relevance" and options.mask is not None:
         what = "relevance under a mask explains how a hidden patch is filled in"
         refuse_given(options, {"label"}, f"{what}; leave it out")
         if isinstance(options.query, str) and options.query != "auto":
             raise ConfigError(f"--query: {what}; name that patch as ROW,COLUMN")
-    if options.film and (shown.mask is not None or options.scale == "row"):
+    if options.film and (options.mask is not None or options.scale == "row"):
         raise ConfigError(
             "--film: shows whole images on one scale; leave --mask and --scale row out"
         )
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
-    subject = load_with_images(options.checkpoint, shown, load, snapshots)
+    subject = load_with_images(options, images, data, load, snapshots)
 
     from vit.figures import save_figure, save_film
 
-    drawing = Drawing(options, shown, subject)
+    drawing = Drawing(options, subject)
     paths = [
         options.out / f"{name}.{'gif' if name == 'film' else options.format}"
         for name in drawing.names
@@ -139,8 +82,19 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
+def one_layer(options: Namespace) -> int | None:
+    """Return the layer to show; None for all."""
+    if options.layer is None:
+        return None if options.method == "distance" else -1
+    return None if options.layer == "all" else options.layer
+
+
 def load_with_images(
-    checkpoint: str, shown: ShownImages, load: LoadOptions, snapshots: Mapping[str, Path]
+    options: Namespace,
+    images: Sequence[str],
+    data: str | None,
+    load: LoadOptions,
+    snapshots: Mapping[str, Path],
 ) -> ModelWithImages:
     """Load a model, and the images to show it; of a run whose snapshots are shown while it trains, the last of these.
 
@@ -148,14 +102,15 @@ def load_with_images(
         ConfigError: neither files nor data are named, or both are; a file is missing.
         CheckpointError: the model is missing or cannot be loaded.
     """
-    if bool(shown.images) == (shown.data is not None):
+    checkpoint = options.checkpoint
+    if bool(images) == (data is not None):
         raise ConfigError(
-            "name image files, or a data set with --data" + (", not both" if shown.images else "")
+            "name image files, or a data set with --data" + (", not both" if images else "")
         )
     located(checkpoint)
-    if shown.data is not None:
-        named_data(shown.data)
-    for path in shown.images:
+    if data is not None:
+        named_data(data)
+    for path in images:
         if not os.path.isfile(path):
             raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
 
@@ -163,24 +118,24 @@ def load_with_images(
 
     training = snapshots and not RunFiles(Path(checkpoint)).model.is_file()
     model = load_trained([*snapshots.values()][-1] if training else checkpoint, load)
-    if shown.data is None:
+    if data is None:
         from vit.look.shown import with_files
 
-        return with_files(model, files_to_show(shown))
+        return with_files(model, files_to_show(images, options.on_bad_image))
 
     from vit.look.datasets import with_data  # with every kind of data set
 
-    return with_data(model, shown.data, str(shown.root), shown.count, shown.on_bad_image)
+    return with_data(model, data, str(options.root), options.count, options.on_bad_image)
 
 
-def files_to_show(shown: ShownImages) -> list[str]:
+def files_to_show(images: Sequence[str], on_bad_image: str) -> list[str]:
     """Return the image files that were named; without the unreadable ones, if these are to be skipped."""
-    if shown.on_bad_image == "stop":
-        return list(shown.images)
+    if on_bad_image == "stop":
+        return list(images)
 
     from vit.data.folder import readable
 
-    return list(compress(shown.images, readable(shown.images)))
+    return list(compress(images, readable(images)))
 
 
 def snapshots_of(checkpoint: str) -> dict[str, Path]:
@@ -211,18 +166,18 @@ class Drawing:
         hidden: the hidden patch per image that the decoder fills in; None if it is not asked.
     """
 
-    def __init__(self, options: AttentionOptions, shown: ShownImages, subject: ModelWithImages):
-        self.options, self.seed = options, shown.seed
+    def __init__(self, options: Namespace, subject: ModelWithImages):
+        self.options, self.seed = options, options.seed
         self.hidden: list[Patch] | None = None
         query: Query = options.query
 
         # A requested patch is hidden if the decoder is to fill it in, else visible: the encoder sees no hidden ones
-        if shown.mask is not None:
+        if options.mask is not None:
             patch = query if isinstance(query, tuple) else None
             if subject.model.decoder is None or options.method == "rollout":
-                subject = subject.with_mask(shown.mask, shown.seed, visible=patch)
+                subject = subject.with_mask(options.mask, options.seed, visible=patch)
             else:
-                subject = subject.with_mask(shown.mask, shown.seed, hidden=patch)
+                subject = subject.with_mask(options.mask, options.seed, hidden=patch)
                 self.hidden = (
                     [patch] * len(subject.names)
                     if patch
@@ -258,7 +213,7 @@ class Drawing:
             "film": options.film,
         }
         return [
-            "layers" if options.one_layer is None else "attention",
+            "layers" if one_layer(options) is None else "attention",
             *(name for name in others if others[name]),
         ]
 
@@ -269,7 +224,7 @@ class Drawing:
         from vit.look.panels import head_panels
 
         layer, share, query = (
-            self.options.one_layer,
+            one_layer(self.options),
             self.options.keep,
             in_words(self.subject.query),
         )
@@ -319,7 +274,7 @@ class Drawing:
         from vit.figures import attention_figure
         from vit.look.panels import rollout_panels
 
-        panels = rollout_panels(self.subject, self.options.one_layer, self.options.discard)
+        panels = rollout_panels(self.subject, one_layer(self.options), self.options.discard)
         title, words = (
             f"What has come to {in_words(self.subject.query)}",
             self.style | {"what": "rollout"},
@@ -372,7 +327,7 @@ class Drawing:
         from vit.figures import Panel, layers_figure
         from vit.interpret import attention_distance, attention_statistics
 
-        subject, layer, geometry = self.subject, self.options.one_layer, self.subject.geometry
+        subject, layer, geometry = self.subject, one_layer(self.options), self.subject.geometry
         total = math.ceil(len(subject.names) / subject.batch_size)
         batches = track(subject.batches(), "attention distance", total, " batches")
         found = attention_statistics(
@@ -419,7 +374,7 @@ class Drawing:
         from vit.figures import film_frames
         from vit.look.panels import head_panels
 
-        layer, image = self.options.one_layer, replace(self.subject, names=self.subject.names[:1])
+        layer, image = one_layer(self.options), replace(self.subject, names=self.subject.names[:1])
         found = [
             head_panels(
                 replace(image, model=load_trained(snapshot, load)), layer, self.options.head

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, NamedTuple
+from argparse import Namespace
 
-from vit.cli.options import (
-    PrintsFigures,
-    ReadsCheckpoint,
-    choose_command,
-    print_json,
-    read_options,
-    refuse_given,
-)
+from vit.cli.common import load_options, refuse_given
+from vit.cli.outputs import print_json
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
 
 
-@dataclass(frozen=True)
-class Inspect(ReadsCheckpoint, PrintsFigures):
-    """Say what a checkpoint is, and what becomes of each of its tensors."""
-
-
-@dataclass(frozen=True)
-class Convert(ReadsCheckpoint):
-    """Write a checkpoint in another format."""
-
-    to: Literal["timm", "huggingface", "safetensors"]
-    """format; safetensors is the project's own"""
-    out: Path = field(metadata={"metavar": "FOLDER"})
-    """a new or empty folder"""
-    half: bool = False
-    """--to safetensors: weights in half precision; they load as float32"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.to != "safetensors":
-            refuse_given(self, ("half",), "only applies to --to safetensors; leave it out")
-
-
-def inspect(options: Inspect, load: LoadOptions) -> int:
+def inspect(options: Namespace, load: LoadOptions) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
     located(options.checkpoint)
 
@@ -59,7 +28,7 @@ def inspect(options: Inspect, load: LoadOptions) -> int:
     return 2 if known["problems"] else 0
 
 
-def convert(options: Convert, load: LoadOptions) -> int:
+def convert(options: Namespace, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     located(options.checkpoint)
 
@@ -74,27 +43,12 @@ def convert(options: Convert, load: LoadOptions) -> int:
     return 0
 
 
-class Command(NamedTuple):
-    """A command of `vit checkpoint`: its function, and the dataclasses of its options."""
-
-    work: Callable[..., int]
-    OPTIONS: tuple[type, ...]
-
-
-COMMANDS = {
-    "inspect": Command(inspect, (Inspect, LoadOptions)),
-    "convert": Command(convert, (Convert, LoadOptions)),
-}
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Run `inspect` or `convert`."""
-    what = "Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's."
-    purposes = {name: str(command.OPTIONS[0].__doc__) for name, command in COMMANDS.items()}
-    name, rest = choose_command("vit checkpoint", what, purposes, argv)
-    work, groups = COMMANDS[name]
-    options = read_options(f"vit checkpoint {name}", rest, *groups)
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # the commands report untrained tensors themselves
-        return work(*options)
+    load = load_options(options)
+    if options.work == "convert" and options.to != "safetensors":
+        refuse_given(options, ("half",), "only applies to --to safetensors; leave it out")
+    with warnings.catch_warnings(action="ignore"):  # both report untrained tensors themselves
+        if options.work == "inspect":
+            return inspect(options, load)
+        return convert(options, load)

@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from argparse import Namespace
 
-from vit.cli.options import (
-    POSITIONAL,
-    PrintsFigures,
-    WritesFiles,
-    output_file,
-    print_json,
-    read_options,
-)
-from vit.errors import ConfigError, one_line
+from vit.cli.outputs import output_file, print_json
+from vit.errors import one_line
 from vit.report.record import read_run
 
 
-@dataclass(frozen=True)
-class Compare(PrintsFigures, WritesFiles):
-    """Print finished runs side by side: the settings that differ, and what the runs measured. Runs that differ only in the seed
-    share a row, with mean and standard deviation. A linear probe is shown if `vit evaluate RUN --out RUN/NAME` has left its
-    results in the run's folder."""
-
-    runs: list[Path] = field(default_factory=list, metadata=POSITIONAL)
-    """run folders"""
-    markdown: bool = False
-    """as a Markdown table"""
-    hours: Path | None = None
-    """also draw accuracy over hours of training, of runs that measured it meanwhile (run.val_every): .png, .svg or .pdf"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.runs:
-            raise ConfigError("runs: name the folders of finished runs")
-
-
-OPTIONS = (Compare,)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Read the runs, draw them if asked, and print the table."""
-    (options,) = read_options("vit compare", argv, *OPTIONS)
     picture = options.hours and output_file(
         options.hours, option="--hours", overwrite=options.overwrite
     )

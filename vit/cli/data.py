@@ -2,62 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit.cli.options import (
-    DATA,
-    POSITIONAL,
-    PrintsFigures,
-    WritesFiles,
-    output_file,
-    print_json,
-    read_options,
-    talk,
-)
+from vit.cli.outputs import output_file, print_json, talk
 from vit.config import Config
 from vit.errors import ConfigError, one_line
-from vit.settings import SECTIONS, build_config, read_words, split_settings
+from vit.settings import build_config, given_settings
 
 if TYPE_CHECKING:
     from vit.data import Dataset
 
 
-@dataclass(frozen=True)
-class DataOptions(PrintsFigures, WritesFiles):
-    """Load data by name, folder or configuration; describe it, draw a sheet of it."""
-
-    data: str | None = field(default=None, metadata=POSITIONAL | DATA)
-    """as for --data"""
-    out: Path | None = None
-    """picture to write: .png, .svg or .pdf"""
-
-
-OPTIONS, SETTINGS = (DataOptions,), SECTIONS
-
-
-def parse(argv: Sequence[str]) -> tuple[Config, DataOptions]:
-    """Read the command line.
+def read_config(options: Namespace) -> Config:
+    """Return the settings, which must say what to load.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: a setting cannot be used.
     """
-    settings, rest = split_settings(argv)
-    (options,) = read_options("vit data", rest, *OPTIONS, sections=SETTINGS)
-    if options.data is None and not settings:
+    settings = given_settings(options)
+    if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
-    named = ["--data", options.data] if options.data is not None else []
-    config, _ = build_config(*read_words([*named, *settings]))
+    return build_config(options.config, settings)[0]
+
+
+def run(options: Namespace) -> int:
+    """Load the data, describe it, and draw the sheet."""
+    config = read_config(options)
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
-    return config, options
-
-
-def run(argv: Sequence[str]) -> int:
-    """Load the data, describe it, and draw the sheet."""
-    config, options = parse(argv)
 
     from vit.data.sources import load_data
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
+from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.atomic import replacing
-from vit.cli.options import (
-    DATA,
-    FOLDER,
-    POSITIONAL,
-    ReadsCheckpoint,
-    RunsModel,
-    WritesFiles,
-    output_file,
-    read_options,
-    refuse_given,
-)
+from vit.cli.common import choose_device, load_options, refuse_given, require_data
+from vit.cli.outputs import output_file
 from vit.cli.predict import naming_the_way_out
-from vit.config import BUILT_IN, DataConfig, NonNegative, named_data
+from vit.config import BUILT_IN, DataConfig, named_data
 from vit.errors import one_line
-from vit.load_options import LoadOptions
 from vit.progress import track
 
 if TYPE_CHECKING:
@@ -31,34 +21,6 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Images at a time: read, and shown to the model."""
-
-
-@dataclass(frozen=True)
-class EmbedOptions(ReadsCheckpoint, RunsModel, WritesFiles):
-    """Write the features of images, pooled as the model's head reads them, with file names and any labels. Images of a folder
-    are read as `vit attention` reads them."""
-
-    data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
-    out: Path
-    """file to write, .npz"""
-    root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive is"""
-    limit: NonNegative = 0
-    """use only this many images per split, evenly spaced; 0: all"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        output_file(self.out, (".npz",), overwrite=self.overwrite)
-        if self.data in BUILT_IN:
-            refuse_given(
-                self, ("on_bad_image",), "only applies to a folder of images; leave it out"
-            )
-        else:
-            refuse_given(self, ("root",), "only applies to CIFAR; leave it out")
-
-
-OPTIONS = (EmbedOptions, LoadOptions)
 
 
 class ListedImages(NamedTuple):
@@ -78,9 +40,16 @@ class ListedImages(NamedTuple):
     read: Callable[[int, int], Any]
 
 
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Embed all images, batch by batch, then write the file."""
-    options, load = read_options("vit embed", argv, *OPTIONS)
+    load = load_options(options)
+    require_data(options)
+    output_file(options.out, (".npz",), overwrite=options.overwrite)
+    if options.data in BUILT_IN:
+        reason = "only applies to a folder of images; leave it out"
+        refuse_given(options, ("on_bad_image",), reason)
+    else:
+        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
     named_data(options.data)  # refuses what is neither a name nor a folder, before torch is loaded
 
     import numpy as np
@@ -93,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
     model = load_trained(options.checkpoint, load)
     list_images = list_data_set if options.data in BUILT_IN else list_folder_images
     listed = list_images(options, model.origin.image_size)
-    model = model.to(options.compute().device)
+    model = model.to(choose_device(options).device)
 
     # The features; of each batch only the pooled ones stay in memory
     count = len(listed.files)
@@ -124,7 +93,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def list_data_set(options: EmbedOptions, image_size: tuple[int, int]) -> ListedImages:
+def list_data_set(options: Namespace, image_size: tuple[int, int]) -> ListedImages:
     """Return a built-in data set, training images first."""
     import torch
 
@@ -133,7 +102,9 @@ def list_data_set(options: EmbedOptions, image_size: tuple[int, int]) -> ListedI
 
     # Scenes are drawn, so the first ones are enough; images of a file must all be numbered
     limit = options.limit if options.data == "scenes" else 0
-    data = load_data(DataConfig(source=options.data, root=options.root, limit=limit), image_size)  # type: ignore[arg-type]
+    data = load_data(
+        DataConfig(source=options.data, root=str(options.root), limit=limit), image_size
+    )  # type: ignore[arg-type]
 
     # Names, splits and labels, training images first
     chosen = {
@@ -156,7 +127,7 @@ def list_data_set(options: EmbedOptions, image_size: tuple[int, int]) -> ListedI
     return ListedImages(files, splits, labels.tolist(), data.train.class_names, read)
 
 
-def list_folder_images(options: EmbedOptions, image_size: tuple[int, int]) -> ListedImages:
+def list_folder_images(options: Namespace, image_size: tuple[int, int]) -> ListedImages:
     """Return the images of a folder."""
     from vit.data.folder import list_folder, readable
     from vit.data.images import evenly_spaced

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vit.atomic import write_json
-from vit.cli.options import (
-    DATA,
-    FOLDER,
-    POSITIONAL,
-    PrintsFigures,
-    ReadsCheckpoint,
-    RunsModel,
-    WritesFiles,
-    naming_options,
-    print_json,
-    read_options,
-    require_folder,
-    require_free,
-    talk,
-)
-from vit.config import DataConfig, NonNegative, Positive, Share, named_data
+from vit.cli.common import choose_device, load_options, naming_options, require_data
+from vit.cli.outputs import print_json, require_folder, require_free, talk
+from vit.config import DataConfig, named_data
 from vit.errors import ConfigError, one_line
 from vit.load_options import LoadOptions
 from vit.metrics import aligned, results_lines
@@ -49,85 +34,43 @@ USED_BY = {
 PICTURES = ("confusion.png", "reliability.png")
 
 
-@dataclass(frozen=True)
-class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
-    """Measure a pretrained model without training it further. The test images are used once; every choice is made on training
-    images."""
-
-    data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
-    root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive is"""
-    name: str = ""
-    """name of the data in outputs"""
-    limit: NonNegative = 0
-    """use only this many images per split; 0: all"""
-    method: Literal["all", "knn", "linear", "reconstruction", "head"] = "all"
-    """nearest neighbours, a linear probe, filling in hidden patches, the model's own head; all: those that apply"""
-    every_layer: bool = False
-    """probe each layer, choose on held-out training images"""
-    labels: Share = 1.0
-    """share of the training labels to use"""
-    holdout: Positive = 5000
-    """training images held out to choose the probe's layer and regularisation"""
-    val_size: NonNegative = 0
-    """for choosing settings: measure on this many held-out training images, not on the test images"""
-    flip: bool = False
-    """also measure its head on images and mirror images together"""
-    knn_images: NonNegative = 0
-    """training images searched for nearest neighbours; 0: all"""
-    seeds: list[NonNegative] = field(default_factory=lambda: [0])
-    """of the label subset and the held-out images (--val-size: only the first); several give the mean and the spread"""
-    threads: NonNegative = 0
-    """CPU threads; 0: torch's choice"""
-    out: Path | None = field(default=None, metadata=FOLDER)
-    """folder for results.json, confusion.png and reliability.png"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(
-                f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once"
-            )
-        if self.out is not None:
-            require_folder(self.out)
-            if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():
-                raise ConfigError(
-                    f"--out: {self.out} is a run with its own pictures; name e.g. {self.out / 'evaluation'}"
-                )
-            require_free([self.out / name for name in ("results.json", *PICTURES)], self.overwrite)
-
-    def data_config(self) -> DataConfig:
-        """Return the data section of a run on these images."""
-        few: dict[str, Any] = {
-            "limit": self.limit,
-            "val_size": self.val_size,
-            "subset_seed": self.seeds[0],
-        }
-        return DataConfig(
-            **named_data(self.data, self.root),
-            name=self.name,
-            on_bad_image=self.on_bad_image,
-            **few,
-        )
-
-
-OPTIONS = (EvaluateOptions, LoadOptions)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
-    options, load = read_options("vit evaluate", argv, *OPTIONS)
+    load = load_options(options)
+    require_data(options)
+    if len(set(options.seeds)) < len(options.seeds):
+        seeds = ",".join(map(str, options.seeds))
+        raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
+    if options.out is not None:
+        require_folder(options.out)
+        if RunFiles(options.out).summary.exists() or RunFiles(options.out).config.exists():
+            example = options.out / "evaluation"
+            message = f"{options.out} is a run with its own pictures; name e.g. {example}"
+            raise ConfigError(f"--out: {message}")
+        files = [options.out / name for name in ("results.json", *PICTURES)]
+        require_free(files, options.overwrite)
     with talk(options.json):
-        results = measure(options, load, f"vit evaluate {shlex.join(argv)}")
+        results = measure(options, load)
     if options.json:
         print_json(results)
     return 0
 
 
-def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[str, Any]:
+def data_config(options: Namespace) -> DataConfig:
+    """Return the data section of a run on these images."""
+    return DataConfig(
+        **named_data(options.data, str(options.root)),
+        name=options.name,
+        on_bad_image=options.on_bad_image,
+        limit=options.limit,
+        val_size=options.val_size,
+        subset_seed=options.seeds[0],
+    )
+
+
+def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
-    config = options.data_config()
+    config = data_config(options)
     located(options.checkpoint)
 
     import torch
@@ -141,7 +84,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     # Model and data
     model = load_trained(options.checkpoint, load)
     origin = model.origin
-    compute = options.compute(options.threads)
+    compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
     taught = knows_classes(model, data)
@@ -203,7 +146,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "command": command,
+        "command": options.command_line,
     }
     print(one_line(data.description))
     if data.warning:

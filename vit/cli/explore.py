@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import io
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit.atomic import write_npz, write_text
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.options import (
-    PAGE,
-    ReadsCheckpoint,
-    ShownImages,
-    WritesFiles,
-    output_file,
-    read_options,
-    require_free,
-)
+from vit.cli.common import load_options, shown_images
+from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import one_line
-from vit.load_options import LoadOptions
 from vit.progress import track
 
 if TYPE_CHECKING:
@@ -35,32 +28,16 @@ MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well
 WAYS = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
-@dataclass(frozen=True)
-class ExploreOptions(ReadsCheckpoint, WritesFiles):
-    """Write one page for exploring a model's attention; it opens from disk, without a server or a network."""
-
-    out: Path
-    """page to write, .html"""
-    layers: list[int] | None = None
-    """only these, e.g. 0,5,-1; -1 is the last (default: all)"""
-    snapshots: bool = False
-    """a slider over a run's snapshots"""
-    numbers: bool = False
-    """write the weights beside the page, as .npz"""
-
-
-OPTIONS = (ExploreOptions, ShownImages, LoadOptions)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Write the page."""
-    options, shown, load = read_options("vit explore", argv, *OPTIONS)
+    load = load_options(options)
+    shown, data = shown_images(options)
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
     require_free(
         [out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers"
     )
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
-    subject = load_with_images(options.checkpoint, shown, load, snapshots)
+    subject = load_with_images(options, shown, data, load, snapshots)
 
     from vit.checkpoints import load_trained
     from vit.figures import Moment, PageError, explore_page
@@ -68,15 +45,15 @@ def run(argv: Sequence[str]) -> int:
 
     # A page that is far too large is refused before anything is computed
     geometry, config = subject.geometry, subject.model.encoder.config
-    tokens = geometry.num_tokens - round((shown.mask or 0) * geometry.num_tokens)
+    tokens = geometry.num_tokens - round((options.mask or 0) * geometry.num_tokens)
     layers = config.depth if options.layers is None else len(set(options.layers))
     count = max(len(snapshots), 1) * len(subject.names) * layers * config.num_heads * tokens**2
     if count > MAX_WEIGHTS:
         raise PageError(f"the page would hold {count:,} weights, too many for one page; {WAYS}")
 
     # Weights and reconstructions of the model, or of each snapshot
-    if shown.mask is not None:
-        subject = subject.with_mask(shown.mask, shown.seed)
+    if options.mask is not None:
+        subject = subject.with_mask(options.mask, options.seed)
     moments, arrays = [], {"images": subject.pixels, "names": subject.names}
     arrays |= {"hidden": subject.hidden} if subject.mask is not None else {}
     arrays |= {"moments": list(snapshots)} if snapshots else {}
@@ -98,7 +75,7 @@ def run(argv: Sequence[str]) -> int:
         ("tokens", f"{patches} patches, {prefix}"),
     ]
     if subject.mask is not None:
-        facts.append(("mask", f"{subject.mask_caption} at random, seed {shown.seed}"))
+        facts.append(("mask", f"{subject.mask_caption} at random, seed {options.seed}"))
     try:
         page = explore_page(
             moments,

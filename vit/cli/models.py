@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.options import PrintsFigures, print_json, read_options
+from vit.cli.outputs import print_json
 from vit.errors import one_line
 from vit.metrics import METRICS
 from vit.pretrained import shipped, shipped_models
@@ -16,17 +16,8 @@ NUMBERS = ("parameters", "MB")
 BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 
 
-@dataclass(frozen=True)
-class Models(PrintsFigures):
-    """List the models that come with the package; their names work as CHECKPOINT, and in load_model."""
-
-
-OPTIONS = (Models,)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Print the models, in a table or as JSON."""
-    (options,) = read_options("vit models", argv, *OPTIONS)
     known = [shipped(name) for name in shipped_models()]
     if options.json:
         print_json(known)

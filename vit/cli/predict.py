@@ -4,53 +4,21 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from vit.atomic import replacing
-from vit.cli.options import (
-    POSITIONAL,
-    PrintsFigures,
-    ReadsCheckpoint,
-    RunsModel,
-    WritesFiles,
-    output_file,
-    print_json,
-    read_options,
-)
-from vit.config import Positive
+from vit.cli.common import choose_device, load_options
+from vit.cli.outputs import output_file, print_json
 from vit.errors import ConfigError, UnreadableImage, one_line
-from vit.load_options import LoadOptions
 from vit.progress import track
 
 BATCH = 64
 """Images at a time: read, and shown to the model."""
-
-
-@dataclass(frozen=True)
-class PredictOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
-    """Name what images show: the likeliest classes of a classifier, with their probabilities."""
-
-    images: list[str] = field(default_factory=list, metadata=POSITIONAL)
-    """image files, or folders of images; prepared as in training"""
-    top: Positive = 3
-    """classes per image, the likeliest first"""
-    csv: Path | None = None
-    """also write them to this file, one row per image and class"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.images:
-            raise ConfigError("images: name image files, or folders of images")
-        if self.csv is not None:
-            output_file(self.csv, (".csv",), "--csv", self.overwrite)
-
-
-OPTIONS = (PredictOptions, LoadOptions)
 
 
 @contextmanager
@@ -62,9 +30,11 @@ def naming_the_way_out() -> Iterator[None]:
         raise ConfigError(f"{error}; --on-bad-image skip leaves out all such files") from error
 
 
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Predict all images, then print a table or JSON."""
-    options, load = read_options("vit predict", argv, *OPTIONS)
+    load = load_options(options)
+    if options.csv is not None:
+        output_file(options.csv, (".csv",), "--csv", options.overwrite)
     for name in options.images:
         if not os.path.exists(name):
             raise ConfigError(f"images: {name!r} is neither a file nor a folder")
@@ -83,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
         files = [*compress(files, readable(files))]
     model = load_trained(options.checkpoint, load)
     require_head(model)
-    model = model.to(options.compute().device)
+    model = model.to(choose_device(options).device)
 
     # The likeliest classes of each
     known, classes = model.origin.class_names, model.encoder.config.num_classes

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from argparse import Namespace
 
-from vit.cli.options import PAGE, POSITIONAL, PrintsFigures, output_file, print_json, read_options
+from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import one_line
 from vit.metrics import summary_values
 from vit.report.record import read_run
 from vit.runs import RunFiles
 
 
-@dataclass(frozen=True)
-class ReportOptions(PrintsFigures):
-    """Write one self-contained page about a run, finished or not: its results beside their baselines, the pictures in its
-    folder, data and settings. It opens from disk, without a network or scripts, and includes what
-    `vit evaluate RUN --out RUN/NAME` has measured."""
-
-    run: Path = field(metadata=POSITIONAL)
-    """run folder"""
-    out: Path | None = None
-    """page to write, .html; replaces an earlier report (default: RUN/report.html)"""
-
-
-OPTIONS = (ReportOptions,)
-
-
-def run(argv: Sequence[str]) -> int:
+def run(options: Namespace) -> int:
     """Write the page."""
-    (options,) = read_options("vit report", argv, *OPTIONS)
     out = (
         RunFiles(options.run).report
         if options.out is None

@@ -8,34 +8,30 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vit.atomic import write_json
-from vit.cli.startup import start
 from vit.errors import one_line
 from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
 from vit.runs import CONTENTS
-from vit.settings import TrainCommand, parse_train_command, train_parser
+from vit.settings import TrainCommand, given_settings, to_yaml, train_command
 from vit.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vit.mae import Model
     from vit.training.run import Run
 
-command_parser = train_parser
 
-
-def main() -> int:
-    """The program train.py."""
-    return start("train.py", lambda: run(sys.argv[1:], "python train.py"))
-
-
-def run(argv: Sequence[str], program: str = "vit train") -> int:
+def run(options: Namespace) -> int:
     """Read the settings, and train."""
-    command = parse_train_command(argv, program=program)
+    settings = given_settings(options)
+    command = train_command(options.config, settings, options.out, options.resume, options.program)
+    if options.print_config:
+        print(to_yaml(command.config), end="")
+        return 0
     if (
         not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ
     ):  # torchrun's processes start one after another

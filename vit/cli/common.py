@@ -1,0 +1,86 @@
+"""What several commands do with their options: load a checkpoint, choose a device, refuse."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+
+from vit.config import BUILT_IN, RunConfig
+from vit.device import Compute, choose_compute
+from vit.errors import ConfigError, UserError
+from vit.load_options import LoadOptions
+
+
+def load_options(options: Namespace) -> LoadOptions:
+    """Return how the checkpoint is to be read.
+
+    Raises:
+        CheckpointError: a value cannot be used.
+    """
+    return LoadOptions(**{item.name: getattr(options, item.name) for item in fields(LoadOptions)})
+
+
+def choose_device(options: Namespace, threads: int = 0) -> Compute:
+    """Return where to run, in float32; an error names the options."""
+    with naming_options():
+        return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Name in errors the options of a command, `--val-size`, instead of settings, `data.val_size`."""
+    names = "device|threads|compile|precision|val_size|on_bad_image"
+    setting = rf"\b(?:run|train|data)\.({names})\b(?::(?= skip))?"
+    try:
+        yield
+    except UserError as error:
+        message = re.sub(setting, lambda match: f"--{match[1].replace('_', '-')}", str(error))
+        error.args = (message,)
+        raise
+
+
+def refuse_given(options: Namespace, names: Collection[str], reason: str) -> None:
+    """Refuse each option of `names` that differs from its default.
+
+    Raises:
+        ConfigError: with the reason.
+    """
+    for name in vars(options):
+        if name in names and name in options.given:
+            raise ConfigError(f"--{name.replace('_', '-')}: {reason}")
+
+
+def require_data(options: Namespace) -> None:
+    """Refuse to go on without the name of the data.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    if options.data is None:
+        raise ConfigError("data: required, the name of a data set or a folder of images")
+
+
+def shown_images(options: Namespace) -> tuple[list[str], str | None]:
+    """Return the image files that a model is shown, and the data; a single place may name either.
+
+    Raises:
+        ConfigError: an option would do nothing.
+    """
+    images, data = options.images, options.data
+    if data is None and len(images) == 1 and _is_data(images[0]):
+        images, data = [], images[0]
+    if options.mask is None:
+        refuse_given(options, ("seed",), "only applies with --mask; add it, or leave this out")
+    if data is None:
+        reason = "only applies with --data; add it, or leave this out"
+        refuse_given(options, ("root", "count"), reason)
+    return images, data
+
+
+def _is_data(name: str) -> bool:
+    """Return whether this names data rather than an image file."""
+    return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))

@@ -1,0 +1,70 @@
+"""What commands write: JSON on stdout, and files that are refused before anything is computed.
+
+Nothing here imports torch, so that a program can refuse a file at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from vit.errors import ConfigError
+
+PAGE = (".html", ".htm")
+PICTURE = (".png", ".svg", ".pdf")
+"""The suffixes of files to write."""
+
+
+def talk(as_json: bool) -> AbstractContextManager[object]:
+    """Send prints to stderr if stdout is for JSON alone."""
+    return redirect_stdout(sys.stderr if as_json else sys.stdout)
+
+
+def print_json(value: Any) -> None:
+    """Print plain values as JSON; nan and infinity, which JSON lacks, raise a ValueError."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") -> None:
+    """Refuse to replace existing files unless `overwrite`; `option` names them or their folder."""
+    for path in paths:
+        if os.path.lexists(path) and not overwrite:
+            advice = "name another file, remove it first, or add --overwrite"
+            raise ConfigError(f"{option}: {path} already exists; {advice}")
+
+
+def require_folder(folder: Path, option: str = "--out") -> None:
+    """Refuse a folder, given by `option`, that cannot be written to, before anything is computed."""
+    try:
+        existing = next(
+            path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)
+        )
+    except OSError as error:  # a name that is too long
+        raise ConfigError(f"{option}: {folder}: {error.strerror}") from error
+    if not existing.is_dir():
+        raise ConfigError(f"{option}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option}: {existing} cannot be written to; name another folder")
+
+
+def output_file(
+    path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False
+) -> Path:
+    """Return the file to write, given by `option`; its name ends in one of `suffixes`.
+
+    Raises:
+        ConfigError: it has another suffix, cannot be written, or exists without `overwrite`.
+    """
+    if path.suffix not in suffixes or os.path.isdir(path):
+        allowed = f"name a file that ends in {' or '.join(suffixes)}"
+        raise ConfigError(f"{option}: {str(path)!r} cannot be used; {allowed}")
+    if len(os.fsencode(path.name)) > 240:  # the temporary file beside it has a longer name
+        raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
+    require_folder(path.parent, option)
+    require_free([path], overwrite, option)
+    return path

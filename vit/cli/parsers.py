@@ -1,0 +1,474 @@
+"""The options of every command, a line each. Nothing here imports torch, so that `--help` answers.
+
+An option's value has its name, with underscores: `--on-bad-image` becomes `options.on_bad_image`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from vit.config import BelowOne, NonNegative, Positive, Probability, Share, convert
+from vit.errors import ConfigError, did_you_mean, one_line
+from vit.load_options import LoadOptions
+from vit.settings import (
+    QUICKSTART,
+    SYNONYMS,
+    TrainCommand,
+    add_settings,
+    from_text,
+    given_settings,
+    sentences_of,
+    train_command,
+    unknown_setting,
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with what was probably meant."""
+
+    def __init__(self, prog: str, description: str, **settings: Any):
+        super().__init__(prog, description=description, allow_abbrev=False, **settings)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the options, and with them what functions of several commands ask.
+
+        `given` holds the names of those that differ from their defaults, `program` what the user
+        calls the command, `command_line` all words.
+
+        Raises:
+            ConfigError: the command line cannot be used.
+            SystemExit: after `--help`.
+        """
+        # A mistyped option is answered before a missing one
+        words = list(takewhile(lambda word: word != "--", argv))
+        names = [word.partition("=")[0] for word in words if word.startswith("--")]
+        for name in names:
+            if name not in self._option_string_actions:
+                self.refuse(name)
+        options, unknown = self.parse_known_intermixed_args(argv)
+        if unknown:
+            self.error(f"unrecognized arguments: {unknown[0]}")
+
+        # What functions of several commands ask
+        values = vars(options).items()
+        options.given = {name for name, value in values if value != self.get_default(name)}
+        options.program = self.prog
+        options.command_line = f"{self.prog} {shlex.join(argv)}"
+        return options
+
+    def refuse(self, name: str) -> NoReturn:
+        """Refuse an option that does not exist, with the one that may be meant."""
+        key = name.removeprefix("--")
+        takes_settings = self.get_default("config") is not None
+        if takes_settings and ("." in key or key in SYNONYMS):
+            raise unknown_setting(key)
+        near = did_you_mean(name, self._option_string_actions)
+        self.error(f"unrecognized arguments: {name}{near}")
+
+    def error(self, message: str) -> NoReturn:
+        line = one_line(message.removeprefix("argument "))
+        raise ConfigError(f"{self.prog}: {line}; see --help")
+
+
+# --- What an option takes ----------------------------------------------------------------------
+
+
+def typed(hint: Any) -> Callable[[str], Any]:
+    """Return the function that reads an option's value as a type of `vit.config`."""
+
+    def read(text: str) -> Any:
+        try:
+            return convert(from_text(text, hint), hint)
+        except ValueError as error:
+            message = f"{text[:40]!r} cannot be used; {error}"
+            raise argparse.ArgumentTypeError(message) from error
+
+    return read
+
+
+def path(text: str) -> Path:
+    """Return a path; the shell leaves the ~ of --out=~/page.html as it is."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' cannot be used; name a file or a folder")
+    return Path(os.path.expanduser(text))
+
+
+def query(text: str) -> tuple[int, int] | str:
+    """Return a query token: (row, column) of a patch, or a word."""
+    if re.fullmatch(r"\d{1,9},\d{1,9}", text):
+        row, column = text.split(",")
+        return int(row), int(column)
+    if not re.fullmatch(r"auto|cls|mean|register \d{1,4}", text):
+        allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; {allowed}")
+    return text
+
+
+# --- Options of several commands ---------------------------------------------------------------
+
+CHECKPOINT = (
+    "run folder, other folder, file, a name that `vit models` lists, timm/NAME or"
+    " hf/ORGANISATION/NAME"
+)
+BAD_IMAGE = "unreadable images: stop and name the first, or leave them out and warn"
+
+
+def add_json_option(parser: Parser) -> None:
+    """Add `--json`."""
+    text = "print the results as JSON on stdout; everything else goes to stderr"
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_overwrite_option(parser: Parser) -> None:
+    """Add `--overwrite`."""
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+
+
+def add_device_option(parser: Parser) -> None:
+    """Add `--device`."""
+    choices = ("auto", "cpu", "cuda", "mps")
+    parser.add_argument("--device", choices=choices, default="auto", help="where to run")
+
+
+def add_checkpoint_options(parser: Parser) -> None:
+    """Add the checkpoint, and the fields of `LoadOptions`."""
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
+    group = parser.add_argument_group("how the checkpoint is read; by default as it is")
+    sentences = sentences_of(LoadOptions)
+
+    def add(flag: str, **settings: Any) -> None:
+        name = flag.removeprefix("--").replace("-", "_")
+        group.add_argument(flag, help=sentences[name], **settings)
+
+    size, switch, numbers = int | tuple[int, int], typed(bool), typed(tuple[float, ...])
+    add("--part", choices=("encoder",))
+    add("--image-size", type=typed(size), metavar="H[,W]")
+    add("--patch-size", type=typed(size), metavar="P[,Q]")
+    add("--channels", type=typed(int), metavar="N")
+    add("--num-classes", type=typed(int), metavar="N")
+    add("--class-token", type=switch, metavar="true|false")
+    add("--global-pool", choices=("token", "avg"))
+    add("--fc-norm", type=switch, metavar="true|false")
+    add("--num-heads", type=typed(int), metavar="N")
+    add("--decoder-heads", type=typed(int), metavar="N")
+    add("--norm-pix-loss", type=switch, metavar="true|false")
+    add("--norm-eps", type=typed(float), metavar="X")
+    add("--mean", type=numbers, metavar="X,...")
+    add("--std", type=numbers, metavar="X,...")
+    add("--crop-share", type=typed(float), metavar="X")
+    add("--grid-size", type=typed(tuple[int, int]), metavar="R,C")
+    add("--branch", metavar="NAME")
+    add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
+
+
+def add_data_options(parser: Parser) -> None:
+    """Add the data, which may be named in its place or by `--data`, and how it is read."""
+    text = "cifar10, cifar100, scenes, or a folder of images; --data is the same"
+    parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=text)
+    parser.add_argument("--data", metavar="NAME|FOLDER", help=argparse.SUPPRESS)
+    root = "where CIFAR's archive is (default: data)"
+    parser.add_argument("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
+    choices = ("stop", "skip")
+    parser.add_argument("--on-bad-image", choices=choices, default="stop", help=BAD_IMAGE)
+
+
+def add_shown_images_options(parser: Parser) -> None:
+    """Add the images that the model is shown: files or a data set, whole or masked."""
+    files = "image files, prepared as in training; or what --data takes"
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help=files)
+    add = parser.add_argument_group("what the model is shown").add_argument
+    data = "instead of files: cifar10, cifar100, scenes, or a folder of images"
+    add("--data", metavar="NAME|FOLDER", help=data)
+    root = "where CIFAR's archive is (default: data)"
+    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
+    count = "number of test images from --data; of a folder without any, of images (default: 8)"
+    add("--count", type=typed(Positive), default=8, metavar="N", help=count)
+    mask = "for masked models: hide this share of the patches, e.g. 0.75"
+    add("--mask", type=typed(Probability), metavar="X", help=mask)
+    add("--seed", type=typed(NonNegative), default=0, metavar="N", help="seed of the mask")
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+
+
+# --- The commands ------------------------------------------------------------------------------
+
+
+def train_parser(prog: str = "vit train") -> Parser:
+    """Return the parser of `vit train` and train.py."""
+    what = "Pretrain by filling in masked patches, or train a classifier."
+    what += f" Without --config: {QUICKSTART.name}."
+    usage = f"{prog} [--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
+    parser = Parser(prog, what, usage=usage)
+    out = "run folder; by default runs/ and the configuration's name"
+    parser.add_argument("--out", type=path, metavar="FOLDER", help=out)
+    resume = "continue the run from its last saved state"
+    parser.add_argument("--resume", action="store_true", help=resume)
+    show = "print all settings as a configuration file, and end"
+    parser.add_argument("--print_config", action="store_true", help=show)
+    add_settings(parser)
+    return parser
+
+
+def settings_parser(prog: str) -> Parser:
+    """Return a parser of settings alone."""
+    parser = Parser(prog, "")
+    add_settings(parser)
+    return parser
+
+
+def data_parser() -> Parser:
+    """Return the parser of `vit data`."""
+    what = "Load data by name, folder or configuration; describe it, draw some of its images."
+    parser = Parser("vit data", what, usage="vit data [DATA] [--SECTION.FIELD VALUE ...]")
+    data = "cifar10, cifar100, scenes or a folder of images; --data is the same"
+    parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=data)
+    out = "picture to write: .png, .svg or .pdf"
+    parser.add_argument("--out", type=path, metavar="FILE", help=out)
+    add_json_option(parser)
+    add_overwrite_option(parser)
+    add_settings(parser)
+    return parser
+
+
+def inspect_parser() -> Parser:
+    """Return the parser of `vit checkpoint inspect`."""
+    what = "Say what a checkpoint is, and what becomes of each of its tensors."
+    parser = Parser("vit checkpoint inspect", what)
+    parser.set_defaults(work="inspect")
+    add_json_option(parser)
+    add_checkpoint_options(parser)
+    return parser
+
+
+def convert_parser() -> Parser:
+    """Return the parser of `vit checkpoint convert`."""
+    parser = Parser("vit checkpoint convert", "Write a checkpoint in another format.")
+    parser.set_defaults(work="convert")
+    formats = ("timm", "huggingface", "safetensors")
+    text = "format; safetensors is the project's own"
+    parser.add_argument("--to", required=True, choices=formats, help=text)
+    out = "a new or empty folder"
+    parser.add_argument("--out", required=True, type=path, metavar="FOLDER", help=out)
+    half = "--to safetensors: weights in half precision; they load as float32"
+    parser.add_argument("--half", action="store_true", help=half)
+    add_checkpoint_options(parser)
+    return parser
+
+
+def models_parser() -> Parser:
+    """Return the parser of `vit models`."""
+    what = "List the models that come with the package; their names work as CHECKPOINT,"
+    parser = Parser("vit models", f"{what} and in load_model.")
+    add_json_option(parser)
+    return parser
+
+
+def predict_parser() -> Parser:
+    """Return the parser of `vit predict`."""
+    what = "Classify images by a classifier: the most probable classes, with their probabilities."
+    parser = Parser("vit predict", what)
+    add = parser.add_argument
+    add_checkpoint_options(parser)
+    images = "image files, or folders of images; prepared as in training"
+    add("images", nargs="+", metavar="IMAGE", help=images)
+    top = "classes per image, the most probable first (default: 3)"
+    add("--top", type=typed(Positive), default=3, metavar="N", help=top)
+    table = "also write them to this file, one row per image and class"
+    add("--csv", type=path, metavar="FILE", help=table)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+    add_device_option(parser)
+    add_json_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+def embed_parser() -> Parser:
+    """Return the parser of `vit embed`."""
+    what = "Write the features of images, pooled as the model's head reads them, with file names"
+    parser = Parser("vit embed", f"{what} and any labels.")
+    add_checkpoint_options(parser)
+    add_data_options(parser)
+    out = "file to write, .npz"
+    parser.add_argument("--out", required=True, type=path, metavar="FILE", help=out)
+    limit = "use only this many images per split, evenly spaced; 0: all"
+    parser.add_argument("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
+    add_device_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+def attention_parser() -> Parser:
+    """Return the parser of `vit attention`."""
+    what = "Draw a model's attention, and write the numbers beside each picture as .npz."
+    parser = Parser("vit attention", what)
+    add_checkpoint_options(parser)
+    add = parser.add_argument
+    add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
+    methods = ("weights", "rollout", "relevance", "distance")
+    method = (
+        "the weights, what arrives through all layers, what a class depends on, or how far each"
+        " head attends (default: weights)"
+    )
+    add("--method", choices=methods, default="weights", help=method)
+    layer = "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"
+    add("--layer", type=typed(int | Literal["all"]), metavar="N|all", help=layer)
+    head = "from 0; all: the mean and every head (default: all)"
+    numbers = typed(int | Literal["mean", "all"])
+    add("--head", type=numbers, default="all", metavar="N|mean|all", help=head)
+    token = (
+        "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N';"
+        " auto: the class token, or without one the middle patch (default: auto)"
+    )
+    add("--query", type=query, default="auto", metavar="R,C|cls|mean", help=token)
+    keep = "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"
+    add("--keep", type=typed(Share), metavar="X", help=keep)
+    label = "relevance: the class, a number or a name (default: the predicted one)"
+    add("--label", metavar="CLASS", help=label)
+    discard = "rollout: share of the weights to leave out, the smallest"
+    add("--discard", type=typed(BelowOne), default=0.0, metavar="X", help=discard)
+    film = "also draw the first image over a run's snapshots, as a GIF"
+    add("--film", action="store_true", help=film)
+    scale = "range of the colours (default: shared)"
+    add("--scale", choices=("shared", "row", "log"), default="shared", help=scale)
+    add("--overlay", action="store_true", help="lay the maps over the images")
+    formats = ("png", "svg", "pdf")
+    add("--format", choices=formats, default="png", help="of the pictures (default: png)")
+    add_overwrite_option(parser)
+    add_shown_images_options(parser)
+    return parser
+
+
+def explore_parser() -> Parser:
+    """Return the parser of `vit explore`."""
+    what = "Write one page for exploring a model's attention; it opens from disk, without a"
+    parser = Parser("vit explore", f"{what} server or a network.")
+    add_checkpoint_options(parser)
+    add = parser.add_argument
+    add("--out", required=True, type=path, metavar="FILE", help="page to write, .html")
+    layers = "only these, e.g. 0,5,-1; -1 is the last (default: all)"
+    add("--layers", type=typed(tuple[int, ...]), metavar="N,...", help=layers)
+    add("--snapshots", action="store_true", help="a slider over a run's snapshots")
+    numbers = "write the weights beside the page, as .npz"
+    add("--numbers", action="store_true", help=numbers)
+    add_overwrite_option(parser)
+    add_shown_images_options(parser)
+    return parser
+
+
+def evaluate_parser() -> Parser:
+    """Return the parser of `vit evaluate`."""
+    what = "Measure a pretrained model without training it further. The test images are used"
+    parser = Parser("vit evaluate", f"{what} once; every choice is made on training images.")
+    add_checkpoint_options(parser)
+    add_data_options(parser)
+    add = parser.add_argument
+    add("--name", default="", metavar="TEXT", help="name of the data in outputs")
+    count = typed(NonNegative)
+    limit = "use only this many images per split; 0: all"
+    add("--limit", type=count, default=0, metavar="N", help=limit)
+    methods = ("all", "knn", "linear", "reconstruction", "head")
+    method = (
+        "nearest neighbours, a linear probe, filling in masked patches, the model's own head;"
+        " all: those that apply (default: all)"
+    )
+    add("--method", choices=methods, default="all", help=method)
+    layers = "probe each layer, choose on held-out training images"
+    add("--every-layer", action="store_true", help=layers)
+    labels = "share of the training labels to use (default: 1)"
+    add("--labels", type=typed(Share), default=1.0, metavar="X", help=labels)
+    holdout = (
+        "training images held out to choose the probe's layer and regularisation (default: 5000)"
+    )
+    add("--holdout", type=typed(Positive), default=5000, metavar="N", help=holdout)
+    val_size = (
+        "for choosing settings: measure on this many held-out training images, not on the test"
+        " images"
+    )
+    add("--val-size", type=count, default=0, metavar="N", help=val_size)
+    flip = "also measure its head on images and mirror images together"
+    add("--flip", action="store_true", help=flip)
+    knn = "training images searched for nearest neighbours; 0: all"
+    add("--knn-images", type=count, default=0, metavar="N", help=knn)
+    seeds = (
+        "of the label subset and the held-out images (--val-size: only the first); several, as"
+        " 0,1,2, give the mean and the spread (default: 0)"
+    )
+    add("--seeds", type=typed(tuple[NonNegative, ...]), default=(0,), metavar="N,...", help=seeds)
+    threads = "CPU threads; 0: torch's choice"
+    add("--threads", type=count, default=0, metavar="N", help=threads)
+    out = "folder for results.json, confusion.png and reliability.png"
+    add("--out", type=path, metavar="FOLDER", help=out)
+    add_device_option(parser)
+    add_json_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+def report_parser() -> Parser:
+    """Return the parser of `vit report`."""
+    what = (
+        "Write one self-contained page about a run, finished or not: its results beside their"
+        " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
+        " network or scripts, and includes what `vit evaluate RUN --out RUN/NAME` has measured."
+    )
+    parser = Parser("vit report", what)
+    parser.add_argument("run", type=path, metavar="RUN", help="run folder")
+    out = "page to write, .html; replaces an earlier report (default: RUN/report.html)"
+    parser.add_argument("--out", type=path, metavar="FILE", help=out)
+    add_json_option(parser)
+    return parser
+
+
+def compare_parser() -> Parser:
+    """Return the parser of `vit compare`."""
+    what = (
+        "Print finished runs side by side: the settings that differ, and what the runs measured."
+        " Runs that differ only in the seed share a row, with mean and standard deviation. A"
+        " linear probe is shown if `vit evaluate RUN --out RUN/NAME` has left its results in the"
+        " run's folder."
+    )
+    parser = Parser("vit compare", what)
+    parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")
+    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    hours = (
+        "also draw accuracy over hours of training, of runs that measured it meanwhile"
+        " (run.val_every): .png, .svg or .pdf"
+    )
+    parser.add_argument("--hours", type=path, metavar="FILE", help=hours)
+    add_json_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+PARSERS: dict[str, Callable[[], Parser]] = {
+    "train": train_parser,
+    "data": data_parser,
+    "checkpoint inspect": inspect_parser,
+    "checkpoint convert": convert_parser,
+    "models": models_parser,
+    "predict": predict_parser,
+    "embed": embed_parser,
+    "attention": attention_parser,
+    "explore": explore_parser,
+    "evaluate": evaluate_parser,
+    "report": report_parser,
+    "compare": compare_parser,
+}
+
+
+def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
+    """Return the training run that a command line asks for.
+
+    Raises:
+        ConfigError: the command line cannot be used.
+        SystemExit: after `--help`.
+    """
+    options = train_parser(program).read(argv)
+    settings = given_settings(options)
+    return train_command(options.config, settings, options.out, options.resume, program)
