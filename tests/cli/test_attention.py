@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from vit.atomic import write_text
+from vit.cli.attention import METHODS
 from vit.data.folder import list_splits
 from vit.inputs import to_float
 from vit.interpret import (
@@ -52,7 +53,7 @@ def test_heads_of_the_last_layer(shown, weights_of, vit):
     np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
     np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
     np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
-    assert "layer 2 of 0 to 2" in str(numbers["title"])
+    assert "last layer (2)" in str(numbers["title"])
     for part in ("encoder: 3 layers x 2 heads", "patch 4", "trained on pictures", "image files"):
         assert part in str(numbers["caption"])
     with Image.open(vit.out / "attention.png") as picture:
@@ -211,8 +212,8 @@ def test_under_a_mask_the_token_that_was_asked_for_is_drawn(query, masked, weigh
     model, inputs, _, mask = masked("registers", 0.5)
     expected = weights_of(model.encoder, inputs, mask).to_grid(-1, query, mask=mask).maps
     np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
-    who = {"register 1": "the register 1", "cls": "the class token"}[query]
-    assert who in str(numbers["title"])
+    name = {"register 1": "register 1", "cls": "the class token"}[query]
+    assert f"Attention of {name}" in str(numbers["title"])
 
 
 @pytest.mark.usefixtures("unpainted")
@@ -255,7 +256,7 @@ def test_every_picture_under_a_mask_says_how_many_patches_it_hides_and_by_which_
     names = re.findall(r"numbers beside it in (\S+)", said)
     assert len(names) == (3 if "--keep" in argv else 1)
     for name in names:
-        assert str(np.load(vit.out / name)["caption"]).count("9 of 12 patches hidden, seed 3") == 1
+        assert str(np.load(vit.out / name)["caption"]).count("9 of 12 patches masked, seed 3") == 1
 
 
 def test_without_a_decoder_a_mask_shows_the_encoder_alone(vit, drawn):
@@ -327,7 +328,7 @@ def test_other_formats_and_the_same_files_again(vit):
 )
 def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
     for method in ("weights", "distance"):
-        monkeypatch.setattr(f"vit.cli.attention.Drawing.{method}", lambda _: pytest.fail("drawn"))
+        monkeypatch.setitem(METHODS, method, lambda *_: pytest.fail("drawn"))
     write_text(vit.out / file, "")
     code, _, error = vit("attention", *line.split())
     assert (code, f"{file} already exists" in error) == (2, True)

@@ -181,7 +181,7 @@ def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(
 
 def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit, monkeypatch):
     monkeypatch.setattr("vit.cli.explore.MAX_WEIGHTS", 3 * 2 * 15**2 - 1)
-    monkeypatch.setattr("vit.interpret.AttentionMaps", None)  # it would be called
+    monkeypatch.setattr("vit.cli.explore.AttentionMaps", None)  # it would be called
     code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
     assert code == 2
     assert (

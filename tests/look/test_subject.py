@@ -11,9 +11,9 @@ from tiny import NORMALIZE
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import UnreadableImage
+from vit.errors import DataError
 from vit.look.datasets import with_data
-from vit.look.shown import ModelWithImages, short_name
+from vit.look.subject import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
@@ -73,7 +73,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
         Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / f"{number}.png")
     (tmp_path / "1.png").write_text("no image")
     model = saved(tmp_path / "model", 8, 1)
-    with pytest.raises(UnreadableImage, match=r"1\.png"):
+    with pytest.raises(DataError, match=r"1\.png"):
         next(with_data(model, str(tmp_path), "data", 3).batches())
     subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
@@ -95,7 +95,7 @@ def test_short_names(tmp_path):
 
 
 def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
-    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    code = "import sys, vit.look.subject, vit.look.panels; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
     assert unwanted.isdisjoint(done.stdout.split())
