@@ -298,10 +298,6 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         ),
         (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
         ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
-        (
-            (changed(CONFIG, run={"compile": True}), "out"),
-            "run.compile: 'True' cannot be used; it needs one of auto, on, off",
-        ),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(arguments, words, tmp_path, monkeypatch):

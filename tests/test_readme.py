@@ -12,8 +12,9 @@ import yaml
 from bench.__main__ import bench_parser
 from studies import STUDIES
 from studies.__main__ import study_parser, study_settings
-from vit.cli.options import read_options
-from vit.settings import parse_train_command
+from vit.cli import parse
+from vit.cli.data import read_config
+from vit.cli.parsers import parse_train_command
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -157,17 +158,9 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
         for study in STUDIES if words[3] in ("all", "NAME") else [words[3]]:
             study_settings(study, options, settings)
         return
-    _, name, *argv = words
-    module = import_module(f"vit.cli.{name}")
+    name, options = parse(words[1:])
     if name == "data":
-        module.parse(argv)
-    else:
-        groups, argv = (
-            (module.COMMANDS[argv[0]].OPTIONS, argv[1:])
-            if name == "checkpoint"
-            else (module.OPTIONS, argv)
-        )
-        read_options(f"vit {name}", argv, *groups)
+        read_config(options)
 
 
 def test_commands_are_found():

@@ -11,7 +11,8 @@ import yaml
 
 import vit
 from vit.cli import COMMANDS
-from vit.settings import config_file, parse_train_command
+from vit.cli.parsers import parse_train_command
+from vit.settings import config_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

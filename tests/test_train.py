@@ -52,7 +52,8 @@ run: {grad_accum_steps: 2, save_every: 5, device: cpu, threads: 1, snapshots: 3}
 
 PREPARED = """
 import torch._dynamo, vit.train, vit.report.page  # the first, which an optimizer imports, takes longest
-from vit.settings import parse_train_command, read_config, QUICKSTART
+from vit.cli.parsers import parse_train_command
+from vit.settings import read_config, QUICKSTART
 parse_train_command([])  # makes the parser, which each run would make anew
 read_config(QUICKSTART)
 """

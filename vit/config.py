@@ -90,7 +90,6 @@ TERMS: dict[Any, str] = {
     int: "a whole number",
     float: "a finite number",
     str: "a text",
-    NoneType: "null",
 }
 
 
@@ -103,7 +102,7 @@ def allowed_by(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin in (Union, UnionType):
-        return " or ".join(map(allowed_by, parts))
+        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
     if origin is list or Ellipsis in parts:
         return f"a list, each {allowed_by(parts[0])}"
     if origin is tuple:
@@ -135,9 +134,14 @@ def convert(value: Any, hint: Any) -> Any:
                 raise ValueError(part.allowed)
         return number
 
-    # The first of several types that fits
+    # The first of several types that fits; with None, which leaves a setting out, the other
     if origin in (Union, UnionType):
-        for part in parts:
+        if value is None and NoneType in parts:
+            return None
+        choices = [part for part in parts if part is not NoneType]
+        if len(choices) == 1:
+            return convert(value, choices[0])
+        for part in choices:
             with suppress(ValueError):
                 return convert(value, part)
 
@@ -746,4 +750,9 @@ def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    """Return a value as YAML and JSON hold it: a list for a tuple or an array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    return value

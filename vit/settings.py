@@ -252,16 +252,20 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 def from_text(text: str, hint: Any) -> Any:
     """Return a word of the command line as a YAML file would give it to `convert`.
 
-    A text stays as it is; 3,4 is a list like [3, 4].
+    A text stays as it is; 3,4 is a list like [3, 4], and so is a single value of several.
     """
     if hint is str:
         return text
     if "," in text and not text.startswith("["):
         text = f"[{text}]"
     try:
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    takes_many = get_origin(hint) is list or Ellipsis in get_args(hint)
+    if takes_many and not isinstance(value, list):
+        return [value]
+    return value
 
 
 # --- vit train ----------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from tiny import RECONSTRUCT, Payload, changed, noise, save_images
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
+from vit.cli.parsers import parse_train_command
 from vit.config import Config
 from vit.errors import CheckpointError, ConfigError
-from vit.settings import parse_train_command
 
 pytestmark = pytest.mark.slow
 SECONDS = 5  # until a refusal is there

@@ -691,7 +691,7 @@ def test_a_new_head_is_begun_and_said():
             dict(branch="student"),
             "no copy of the network is called 'student'; it has: the top level",
         ),
-        (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
+        (dict(fc_norm=1), "fc_norm: 1 cannot be used; it needs true or false"),
         (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
         (
             dict(decoder_heads=3),

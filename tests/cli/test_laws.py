@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from tiny import without_pictures
 
-from vit.cli import COMMANDS, main
-from vit.cli.options import read_options
+from vit.cli import COMMANDS, main, parse
+from vit.cli.common import shown_images
 from vit.config import DataConfig, named_data
-from vit.settings import parse_train_command
+from vit.settings import build_config, given_settings
 
 SMALL = (
     "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4 --model.embed_dim 16 --model.depth 1"
@@ -128,15 +127,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
 
 def data_of(command, words):
     """The data section that a command line asks for."""
-    module = import_module(f"vit.cli.{command}")
-    if command == "train":
-        return parse_train_command([*words, "--out", "new"]).config.data
-    if command == "data":
-        return module.parse([*words, "--out", "new.png"])[0].data
-    options = read_options("vit", ["run", *words, "--out", "new.npz"], *module.OPTIONS)
-    if command == "evaluate":
-        return options[0].data_config()
-    return DataConfig(**named_data(next(group.data for group in options if hasattr(group, "data"))))
+    if command in ("train", "data"):
+        _, options = parse([command, *words, "--out", "new.png"])
+        return build_config(options.config, given_settings(options))[0].data
+    _, options = parse([command, "run", *words, "--out", "new.npz"])
+    data = options.data
+    if command in ("attention", "explore"):
+        data = shown_images(options)[1]
+    return DataConfig(**named_data(data))
 
 
 @pytest.mark.parametrize("command", ["train", "data", "evaluate", "embed", "attention", "explore"])

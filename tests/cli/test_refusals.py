@@ -49,15 +49,15 @@ REFUSED = {
         ),
         ("mae one.png --method relevance --mask 0.5 --label cat", "--label: relevance under a mask explains how a hidden"),
         ("mae one.png --method relevance --mask 0.5 --query cls", "--query: relevance under a mask explains how a hidden"),
-        ("encoder one.png --method rollout --discard 1", "--discard: 1.0 cannot be used; from 0 to below 1"),
+        ("encoder one.png --method rollout --discard 1", "--discard: '1' cannot be used; from 0 to below 1"),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
     ],
     "checkpoint": [
         ("", "a command is missing; one of inspect, convert"),
         ("inspect mae --image-size 0", "image_size: 0 cannot be used"),
         ("inspect mae --image-size 18", "do not divide images of 18 x 18"),
-        ("convert mae --to timm", "--out: required"),
-        ("convert mae --to keras --out x", "--to: 'keras' cannot be used"),
+        ("convert mae --to timm", "required: --out"),
+        ("convert mae --to keras --out x", "--to: invalid choice: 'keras'"),
         ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),
     ],
     "data": [
@@ -69,7 +69,7 @@ REFUSED = {
             "mae scenes --on-bad-image skip --out f.npz",
             "--on-bad-image: only applies to a folder of images; leave it out",
         ),
-        ("mae data", "--out: required"),
+        ("mae data", "required: --out"),
     ],
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
@@ -95,7 +95,7 @@ REFUSED = {
     ],
     "predict": [
         ("mae one.png", "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or"),
-        ("encoder", "images: name image files, or folders of images"),
+        ("encoder", "required: IMAGE"),
         ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
         ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
         ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
@@ -106,7 +106,7 @@ REFUSED = {
         ("x" * 300, "File name too long"),
         ("begun --out mine.html", "mine.html is not a vit report"),
         ("begun another", "another"),
-        ("", "run: required"),
+        ("", "required: RUN"),
     ],
 }  # fmt: skip
 CASES = [(command, *case) for command, cases in REFUSED.items() for case in cases]

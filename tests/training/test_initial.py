@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.initial import load_initial
+from vit.cli.parsers import settings_parser
 from vit.config import Config, DataConfig, ModelConfig, TrainConfig
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError, DataError, RunError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.settings import build_config, read_words
+from vit.settings import build_config, given_settings
 from vit.training.initial import InitialModel, initial_model
 from vit.weights import weights_hash, write_weights
 
@@ -197,7 +198,8 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(wide, name)}")
-    model, normalize = begin(build_config(*read_words([*given, *options]))[0])
+    words = settings_parser("train").read([*given, *options])
+    model, normalize = begin(build_config([], given_settings(words))[0])
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(
