@@ -103,7 +103,8 @@ def decoder_panels(
 
     def keep(number: int, weights: Tensor) -> None:
         grid = to_grid(weights, subject.geometry, patches)
-        heads = _select_heads(grid, head, f"layer {number} of the decoder")
+        advice = "; part='encoder' (--part encoder) leaves the decoder out"
+        heads = _select_heads(grid, head, f"layer {number} of the decoder", advice)
         panels.append(heads._replace(names=[f"layer {number}"]))
 
     with torch.no_grad(), AttentionMaps(model.decoder, consume=keep):
@@ -143,13 +144,17 @@ def rollout_panels(
     return _side_by_side(panels)
 
 
-def _select_heads(grid: GridMaps, head: int | str, layer: str) -> Panels:
-    """Return the panels of a layer's heads: one head, their mean, or "all", the mean first."""
+def _select_heads(grid: GridMaps, head: int | str, layer: str, advice: str = "") -> Panels:
+    """Return the panels of a layer's heads: one head, their mean, or "all", the mean first.
+
+    Raises:
+        AttentionError: there is no such head in `layer`; the message ends with `advice`.
+    """
     count = grid.maps.shape[1]
     if isinstance(head, int):
         if not 0 <= head < count:
             raise AttentionError(
-                f"there is no head {head} in {layer}: it has {count}, from 0 to {count - 1}"
+                f"there is no head {head} in {layer}: it has {count}, from 0 to {count - 1}{advice}"
             )
         return Panels(grid.maps[:, head, None], grid.prefix_mass[:, head, None], [f"head {head}"])
 
