@@ -68,6 +68,7 @@ def run(options: Namespace) -> int:
         files += [path, path.with_suffix(".npz")]
     require_free(files, options.overwrite)
 
+    # Each method is a function below
     draw = METHODS[options.method]
     pictures = draw(options, subject, masked_patches)
     if options.film:
@@ -120,7 +121,9 @@ def picture_paths(options: Namespace, has_reconstruction: bool) -> list[Path]:
         return [options.out / f"{options.method}.{options.format}"]
 
     # Weights give a picture of the maps, and up to three others
-    names = ["layers" if layer_to_draw(options) is None else "attention"]
+    names = ["attention"]
+    if layer_to_draw(options) is None:
+        names = ["layers"]
     if options.keep is not None:
         names.append("strongest")
     if has_reconstruction:
@@ -253,6 +256,7 @@ def draw_weights(
 def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
     layer = layer_name(layer_to_draw(options), subject)
+    # Of all heads alike, so that a strong head keeps few patches and a diffuse one many
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
     title += f"{query_name(subject.query)}, {layer}"
     caption = caption_of(options, subject)
@@ -277,13 +281,16 @@ def draw_decoder(
 ) -> Picture:
     """Draw masked input, reconstruction, and the decoder's attention from a masked patch."""
     # A picture has room for one map per layer, so all heads become their mean
-    head = options.head if isinstance(options.head, int) else "mean"
+    head: int | str = "mean"
+    notes = "decoder, mean of heads"
+    if isinstance(options.head, int):
+        head = options.head
+        notes = f"decoder, head {head}"
     panels = decoder_panels(subject, masked_patches, head)
     reconstruction = fill_in(subject)
 
-    # The caption says how the panels were made
+    # The caption says how the panels and the reconstruction were made
     title = "Attention of the decoder from the outlined masked patch"
-    notes = f"decoder, head {head}" if isinstance(head, int) else "decoder, mean of heads"
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
@@ -399,7 +406,9 @@ def draw_distance(
     )
 
     # A figure by depth, with a dot for each head
-    images = "1 image" if statistics.images == 1 else f"{statistics.images:,} images"
+    images = f"{statistics.images:,} images"
+    if statistics.images == 1:
+        images = "1 image"
     notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
     notes += " and is left out"
     figure = figures.layers_figure(
@@ -516,6 +525,7 @@ def picture_of_maps(
 
 def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") -> str:
     """Return the model, the images, the mask, and notes, as one line."""
+    # A picture must be repeatable from what it says, so the mask's seed is named
     parts = [subject.caption]
     if subject.mask is not None:
         parts.append(f"{subject.mask_caption}, seed {options.seed}")

@@ -105,6 +105,7 @@ def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots:
     Raises:
         UserError: with how many weights it would hold.
     """
+    # Each head of each layer has a weight for each pair of visible tokens
     config = subject.model.encoder.config
     layers = config.depth
     if options.layers is not None:
@@ -150,6 +151,7 @@ def explored_images(subject: ModelWithImages, explored: Explored) -> list[Explor
     if explored.filled is not None:
         filled = (explored.filled * 255).round().to(torch.uint8)
 
+    # A photo is shown as it is, where there is a file with more pixels than the input
     images = []
     for i, name in enumerate(subject.names):
         photo = b""

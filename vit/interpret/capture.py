@@ -96,18 +96,17 @@ class AttentionMaps:
     def __enter__(self) -> AttentionMaps:
         self._captured.clear()
         self.weights.clear()
-        self._undo.enter_context(intercept_attention(self._model, self._mix, self._every_layer))
+        undo = self._undo
+        undo.enter_context(intercept_attention(self._model, self._mix, self._every_layer))
 
         # A layer that the next pass skips must not keep the map of this one
-        forget = self._model.register_forward_pre_hook(self._forget)
-        self._undo.callback(forget.remove)
+        undo.callback(self._model.register_forward_pre_hook(self._forget).remove)
 
         # The convolution that cuts images into patches sees their size
         convolutions = (part for part in self._model.modules() if isinstance(part, nn.Conv2d))
         first = next(convolutions, None)
         if first is not None and first.kernel_size == first.stride:
-            measure = first.register_forward_pre_hook(self._measure)
-            self._undo.callback(measure.remove)
+            undo.callback(first.register_forward_pre_hook(self._measure).remove)
         return self
 
     def __exit__(
@@ -130,22 +129,24 @@ class AttentionMaps:
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         """Mix the values as the layer would have, and keep the weights on the way."""
         if layer in self.layers:
-            self._captured.add(layer)
-            # In a map, nan stands for a masked patch, so damage must not pass for one
-            if not bool(weights.isfinite().all()):
-                raise AttentionError(
-                    f"{self.names[layer]}: its attention is nan; "
-                    "the weights or the images are damaged"
-                )
-
-            # Detached, the weights do not hold the graph of the whole pass in memory
-            if self._consume is not None:
-                self._consume(layer, weights.detach())
-            elif self._gradients:
-                self.weights[layer] = weights
-            else:
-                self.weights[layer] = weights.detach()
+            self._keep(layer, weights)
         return weights @ values
+
+    def _keep(self, layer: int, weights: Tensor) -> None:
+        self._captured.add(layer)
+        # In a map, nan stands for a masked patch, so damage must not pass for one
+        if not bool(weights.isfinite().all()):
+            raise AttentionError(
+                f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
+            )
+
+        # Detached, the weights do not hold the graph of the whole pass in memory
+        if self._consume is not None:
+            self._consume(layer, weights.detach())
+        elif self._gradients:
+            self.weights[layer] = weights
+        else:
+            self.weights[layer] = weights.detach()
 
     def _require_all_layers(self) -> None:
         """Raise if a layer gave no maps: an empty map would look like a finding."""

@@ -48,7 +48,7 @@ def with_data(
 
 
 def with_readable_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
-    """Return a model with those image files that can be read; each of the others gives a warning."""
+    """Return a model with the image files that can be read; a warning names each of the others."""
     good = readable(paths)
     return with_files(model, list(compress(paths, good)))
 

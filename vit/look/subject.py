@@ -159,6 +159,7 @@ class ModelWithImages:
 def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
     """Return a model with image files."""
 
+    # Read when needed: a list of files may be longer than memory
     def load(numbers: Sequence[int]) -> Tensor:
         return model.origin.read_images([paths[number] for number in numbers])
 
