@@ -256,7 +256,7 @@ def draw_weights(
 def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
     layer = layer_name(layer_to_draw(options), subject)
-    # Of all heads alike, so that a strong head keeps few patches and a diffuse one many
+    # The share is of each map's own attention, so a diffuse head needs more patches
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
     title += f"{query_name(subject.query)}, {layer}"
     caption = caption_of(options, subject)

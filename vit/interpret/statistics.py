@@ -60,10 +60,10 @@ def attention_statistics(
     def add(layer: int, weights: Tensor) -> None:
         layout = maps.geometry  # of these images: a model may take several sizes
         prefix = layout.num_prefix_tokens
+        # In double precision, so that the spread survives the difference of two large sums
         distance = attention_distance(weights, layout).double()  # (B, h)
         entropy = attention_entropy(weights, prefix)
         prefix_mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
-        # In double precision, so that the spread survives the difference of two large sums
         measures = torch.stack([distance, distance.square(), entropy, prefix_mass], dim=-1)
         sums[layer] = sums.get(layer, 0) + measures.sum(0).cpu()
 
