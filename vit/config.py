@@ -1,9 +1,11 @@
 """The settings of a run: typed dataclasses that check themselves.
 
-Nothing here imports torch, so that `--help` and a wrong setting answer at once. A section says how its settings affect results:
+Nothing here imports torch, so that `--help` and a wrong setting answer at once. A section says how
+its settings affect results:
 
     data       which images; a resumed run checks their content, not these settings
-    augment, model, mask, reconstruct, classify, optim, train       decide the result; a resumed run keeps them
+    augment, model, mask, reconstruct, classify, optim, train
+               decide the result; a resumed run keeps them
     run        where it computes and what it writes; a resumed run may change them
 """
 
@@ -24,6 +26,7 @@ from vit.errors import ConfigError
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
+# Encoder and decoder have the proportions of MAE's: the decoder is narrower, and less deep
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(
         embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2
@@ -38,10 +41,10 @@ PRESETS: dict[str, dict[str, int]] = {
         embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16
     ),
 }
-
-
-MOST_PIXELS, MOST_UNITS = 16_384, 65_536
-"""The longest side of an image; the largest width, depth and number of heads. Anything larger is refused at once."""
+MOST_PIXELS = 16_384
+"""The longest side of an image; anything larger is refused at once."""
+MOST_UNITS = 65_536
+"""The largest width, depth and number of heads."""
 
 
 class ObjectiveInfo(NamedTuple):
@@ -60,7 +63,7 @@ OBJECTIVES = {
     "reconstruct": ObjectiveInfo(("mask", "reconstruct")),
     "classify": ObjectiveInfo(("classify",), labels=True),
 }
-"""The registry of objectives; `vit.training.objectives` has a module of the same name for each. Register before parsing."""
+"""The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:
@@ -68,7 +71,7 @@ def _require(ok: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(f"{key}: {_plain(value)!r} cannot be used; {allowed}")
 
 
-# --- The values that a setting takes: types and ranges, wherever they come from ---------------
+# --- The values that a setting takes: types and ranges, whatever they come from ---------------
 
 
 class Range(NamedTuple):
@@ -85,6 +88,8 @@ NonNegativeFloat = Annotated[float, Range("0 or more", lambda x: x >= 0)]
 Share = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
 Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
+Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
+Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
 TERMS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -203,8 +208,10 @@ class Section:
 class DataConfig(Section, section="data"):
     """Where the images come from, and which of them are used."""
 
+    # What is read
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the data passed to vit.fit"""
+    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the
+    data passed to vit.fit"""
     root: str = "data"
     """folder that holds (or receives) CIFAR's archive, or your folder of images"""
     name: str = ""
@@ -213,14 +220,19 @@ class DataConfig(Section, section="data"):
     """download CIFAR if it is not in data.root"""
     fallback: Literal["stop", "scenes"] = "stop"
     """if CIFAR is not on disk and cannot be downloaded: stop, or warn and train on Scenes"""
+
+    # Which of its images are used
     limit: NonNegative = 0
-    """use only this many training images and at most as many test images, spread evenly; 0: all"""
+    """use only this many training images and at most as many test images, evenly spaced; 0: all"""
     val_size: NonNegative = 0
-    """training images held out for validation, to choose settings by; the test images stay unseen; 0: none"""
+    """training images held out for validation, to choose settings by; the test images stay unseen;
+    0: none"""
     labels: Share = 1.0
     """classification: share of the training images that have labels; only these are trained on"""
     subset_seed: NonNegative = 0
     """seed that draws val_size and labels, stratified by class"""
+
+    # How image files are read
     on_bad_image: Literal["stop", "skip"] = "stop"
     """if an image of a folder or data set cannot be read: stop and name it, or skip and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
@@ -239,15 +251,12 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """
     if data in BUILT_IN:
         return {"source": data, "root": root}
-    if not os.path.isdir(os.path.expanduser(data)):
-        is_file = (
-            ": it is a file; give the folder that it is in"
-            if os.path.isfile(os.path.expanduser(data))
-            else ""
-        )
-        raise ConfigError(
-            f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}"
-        )
+    folder = os.path.expanduser(data)
+    if os.path.isfile(folder):
+        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
+    if not os.path.isdir(folder):
+        names = ", ".join(BUILT_IN)
+        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
     return {"source": "folder", "root": data}
 
 
@@ -255,45 +264,55 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
 class AugmentConfig(Section, section="augment"):
     """How training images are augmented, each by its own random draws."""
 
+    # Where the image is cut
     crop: Literal["resized", "pad", "none"] = "resized"
-    """resized: a random part, resized to the full image; pad: the image, shifted within a padded border"""
+    """resized: a random part, resized to the full image; pad: the image, shifted within a padded
+    border"""
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1
     """copies of each image in a batch, each augmented and masked by its own draws"""
+
+    # Its colours
     color_jitter: BelowOne = 0.0
-    """largest change of brightness, contrast and saturation, in 8 of 10 views (SimCLR), e.g. 0.4; 0: off"""
+    """largest change of brightness, contrast and saturation, in 8 of 10 views (SimCLR), e.g. 0.4;
+    0: off"""
     grayscale: Probability = 0.0
     """probability of turning a view grey"""
+
+    # Stronger changes, for fine-tuning, and a control
     rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
-    """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of 10; e.g. 2 for fine-tuning;
-    0: off"""
+    """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of
+    10; e.g. 2 for fine-tuning; 0: off"""
     erasing: Probability = 0.0
     """probability of covering a random rectangle with one colour (random erasing)"""
     shuffle: Literal["none", "within", "across"] = "none"
-    """a control for learning from patches that belong together: shuffle patches within each image, or, place by place,
-    across the batch"""
+    """a control for learning from patches that belong together: shuffle patches within each image,
+    or, position by position, across the batch"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        low, high = scale = self.crop_scale
-        _require(
-            0 < low <= high <= 1, "augment.crop_scale", scale, "two shares, 0 < low <= high <= 1"
-        )
+        low, high = self.crop_scale
+        allowed = "two shares, 0 < low <= high <= 1"
+        _require(0 < low <= high <= 1, "augment.crop_scale", self.crop_scale, allowed)
 
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's config.json states it."""
+    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's
+    config.json states it."""
 
+    # Images
     image_size: tuple[int, int] = (32, 32)
     """(H, W) in pixels"""
     patch_size: tuple[int, int] = (4, 4)
     """(p, q) in pixels; divides the image"""
     channels: int = 3
     """channels of the images"""
+
+    # Size
     embed_dim: int = 192
     """width of the tokens, a multiple of num_heads"""
     depth: int = 12
@@ -302,6 +321,8 @@ class ViTConfig:
     """attention heads per block"""
     mlp_ratio: float = 4.0
     """hidden width of the MLPs / width of the tokens"""
+
+    # Tokens beside the patches, and positions
     class_token: bool = True
     """put a class token before the patches"""
     registers: NonNegative = 0
@@ -310,31 +331,44 @@ class ViTConfig:
     """positions: a learned table, or the fixed 2-D sin-cos one"""
     no_embed_class: bool = False
     """give positions to the patches only, not to class token and registers (timm's name)"""
+
+    # Blocks
     qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three matrices"""
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
+    matrices"""
     qkv_bias: bool = True
     """give the three maps a bias"""
     layer_scale: float | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly from 0 at the first"""
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
+    from 0 at the first"""
+
+    # The head of a classifier
     global_pool: Literal["avg", "token"] = "avg"
     """what a classifier reads: the mean of the patches, or the class token"""
     fc_norm: bool = False
-    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's name)"""
+    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
+    name)"""
     num_classes: int = 0
     """outputs of the classification head; 0: no head"""
+
+    # Blocks of other families
     qk_norm: bool = False
     """normalise queries and keys, head by head (Dehghani et al. 2023)"""
     mlp: Literal["gelu", "swiglu"] = "gelu"
     """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
     norm_eps: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 1e-6
-    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves features by 1e-4"""
+    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
+    features by 1e-4"""
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The architecture of a masked autoencoder's decoder: fields as in `ViTConfig`; None stands for the encoder's value."""
+    """The architecture of a masked autoencoder's decoder, with fields as in `ViTConfig`.
+
+    None stands for the encoder's value.
+    """
 
     dim: int
     """width of the tokens, a multiple of 4 and of num_heads"""
@@ -349,105 +383,105 @@ class DecoderConfig:
 
     def complete(self, encoder: ViTConfig) -> DecoderConfig:
         """Replace every None by the encoder's value."""
-        missing = [item.name for item in fields(self) if getattr(self, item.name) is None]
-        return replace(self, **{name: getattr(encoder, name) for name in missing})
+        values = {}
+        for item in fields(self):
+            if getattr(self, item.name) is None:
+                values[item.name] = getattr(encoder, item.name)
+        return replace(self, **values)
 
     def blocks(self, encoder: ViTConfig) -> ViTConfig:
-        """Return the configuration of the decoder's blocks: the encoder's, overridden by the decoder's own."""
-        own = asdict(self.complete(encoder))
-        return replace(encoder, embed_dim=own.pop("dim"), layer_scale=None, drop_path=0.0, **own)
+        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
+        values = asdict(self.complete(encoder))
+        values["embed_dim"] = values.pop("dim")
+        return replace(encoder, layer_scale=None, drop_path=0.0, **values)
 
 
 @dataclass(frozen=True)
 class ModelConfig(Section, section="model"):
     """The encoder, the decoder, and which of their parts learn."""
 
+    # What it begins with, and its size
     init: str = ""
-    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random weights"""
+    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random
+    weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, unless given one by one"""
-    image_size: int | tuple[int, int] = 32
-    """pixels: one number for squares, or [height, width]; other images are cropped to that shape and resized"""
-    patch_size: int | tuple[int, int] = 4
+    image_size: Pixels | tuple[Pixels, Pixels] = 32
+    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
+    and resized"""
+    patch_size: Pixels | tuple[Pixels, Pixels] = 4
     """pixels: one number for squares, or [height, width]; divides the image"""
-    embed_dim: int | None = None
+    embed_dim: Units | None = None
     """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
-    depth: int | None = None
+    depth: Units | None = None
     """number of the encoder's blocks; null: the preset's"""
-    num_heads: int | None = None
+    num_heads: Units | None = None
     """attention heads per block; null: the preset's"""
     mlp_ratio: float = 4.0
     """hidden width of the MLPs / width of the tokens"""
+
+    # Tokens beside the patches, and positions
     class_token: bool = True
     """put a class token before the patches"""
     registers: NonNegative = 0
     """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "sincos"
-    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are always fixed)"""
+    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
+    always fixed)"""
+
+    # Blocks
     qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three matrices"""
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
+    matrices"""
     qkv_bias: bool = True
     """give the three maps a bias"""
     layer_scale: float | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly from 0 at the first"""
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
+    from 0 at the first"""
     global_pool: Literal["avg", "token"] = "avg"
     """what a classifier reads: the mean of the patches, or the class token"""
-    decoder_dim: int | None = None
+
+    # The decoder
+    decoder_dim: Units | None = None
     """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
-    decoder_depth: int | None = None
+    decoder_depth: Units | None = None
     """number of the decoder's blocks; null: the preset's"""
-    decoder_heads: int | None = None
+    decoder_heads: Units | None = None
     """attention heads per decoder block; null: the preset's"""
+
+    # What learns
     freeze: list[str] = field(default_factory=list)
-    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0, decoder.W_Q, ..."""
+    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0,
+    decoder.W_Q, ..."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
-            fits = 1 <= min(size) <= max(size) <= MOST_PIXELS
-            _require(
-                fits,
-                f"model.{key}",
-                getattr(self, key),
-                f"a positive number of pixels, at most {MOST_PIXELS:,}",
-            )
-        for axis, name in enumerate(("height", "width")):
-            image, patch = self.image_size_2d[axis], self.patch_size_2d[axis]
+
+        # Whole patches
+        for axis, side in enumerate(("height", "width")):
+            image = self.image_size_2d[axis]
+            patch = self.patch_size_2d[axis]
             divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
-            allowed = f"it must divide the image's {name} of {image} (model.image_size): {divisors}"
+            allowed = f"it must divide the image's {side} of {image} (model.image_size): {divisors}"
             _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
-        for key, value in self.dimensions.items():
-            _require(
-                1 <= value <= MOST_UNITS,
-                f"model.{key}",
-                value,
-                f"a positive number, at most {MOST_UNITS:,}",
-            )
-        for dim, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
-            value, count = self.dimensions[dim], self.dimensions[heads]
-            _require(
-                value % count == 0,
-                f"model.{dim}",
-                value,
-                f"a multiple of model.{heads}, which is {count}",
-            )
-            fits = value % 4 == 0 or (dim == "embed_dim" and self.pos_embed != "sincos")
-            _require(fits, f"model.{dim}", value, "a multiple of 4, for its sin-cos positions")
-        _require(
-            self.mlp_ratio * self.dimensions["embed_dim"] >= 1,
-            "model.mlp_ratio",
-            self.mlp_ratio,
-            "positive",
-        )
-        token = self.global_pool == "token" and not self.class_token
-        _require(
-            not token,
-            "model.global_pool",
-            self.global_pool,
-            "there is no class token (model.class_token)",
-        )
+
+        # Heads of equal width, and positions in four parts: sine and cosine of row and column
+        dimensions = self.dimensions
+        for width, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
+            value = dimensions[width]
+            allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
+            _require(value % dimensions[heads] == 0, f"model.{width}", value, allowed)
+            fits = value % 4 == 0 or (width == "embed_dim" and self.pos_embed != "sincos")
+            _require(fits, f"model.{width}", value, "a multiple of 4, for its sin-cos positions")
+
+        # An MLP with a hidden unit, and a token for the head to read
+        hidden_units = self.mlp_ratio * dimensions["embed_dim"]
+        _require(hidden_units >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
+        has_token = self.class_token or self.global_pool != "token"
+        allowed = "there is no class token (model.class_token)"
+        _require(has_token, "model.global_pool", self.global_pool, allowed)
 
     @property
     def image_size_2d(self) -> tuple[int, int]:
@@ -462,19 +496,22 @@ class ModelConfig(Section, section="model"):
     @property
     def grid_size(self) -> tuple[int, int]:
         """(rows, columns) of patches."""
-        (height, width), (p, q) = self.image_size_2d, self.patch_size_2d
+        height, width = self.image_size_2d
+        p, q = self.patch_size_2d
         return height // p, width // q
 
     @property
     def dimensions(self) -> dict[str, int]:
         """Width, depth and heads of encoder and decoder: as given, else the preset's."""
-        return {
-            key: preset if (given := getattr(self, key)) is None else given
-            for key, preset in PRESETS[self.preset].items()
-        }
+        dimensions = dict(PRESETS[self.preset])
+        for key in dimensions:
+            value = getattr(self, key)
+            if value is not None:
+                dimensions[key] = value
+        return dimensions
 
     def vit_config(self, **derived: Any) -> ViTConfig:
-        """Return the encoder's architecture; `derived` is what the data decides: channels, num_classes."""
+        """Return the encoder's architecture; `derived` are channels and num_classes of the data."""
         dimensions = self.dimensions
         settings: dict[str, Any] = {
             "image_size": self.image_size_2d,
@@ -504,27 +541,26 @@ def spelled(value: object) -> str:
     """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
     if isinstance(value, str | os.PathLike):
         return str(value) or '""'
-    # NumPy's numbers become plain ones, anything else a text, which the setting refuses by its name
-    return json.dumps(
-        value, default=lambda other: other.tolist() if hasattr(other, "tolist") else repr(other)
-    )
+    return json.dumps(value)
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:
     """Return a size as (height, width); one number stands for a square."""
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
 
 
 @dataclass(frozen=True)
 class MaskConfig(Section, section="mask"):
-    """Pretraining: which patches are hidden."""
+    """Pretraining: which patches are masked."""
 
     kind: Literal["random", "block", "grid"] = "random"
     """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
-    ratio: Annotated[
-        float, Range("above 0 (nothing hidden) and below 1 (all hidden)", lambda x: 0 < x < 1)
-    ] = 0.75
-    """share of patches to hide, above 0 and below 1; rounded, but at least one is hidden and one visible"""
+    ratio: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 0.75
+    """share of patches to mask, above 0 and below 1; rounded, but at least one is masked and one
+    visible"""
 
 
 @dataclass(frozen=True)
@@ -534,68 +570,73 @@ class ReconstructConfig(Section, section="reconstruct"):
     norm_pix_loss: bool = True
     """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
     contrast: NonNegativeFloat = 0.0
-    """weight of a second loss: find the other view of an image among those of the batch (CAN); 0: off"""
+    """weight of a second loss: find the other view of an image among those of the batch (CAN);
+    0: off"""
     temperature: PositiveFloat = 0.2
     """contrast: divides the cosine similarities; lower values weight the nearest more"""
 
 
 @dataclass(frozen=True)
 class ClassifyConfig(Section, section="classify"):
-    """Objective classify, for fine-tuning or from scratch: how training changes images and labels."""
+    """Objective classify: how training changes images and labels."""
 
+    # The labels and the images they belong to
     label_smoothing: BelowOne = 0.0
     """share of each label to spread over all classes"""
     mixup: NonNegativeFloat = 0.0
     """alpha of Mixup, which blends two images and their labels; 0: off"""
     cutmix: NonNegativeFloat = 0.0
-    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each gets half of the images"""
+    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each
+    gets half of the images"""
+
+    # Cheaper steps
     drop_patches: BelowOne = 0.0
-    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation sees all"""
+    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation
+    sees all"""
     whole_epochs: NonNegativeFloat = 0.0
     """final epochs without drop_patches, so that the model has seen whole images"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole = self.whole_epochs
-        _require(
-            not whole or self.drop_patches > 0,
-            "classify.whole_epochs",
-            whole,
-            "it only applies with drop_patches",
-        )
+        effective = self.whole_epochs == 0 or self.drop_patches > 0
+        allowed = "it only applies with drop_patches"
+        _require(effective, "classify.whole_epochs", self.whole_epochs, allowed)
 
 
 @dataclass(frozen=True)
 class OptimConfig(Section, section="optim"):
-    """The optimizer and its schedule: linear warm-up, a constant rate if `cooldown` is below 1, then half a cosine."""
+    """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
 
+    # The update, and the learning rate over time
     name: Literal["adamw", "muon"] = "adamw"
-    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's learning rate"""
+    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's
+    learning rate"""
     blr: PositiveFloat = 1.5e-4
     """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
     warmup_epochs: NonNegativeFloat = 1.0
     """epochs of warm-up"""
     cooldown: Share = 1.0
-    """the last share of the steps, in which the learning rate falls; below 1, until then --resume may change train.epochs"""
+    """the last share of the steps, in which the learning rate falls; below 1, until then --resume
+    may change train.epochs"""
+
+    # How weights are held back, and gradients averaged
     weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
     betas: tuple[float, float] = (0.9, 0.95)
     """decay rates of AdamW's averages of the gradient and of its square"""
     layer_decay: Share = 1.0
-    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the same"""
+    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the
+    same"""
     ema: BelowOne = 0.0
-    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model; 0: off"""
+    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model;
+    0: off"""
     clip_grad: NonNegativeFloat = 1.0
     """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
-            all(0 <= b < 1 for b in self.betas),
-            "optim.betas",
-            self.betas,
-            "two numbers from 0 to below 1",
-        )
+        stable = all(0 <= beta < 1 for beta in self.betas)
+        _require(stable, "optim.betas", self.betas, "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -603,7 +644,8 @@ class TrainConfig(Section, section="train"):
     """What is learned, and for how long."""
 
     objective: str = "reconstruct"
-    """reconstruct: fill in hidden patches (pretraining); classify: classify images (fine-tuning, or from scratch)"""
+    """reconstruct: fill in masked patches (pretraining); classify: classify images (fine-tuning, or
+    from scratch)"""
     epochs: Positive = 100
     """passes over the training images"""
     batch_size: Positive = 256
@@ -611,47 +653,52 @@ class TrainConfig(Section, section="train"):
     seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """number format of matrix products; auto: on a GPU bf16 if it has it, on a CPU the faster one, timed at the start"""
+    """number format of matrix products; auto: on a GPU bf16 if it has it, on a CPU the faster one,
+    timed at the start"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
-            self.objective in OBJECTIVES,
-            "train.objective",
-            self.objective,
-            f"one of {', '.join(OBJECTIVES)}",
-        )
+        allowed = f"one of {', '.join(OBJECTIVES)}"
+        _require(self.objective in OBJECTIVES, "train.objective", self.objective, allowed)
 
 
 @dataclass(frozen=True)
 class RunConfig(Section, section="run"):
-    """Where a run computes and what it writes: nothing here changes more than the last bits of a result."""
+    """Where a run computes and what it writes: only the last bits of a result depend on it."""
 
+    # Where and how it computes
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto: cuda, then mps, then cpu"""
     threads: NonNegative = 0
-    """CPU threads per process; 0: torch's choice. Another number may change the last bits of a run"""
+    """CPU threads per process; 0: torch's choice; another number may change the last bits"""
     grad_accum_steps: NonNegative = 0
-    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0: chosen by token count"""
+    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0:
+    chosen by token count"""
     attention: Literal["auto", "math", "flash"] = "auto"
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
+
+    # What it writes
     save_every: Positive = 500
     """steps between checkpoints"""
     snapshots: NonNegative = 0
-    """copies of the weights to keep, in half precision, more of them early in the run: for films and sliders"""
+    """copies of the weights to keep, in half precision, more of them early in the run: for films
+    and sliders"""
     dynamics_every: NonNegative = 0
-    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ... before; 0: off"""
+    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ...
+    before; 0: off"""
     val_every: NonNegative = 0
-    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
+    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only
+    at the end"""
     knn_images: NonNegative = 50_000
-    """pretraining: training images that k-NN searches for neighbours, spread evenly; 0: all"""
+    """pretraining: training images that k-NN searches for neighbours, evenly spaced; 0: all"""
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
-    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip install -e '.[wandb]'"""
+    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip
+    install -e '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
-        """Return the steps between lines of metrics.jsonl: a fiftieth of a run of `total_steps`, from 1 to 10."""
+        """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
         return min(max(total_steps // 50, 1), 10)
 
 
@@ -670,39 +717,43 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        data, train, run = self.data, self.train, self.run
-        patches, objective = math.prod(self.model.grid_size), OBJECTIVES[train.objective]
+        data = self.data
+        train = self.train
+        run = self.run
+        learns_labels = OBJECTIVES[train.objective].labels
 
-        def require(ok: bool, key: str, allowed: str) -> None:
-            section, name = key.split(".")
-            _require(ok, key, getattr(getattr(self, section), name), allowed)
+        # Two patches or more: one to mask and one to see
+        patches = math.prod(self.model.grid_size)
+        allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
+        _require(patches >= 2, "model.patch_size", self.model.patch_size, allowed)
 
-        # settings that must fit the image, the length of the run, or the batch
-        least = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
-        require(patches >= 2, "model.patch_size", least)
+        # What must fit the length of the run, or the batch
         most = f"at most train.epochs, which is {train.epochs}"
-        require(self.optim.warmup_epochs <= train.epochs, "optim.warmup_epochs", most)
-        require(run.val_every <= train.epochs, "run.val_every", most)
+        warmup = self.optim.warmup_epochs
+        _require(warmup <= train.epochs, "optim.warmup_epochs", warmup, most)
+        _require(run.val_every <= train.epochs, "run.val_every", run.val_every, most)
         below = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
-        require(self.classify.whole_epochs < train.epochs, "classify.whole_epochs", below)
+        whole_epochs = self.classify.whole_epochs
+        _require(whole_epochs < train.epochs, "classify.whole_epochs", whole_epochs, below)
+        steps = run.grad_accum_steps
         most = f"at most train.batch_size, which is {train.batch_size}"
-        require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
-        contrast = self.reconstruct.contrast
-        alone = "it compares images within a batch: leave run.grad_accum_steps out"
-        require(not contrast or run.grad_accum_steps <= 1, "reconstruct.contrast", alone)
-        pairs = "reconstruct.contrast needs two views per image"
-        require(not contrast or self.augment.views == 2, "augment.views", pairs)
+        _require(steps <= train.batch_size, "run.grad_accum_steps", steps, most)
 
-        # settings that would do nothing, or use the test images too early
+        # The contrastive loss compares the two views of an image with the whole batch
+        contrast = self.reconstruct.contrast
+        views = self.augment.views
+        alone = "it compares images within a batch: leave run.grad_accum_steps out"
+        _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, alone)
+        pairs = "reconstruct.contrast needs two views per image"
+        _require(contrast == 0 or views == 2, "augment.views", views, pairs)
+
+        # What would do nothing, or use the test images too early
         once = "test images are used once, at the end; hold out training images with data.val_size"
-        require(not run.val_every or data.val_size > 0, "run.val_every", once)
+        _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, once)
         fewer = "pretraining needs none; data.limit takes fewer images"
-        require(data.labels == 1 or objective.labels, "data.labels", fewer)
-        require(
-            self.augment.views == 1 or not objective.labels,
-            "augment.views",
-            "several views only apply to pretraining",
-        )
+        _require(data.labels == 1 or learns_labels, "data.labels", data.labels, fewer)
+        single = "several views only apply to pretraining"
+        _require(views == 1 or not learns_labels, "augment.views", views, single)
 
     @property
     def images_per_step(self) -> int:
@@ -711,42 +762,51 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, as YAML and JSON hold them."""
-        return {
-            name: {k: _plain(v) for k, v in section.items()}
-            for name, section in asdict(self).items()
-        }
+        sections = asdict(self)
+        for section in sections.values():
+            for key, value in section.items():
+                section[key] = _plain(value)
+        return sections
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide the result, by "section.key"; the content hash says which images are used."""
-        return flat_settings(
-            {key: section for key, section in self.to_dict().items() if key not in ("data", "run")}
-        )
+        """Return the settings that decide the result, by "section.key".
+
+        The images are known by their hash, not by the settings in `data`.
+        """
+        sections = self.to_dict()
+        del sections["data"], sections["run"]
+        return flat_settings(sections)
 
     def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
-        """Return the steps at which warm-up ends, the learning rate begins to fall, and the run ends."""
+        """Return the steps at which warm-up ends, cooldown begins, and the run ends."""
         total = self.train.epochs * steps_per_epoch
         warmup = round(self.optim.warmup_epochs * steps_per_epoch)
-        return warmup, max(warmup, total - round(self.optim.cooldown * total)), total
+        cooldown = total - round(self.optim.cooldown * total)
+        return warmup, max(warmup, cooldown), total
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the settings that would turn a run begun with `before` (from `to_dict`) into another run.
+        """Yield the settings that would turn a run into another.
+
+        Args:
+            before: all settings of that run, from `to_dict`.
 
         Yields:
             key, value before, value now.
         """
         saved = flat_settings(before)
         for key, now in self.deciding().items():
-            if (old := saved.get(key, now)) != now:
+            old = saved.get(key, now)
+            if old != now:
                 yield key, old, now
 
 
 def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Flatten sections of settings to "section.key"."""
-    return {
-        f"{name}.{key}": value
-        for name, section in sections.items()
-        for key, value in section.items()
-    }
+    settings = {}
+    for name, section in sections.items():
+        for key, value in section.items():
+            settings[f"{name}.{key}"] = value
+    return settings
 
 
 def _plain(value: object) -> object:

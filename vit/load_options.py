@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from vit.config import MOST_PIXELS, Range, Share, convert, hints_of
+from vit.config import Pixels, Range, Share, convert, hints_of
 from vit.errors import CheckpointError
 
 PER_CHANNEL = "a number per channel each, as 0.5,0.5,0.5, for pixels from 0 to 1"
 
-Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
 Count = Annotated[int, Range("1 to 4,096", lambda n: 1 <= n <= 4096)]
 Classes = Annotated[int, Range("0 to 10,000,000", lambda n: 0 <= n <= 10_000_000)]
 Eps = Annotated[float, Range("between 0 and 1, as 1e-6", lambda x: 0 < x < 1)]

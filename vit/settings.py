@@ -1,7 +1,8 @@
 """Read settings from files and the command line, and write them.
 
-One way in: files and the command line become one mapping of "section.key" to value, the parser checks its types, and
-the sections check their ranges (`vit.config`). `fit(settings={...})` begins with the mapping.
+One way in: YAML files and the words of a command line become a mapping of "section.key" to value,
+from which the sections are built (`vit.config`), and these check every value. `fit(settings={...})`
+begins with the mapping.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import yaml
 from vit.config import OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
 from vit.errors import ConfigError, did_you_mean
 
-SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
-KEYS = [f"{name}.{item.name}" for name, part in SECTIONS.items() for item in fields(part)]
+SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
+"""The dataclass of each section."""
+KEYS = list(flat_settings(Config().to_dict()))
 """The names of all settings, with their sections."""
 PACKAGE = Path(__file__).resolve().parent
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
@@ -47,7 +49,7 @@ SYNONYMS = {
 """What other programs call some settings."""
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- Files --------------------------------------------------------------------------------------
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -68,6 +70,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config: {path} holds no settings; {example}")
     settings = {}
     for section, values in content.items():
+        if section in KEYS:
+            raise ConfigError(f"{section}: {example}; in {path}")
         if section not in SECTIONS:
             raise unknown_setting(str(section), f"in {path}")
         if not isinstance(values, dict):
@@ -81,7 +85,10 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def config_file(name: str) -> Path:
-    """Return the file that `--config` names: an existing one, else the package's, as quickstart or configs/quickstart.yaml.
+    """Return the file that `--config` names: an existing one, else one of the package.
+
+    Args:
+        name: of a file, or of one of the package, as quickstart or configs/quickstart.yaml.
 
     Raises:
         ConfigError: there is none.
@@ -102,6 +109,7 @@ def to_yaml(config: Config) -> str:
     Raises:
         ConfigError: a name is not UTF-8, which YAML cannot hold.
     """
+    # What a file system gives as bytes that are no UTF-8 is a text of surrogates
     for key, value in flat_settings(config.to_dict()).items():
         if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
             allowed = "config.yaml holds UTF-8 names only: rename it"
@@ -130,7 +138,7 @@ def build_config(
         ConfigError: a key or a value cannot be used, or an override has no effect on the objective.
     """
     overrides = overrides or {}
-    sections, given = build_sections(files, overrides)
+    sections, keys = build_sections(files, overrides)
     config = Config(**sections)
 
     # A file may serve several objectives; an override is meant for this one
@@ -141,7 +149,7 @@ def build_config(
             if section in objective.sections and section not in used:
                 message = f"cannot be used; it only applies to train.objective {name}"
                 raise ConfigError(f"{key}: {message}")
-    return config, given
+    return config, keys
 
 
 def build_sections(
@@ -155,10 +163,13 @@ def build_sections(
     Raises:
         ConfigError: a key or a value cannot be used.
     """
+    # Later files win over earlier ones, overrides over all
     settings: dict[str, Any] = {}
     for file in files:
         settings |= read_file(config_file(str(file)))
     settings |= overrides
+
+    # From "section.key" to sections
     nested: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for key, value in settings.items():
         if key not in KEYS:
@@ -210,6 +221,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help=files)
     data = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
     parser.add_argument("--data", metavar="NAME|FOLDER", help=data)
+
+    # Without a value, a setting stays out of the options: a file or its default decides
     defaults = Config().to_dict()
     for name, section in SECTIONS.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."))
@@ -239,9 +252,13 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
         ConfigError: `--data` is neither a name nor a folder.
     """
     settings: dict[str, Any] = {}
+
+    # What --data stands for
     if options.data is not None:
         for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
+
+    # The settings themselves
     for key, text in vars(options).items():
         if key in KEYS:
             section, _, name = key.partition(".")
@@ -273,10 +290,15 @@ def from_text(text: str, hint: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """The parsed command line of train.py: train with `config` in the run folder `out`, and continue there if `resume`.
+    """A training run as `vit train` and `fit` ask for it.
 
     Attributes:
-        given: keys of the settings that a file or the command line names; the others may follow from them.
+        config: all settings.
+        out: run folder.
+        resume: whether to continue the run in it.
+        program: what the user calls it.
+        given: keys of the settings that a file or the command line names; the others may follow
+            from them.
         notes: lines that the user should see.
     """
 
@@ -295,9 +317,10 @@ def train_command(
     resume: bool = False,
     program: str = "python train.py",
 ) -> TrainCommand:
-    """Return a training run as `vit train` and `fit` ask for it.
+    """Return a training run.
 
-    Without `files`, the quickstart's is read; with `resume`, the run's own config.yaml, with which all else must agree.
+    Without `files`, the quickstart's is read; with `resume`, the run's own config.yaml, with which
+    all else must agree.
 
     Args:
         files: paths or names of settings files; a later one wins.
@@ -309,43 +332,68 @@ def train_command(
     Raises:
         ConfigError: the settings cannot be used.
     """
-    # the run folder
-    if out is None:
-        last = config_file(str(files[-1])).resolve() if files else QUICKSTART
-        out = Path("runs") / (last.parent.name if last.name == RUN_CONFIG else last.stem)
-    elif not os.fspath(out):
-        raise ConfigError("--out: '' cannot be used; name a folder for the run")
-    folder = Path(os.path.expanduser(out))
+    folder = run_folder(files, out)
 
-    # a new run
-    quick = not files and not resume
-    if quick:
-        files = [str(QUICKSTART)]
-    fitted, notes = fit_epochs(files, settings)
-    if not resume:
-        try:
-            config, given = build_config(files, fitted)
-        except ConfigError as error:
-            if quick and str(error).partition(":")[0] not in settings:
-                message = f"{error}. Without --config, a run has the settings of {QUICKSTART.name}"
-                raise ConfigError(message) from error
+    # A run that goes on has its own settings
+    if resume:
+        config = resumed_config(folder, files, settings)
+        return TrainCommand(config, folder, True, program)
+
+    # A new one, with notes on what was shortened
+    chosen = files or [str(QUICKSTART)]
+    try:
+        fitted, notes = fit_epochs(chosen, settings)
+        config, keys = build_config(chosen, fitted)
+    except ConfigError as error:
+        # Nobody named the quickstart's settings, so an error about one says where it is from
+        key = str(error).partition(":")[0]
+        if files or key in settings:
             raise
-        return TrainCommand(config, folder, False, program, given, notes)
+        message = f"{error}. Without --config, a run has the settings of {QUICKSTART.name}"
+        raise ConfigError(message) from error
+    return TrainCommand(config, folder, False, program, keys, notes)
 
-    # one that goes on: only `settings` may change e.g. where the data is
+
+def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of a run: `out`, or runs/ and the name of the last file.
+
+    Raises:
+        ConfigError: `out` is empty, or there is no such file.
+    """
+    if out is not None:
+        if not os.fspath(out):
+            raise ConfigError("--out: '' cannot be used; name a folder for the run")
+        return Path(os.path.expanduser(out))
+
+    # A run's own config.yaml gives the name of its folder
+    path = QUICKSTART
+    if files:
+        path = config_file(str(files[-1])).resolve()
+    if path.name == RUN_CONFIG:
+        return Path("runs") / path.parent.name
+    return Path("runs") / path.stem
+
+
+def resumed_config(folder: Path, files: Sequence[str], settings: Mapping[str, Any]) -> Config:
+    """Return the settings of a run that goes on: its own, with what may change, as where data is.
+
+    Raises:
+        ConfigError: there is no run, or files and settings would make another of it.
+    """
     saved = config_of_run(folder)
+    fitted, _ = fit_epochs(files, settings)
     before, _ = build_config([saved])
     config, _ = build_config([saved], fitted)
-    asked, _ = build_config([saved, *files], fitted)
-    refuse_conflicts(asked, before, folder, config.train.epochs)
-    return TrainCommand(config, folder, True, program)
+    requested, _ = build_config([saved, *files], fitted)
+    refuse_conflicts(requested, before, folder, config.train.epochs)
+    return config
 
 
-def refuse_conflicts(asked: Config, before: Config, out: Path, epochs: int) -> None:
+def refuse_conflicts(requested: Config, before: Config, out: Path, epochs: int) -> None:
     """Refuse settings that would make another run of the one in `out`.
 
     Args:
-        asked: all settings now.
+        requested: all settings now.
         before: those of its config.yaml.
         out: run folder.
         epochs: those to resume with, which may be others while the learning rate is held.
@@ -353,9 +401,10 @@ def refuse_conflicts(asked: Config, before: Config, out: Path, epochs: int) -> N
     Raises:
         ConfigError: it names the first of these settings.
     """
-    for key, old, new in asked.conflicts(before.to_dict()):
+    for key, old, new in requested.conflicts(before.to_dict()):
+        # Whether it is not too late for other epochs, the saved state decides (`find_state`)
         if key == "train.epochs" and new == epochs and before.optim.cooldown < 1:
-            continue  # `find_state` knows whether it is not too late
+            continue
         advice = "leave it out (and --config: the run has its own), or start another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {advice}")
 
@@ -368,9 +417,8 @@ def config_of_run(out: Path) -> Path:
     """
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
-        raise ConfigError(
-            f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out"
-        )
+        advice = "leave --resume out to start one, or name its folder with --out"
+        raise ConfigError(f"--resume: no run in {out}; {advice}")
     return saved
 
 
@@ -387,21 +435,24 @@ def fit_epochs(
     """
     if "train.epochs" not in settings:
         return dict(settings), ()
+
+    # What a file asks for, and does not fit
     sections, _ = build_sections(files, settings)
     epochs = sections["train"].epochs
     warmup = sections["optim"].warmup_epochs
-    whole = sections["classify"].whole_epochs
+    whole_epochs = sections["classify"].whole_epochs
     too_long = {}
     if warmup > epochs:
         too_long["optim.warmup_epochs"] = warmup
-    if whole >= epochs:
-        too_long["classify.whole_epochs"] = whole
+    if whole_epochs >= epochs:
+        too_long["classify.whole_epochs"] = whole_epochs
+
+    # What the user asks for too is a contradiction, which the sections refuse
     shortened = {}
     notes = []
     for key, value in too_long.items():
         if key not in settings:
             shortened[key] = epochs / 4
-            notes.append(
-                f"{key}: {value:g} does not fit into train.epochs {epochs}; using {epochs / 4:g}"
-            )
+            message = f"{key}: {value:g} does not fit into train.epochs {epochs}"
+            notes.append(f"{message}; using {epochs / 4:g}")
     return {**settings, **shortened}, tuple(notes)

@@ -1,4 +1,4 @@
-"""How `vit` and train.py start alike."""
+"""Each program starts alike: its output is flushed by the line, its warnings are one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `vit`: find the command, read its options, and only then import what does the work."""
+"""The command `vit`: find the command, read its options, then import the module that does it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ CHECKPOINTS = "Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    if argv is None:
+        argv = sys.argv[1:]
+    words = list(argv)
     return start("vit", lambda: _run(words))
 
 
@@ -71,11 +73,11 @@ def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
         ConfigError: there is no such command, or an option cannot be used.
         SystemExit: after `--help`.
     """
-    name, rest = choose_command("vit", PURPOSE, COMMANDS, argv)
+    name, words = choose_command("vit", PURPOSE, COMMANDS, argv)
     if name != "checkpoint":
-        return name, PARSERS[name]().read(rest)
-    work, rest = choose_command("vit checkpoint", CHECKPOINTS, CHECKPOINT_COMMANDS, rest)
-    return name, PARSERS[f"checkpoint {work}"]().read(rest)
+        return name, PARSERS[name]().read(words)
+    work, words = choose_command("vit checkpoint", CHECKPOINTS, CHECKPOINT_COMMANDS, words)
+    return name, PARSERS[f"checkpoint {work}"]().read(words)
 
 
 def choose_command(
@@ -93,15 +95,19 @@ def choose_command(
         ConfigError: there is no such command, or none is named.
         SystemExit: after `--help`.
     """
-    name, *rest = argv or [""]
-    if name in ("-h", "--help"):
+    # Its help is a table of the commands
+    if argv[:1] in (["-h"], ["--help"]):
         print(f"usage: {program} COMMAND ...\n\n{purpose} Each command has its own --help.\n")
         print("commands:")
         for command in commands:
             print(f"  {command:10}  {commands[command]}")
         raise SystemExit(0)
+
+    # A mistake is answered with the nearest command, or all of them
+    if not argv:
+        raise ConfigError(f"{program}: a command is missing; one of {', '.join(commands)}")
+    name, *words = argv
     if name not in commands:
-        near = did_you_mean(name, commands).rstrip("?") or f"; one of {', '.join(commands)}"
-        mistake = f"there is no command {one_line(name)!r}" if name else "a command is missing"
-        raise ConfigError(f"{program}: {mistake}{near}; see --help")
-    return name, rest
+        advice = did_you_mean(name, commands) or f"; one of {', '.join(commands)}"
+        raise ConfigError(f"{program}: there is no command {one_line(name)!r}{advice}")
+    return name, words

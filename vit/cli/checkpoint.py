@@ -5,50 +5,43 @@ from __future__ import annotations
 import warnings
 from argparse import Namespace
 
+from vit.checkpoints import load_model
+from vit.checkpoints.convert import convert_model
+from vit.checkpoints.inspection import describe, facts
+from vit.checkpoints.loading import find, read_network
 from vit.cli.common import load_options, refuse_given
 from vit.cli.outputs import print_json
 from vit.errors import one_line
 from vit.load_options import LoadOptions
-from vit.pretrained import located
+
+
+def run(options: Namespace) -> int:
+    """Run `inspect` or `convert`."""
+    load = load_options(options)
+    with warnings.catch_warnings(action="ignore"):  # both report untrained tensors themselves
+        if options.work == "inspect":
+            return inspect(options, load)
+        return convert(options, load)
 
 
 def inspect(options: Namespace, load: LoadOptions) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
-    located(options.checkpoint)
-
-    from vit.checkpoints.inspection import describe, facts
-    from vit.checkpoints.loading import find, read_network
-
     network = read_network(find(options.checkpoint), load)
-    known = facts(network)
+    properties = facts(network)
     if options.json:
-        print_json(known)
+        print_json(properties)
     else:
-        print(describe(known, network.report))
-    return 2 if known["problems"] else 0
+        print(describe(properties, network.report))
+    return 2 if properties["problems"] else 0
 
 
 def convert(options: Namespace, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
-    located(options.checkpoint)
-
-    from vit.checkpoints import load_model
-    from vit.checkpoints.convert import convert_model
-
+    if options.to != "safetensors":
+        refuse_given(options, ("half",), "only applies to --to safetensors; leave it out")
     model = load_model(options.checkpoint, load)
     notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
     for note in notes:
         print(f"note: {one_line(note)}")
     return 0
-
-
-def run(options: Namespace) -> int:
-    """Run `inspect` or `convert`."""
-    load = load_options(options)
-    if options.work == "convert" and options.to != "safetensors":
-        refuse_given(options, ("half",), "only applies to --to safetensors; leave it out")
-    with warnings.catch_warnings(action="ignore"):  # both report untrained tensors themselves
-        if options.work == "inspect":
-            return inspect(options, load)
-        return convert(options, load)

@@ -32,7 +32,7 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Name in errors the options of a command, `--val-size`, instead of settings, `data.val_size`."""
+    """Name options in errors, `--val-size`, where they name settings, `data.val_size`."""
     names = "device|threads|compile|precision|val_size|on_bad_image"
     setting = rf"\b(?:run|train|data)\.({names})\b(?::(?= skip))?"
     try:
@@ -70,9 +70,13 @@ def shown_images(options: Namespace) -> tuple[list[str], str | None]:
     Raises:
         ConfigError: an option would do nothing.
     """
-    images, data = options.images, options.data
+    images = options.images
+    data = options.data
     if data is None and len(images) == 1 and _is_data(images[0]):
-        images, data = [], images[0]
+        data = images[0]
+        images = []
+
+    # The seed is the mask's, the other two are of a data set
     if options.mask is None:
         refuse_given(options, ("seed",), "only applies with --mask; add it, or leave this out")
     if data is None:

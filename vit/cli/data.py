@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vit import figures
 from vit.cli.outputs import output_file, print_json, talk
 from vit.config import Config
+from vit.data import Dataset
+from vit.data.sources import SCENES_SEED, load_data
 from vit.errors import ConfigError, one_line
+from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.settings import build_config, given_settings
-
-if TYPE_CHECKING:
-    from vit.data import Dataset
 
 
 def read_config(options: Namespace) -> Config:
@@ -33,8 +33,7 @@ def run(options: Namespace) -> int:
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
 
-    from vit.data.sources import load_data
-
+    # With --json, all but the JSON goes to stderr
     data = load_data(config.data, config.model.image_size_2d)
     with talk(options.json):
         for line in (data.description, data.warning or "", *data.notes):
@@ -44,8 +43,9 @@ def run(options: Namespace) -> int:
             draw_sheet(data, options.out)
             print(one_line(f"sheet: {options.out}"))
     if options.json:
-        labels = data.train.labels
-        classes = {name: int((labels == i).sum()) for i, name in enumerate(data.train.class_names)}
+        classes = {}
+        for number, name in enumerate(data.train.class_names):
+            classes[name] = int((data.train.labels == number).sum())
         values = data.facts | {"train_classes": classes, "notes": data.notes}
         if options.out:
             values["sheet"] = str(options.out)
@@ -55,22 +55,19 @@ def run(options: Namespace) -> int:
 
 def draw_sheet(data: Dataset, out: Path) -> None:
     """Draw some training images, equally many of each class; for Scenes, their parts too."""
-    from vit.data.sources import SCENES_SEED
-    from vit.figures import save_figure, sheet_figure
-    from vit.scenes import PART_NAMES, draw_scenes, scene_indices
-
+    # Ten rows: one per class, if there are ten
     columns = 5 if data.source == "scenes" else 10
-    chosen = data.train.showcase(10 * columns)  # ten rows: one per class, if there are ten
-    some = data.train.subset(chosen)
-    subtitle, parts = data.description, None
-    if (
-        data.source == "scenes" and data.content_hash == data.whole_content_hash
-    ):  # else their numbers are unknown
-        parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
+    chosen = data.train.showcase(10 * columns)
+    images = data.train.subset(chosen)
+
+    # Parts are drawn again; if images are left out, the numbers of the others are unknown
+    subtitle = data.description
+    parts = None
+    if data.source == "scenes" and data.content_hash == data.whole_content_hash:
+        indices = scene_indices(len(data.train), "train")[chosen]
+        parts = draw_scenes(indices, SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-    save_figure(
-        sheet_figure(
-            some.images[:], some.label_names, data.name, subtitle, columns, parts, PART_NAMES
-        ),
-        out,
+    figure = figures.sheet_figure(
+        images.images[:], images.label_names, data.name, subtitle, columns, parts, PART_NAMES
     )
+    figures.save_figure(figure, out)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from vit import figures
 from vit.atomic import write_json
+from vit.checkpoints import load_trained
 from vit.cli.common import choose_device, load_options, naming_options, require_data
 from vit.cli.outputs import print_json, require_folder, require_free, talk
 from vit.config import DataConfig, named_data
+from vit.data import Dataset
+from vit.data.sources import load_data
+from vit.device import device_name, versions
 from vit.errors import ConfigError, one_line
+from vit.evaluate import Evaluation, Options, evaluate, obstacles
+from vit.evaluate.classification import confusion, reliability
 from vit.load_options import LoadOptions
+from vit.mae import Model
 from vit.metrics import aligned, results_lines
-from vit.pretrained import located
 from vit.runs import RunFiles
-
-if TYPE_CHECKING:
-    from vit.data import Dataset
-    from vit.evaluate import Evaluation
-    from vit.mae import Model
+from vit.weights import weights_hash
 
 USED_BY = {
     "every_layer": ("linear",),
@@ -31,6 +37,21 @@ USED_BY = {
     "flip": ("head",),
 }
 """The methods that each option affects."""
+FACTS = (
+    "name",
+    "source",
+    "train_images",
+    "test_images",
+    "tested_on",
+    "content_hash",
+    "warning",
+)
+"""What the results say of the data."""
+FEW_LABELS = (
+    "this model has been taught classes, perhaps with more labels: it does not show what these few"
+    " give"
+)
+RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png")
 
 
@@ -42,18 +63,27 @@ def run(options: Namespace) -> int:
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
     if options.out is not None:
-        require_folder(options.out)
-        if RunFiles(options.out).summary.exists() or RunFiles(options.out).config.exists():
-            example = options.out / "evaluation"
-            message = f"{options.out} is a run with its own pictures; name e.g. {example}"
-            raise ConfigError(f"--out: {message}")
-        files = [options.out / name for name in ("results.json", *PICTURES)]
-        require_free(files, options.overwrite)
+        refuse_output(options.out, options.overwrite)
+
+    # With --json, all but the JSON goes to stderr
     with talk(options.json):
         results = measure(options, load)
     if options.json:
         print_json(results)
     return 0
+
+
+def refuse_output(out: Path, overwrite: bool) -> None:
+    """Refuse a folder for the results before anything is computed.
+
+    Raises:
+        ConfigError: it cannot be written to, is a run's, or holds results already.
+    """
+    require_folder(out)
+    if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
+        message = f"{out} is a run with its own pictures; name e.g. {out / 'evaluation'}"
+        raise ConfigError(f"--out: {message}")
+    require_free([out / name for name in (RESULTS, *PICTURES)], overwrite)
 
 
 def data_config(options: Namespace) -> DataConfig:
@@ -70,18 +100,8 @@ def data_config(options: Namespace) -> DataConfig:
 
 def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
-    config = data_config(options)
-    located(options.checkpoint)
-
-    import torch
-
-    from vit.checkpoints import load_trained
-    from vit.data.sources import load_data
-    from vit.device import device_name, versions
-    from vit.evaluate import EvaluationError, Options, evaluate, obstacles
-    from vit.weights import weights_hash
-
     # Model and data
+    config = data_config(options)
     model = load_trained(options.checkpoint, load)
     origin = model.origin
     compute = choose_device(options, options.threads)
@@ -89,58 +109,42 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         data = load_data(config, origin.image_size, prepared=origin.prepared)
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
-        ways = "train it with the same data.val_size and data.subset_seed"
-        raise EvaluationError(
-            f"this model may have been taught these {len(data.test):,} images' classes; {ways}"
-        )
+        advice = "train it with the same data.val_size and data.subset_seed"
+        message = f"this model may have been taught these {len(data.test):,} images' classes"
+        raise ConfigError(f"{message}; {advice}")
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
-    if reason := reasons.get(options.method):
-        raise EvaluationError(f"--method {options.method}: {reason}")
-    methods = [name for name in reasons if options.method in ("all", name) and not reasons[name]]
-    if not methods:
-        raise EvaluationError(f"nothing can be measured: {'; '.join(reasons.values())}")
-    asked = {name: getattr(options, name) for name in USED_BY}
-    for name, users in USED_BY.items():
-        of_val = name == "seeds" and options.val_size and len(options.seeds) == 1
-        if asked[name] != getattr(Options, name) and not of_val and not set(users) & set(methods):
-            why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-            raise EvaluationError(
-                f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"
-            )
+    methods = applicable_methods(options.method, reasons)
+    used = {name: getattr(options, name) for name in USED_BY}
+    refuse_unused(options, methods, reasons)
 
     # Measure
-    prepare = partial(origin.inputs, whole=data.prepared)
     evaluation = evaluate(
-        model.to(compute.device), data, methods, prepare, compute, Options(**asked)
+        model.to(compute.device),
+        data,
+        methods,
+        partial(origin.inputs, whole=data.prepared),
+        compute,
+        Options(**used),
     )
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
-    # The figures, and what they depend on
-    facts = (
-        "name",
-        "source",
-        "train_images",
-        "test_images",
-        "tested_on",
-        "content_hash",
-        "warning",
-    )
-    note = "this model has been taught classes, perhaps with more labels: it does not show what these few give"
+    # The scores, and what they depend on
+    settings = {
+        "methods": [] if options.method == "all" else [options.method],
+        **used,
+        "device": options.device,
+        "threads": options.threads,
+    }
     results: dict[str, Any] = {
         "checkpoint": origin.source,
         "content_hash": weights_hash(model),
         "trained_on": origin.data,
-        "data": {key: data.facts[key] for key in facts},
-        "settings": {
-            "methods": [] if options.method == "all" else [options.method],
-            **asked,
-            "device": options.device,
-            "threads": options.threads,
-        },
-        "note": note if options.labels < 1 and taught else "",
+        "data": {key: data.facts[key] for key in FACTS},
+        "settings": settings,
+        "note": FEW_LABELS if options.labels < 1 and taught else "",
         **evaluation.figures,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),
@@ -148,6 +152,49 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         "versions": versions(),
         "command": options.command_line,
     }
+    print_results(results, data)
+    if options.out is not None:
+        write_results(options.out, results, evaluation, data)
+    return results
+
+
+def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
+    """Return the methods to measure by.
+
+    Args:
+        method: one of them, or "all" that apply.
+        reasons: per method why it does not apply; "" if it does.
+
+    Raises:
+        ConfigError: the method, or none, applies.
+    """
+    if method != "all" and reasons[method]:
+        raise ConfigError(f"--method {method}: {reasons[method]}")
+    methods = [name for name in reasons if method in ("all", name) and not reasons[name]]
+    if not methods:
+        raise ConfigError(f"nothing can be measured: {'; '.join(reasons.values())}")
+    return methods
+
+
+def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """Refuse options that none of the methods reads.
+
+    Raises:
+        ConfigError: it names the first of these options, and the methods that it is for.
+    """
+    for name, users in USED_BY.items():
+        if name not in options.given or set(users) & set(methods):
+            continue
+        # One seed also draws the held-out images
+        if name == "seeds" and options.val_size and len(options.seeds) == 1:
+            continue
+        obstacle = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
+        message = f"only applies to {' and '.join(users)}, not measured here{obstacle}"
+        raise ConfigError(f"--{name.replace('_', '-')}: {message}")
+
+
+def print_results(results: Mapping[str, Any], data: Dataset) -> None:
+    """Print the data, the notes on it, the scores, and the time they took."""
     print(one_line(data.description))
     if data.warning:
         print(f"WARNING: {one_line(data.warning)}")
@@ -156,65 +203,66 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     if results["note"]:
         print(f"note: {results['note']}")
     print("\n".join(aligned(results_lines(results))))
-    seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in evaluation.seconds.items())
-    print(f"on {results['device']}, threads {results['threads']}: {seconds}")
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
+    print(f"on {results['device']}, threads {results['threads']}: {times}")
 
-    # Files
-    if options.out is not None:
-        written = ["results.json"]
-        if evaluation.logits is not None:
-            written += draw(evaluation, results, data, options.out)
-        if (options.out / "results.json").exists():  # other pictures belong to the replaced results
-            for name in set(PICTURES) - set(written):
-                (options.out / name).unlink(missing_ok=True)
-        write_json(options.out / "results.json", results)
-        print(f"In {options.out}: {', '.join(written)}")
-    return results
+
+def write_results(
+    out: Path, results: dict[str, Any], evaluation: Evaluation, data: Dataset
+) -> None:
+    """Write results.json and the pictures into a folder."""
+    names = [RESULTS]
+    if evaluation.logits is not None:
+        names += draw(evaluation, results, data, out)
+    if (out / RESULTS).exists():  # other pictures belong to the replaced results
+        for name in set(PICTURES) - set(names):
+            (out / name).unlink(missing_ok=True)
+    write_json(out / RESULTS, results)
+    print(f"In {out}: {', '.join(names)}")
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:
-    """Return whether a model was taught as many classes as this data has, perhaps with the very labels of its training images.
+    """Return whether a model was taught as many classes as this data has, perhaps with its labels.
 
     The head of its checkpoint counts even if loading left it out.
     """
-    said = model.origin.details
-    own, names = said.get("encoder"), said.get("id2label")  # our config.json and transformers'
-    taught = (
-        model.encoder.config.num_classes,
-        said.get("num_classes"),
-        isinstance(own, dict) and own.get("num_classes"),
-        isinstance(names, dict) and len(names),
-    )
-    return bool(data.test.class_names) and len(data.test.class_names) in taught
+    # Our config.json names the classes' number within the encoder's, transformers' has names
+    details = model.origin.details
+    counts = [model.encoder.config.num_classes, details.get("num_classes")]
+    encoder = details.get("encoder")
+    if isinstance(encoder, dict):
+        counts.append(encoder.get("num_classes"))
+    names = details.get("id2label")
+    if isinstance(names, dict):
+        counts.append(len(names))
+    classes = len(data.test.class_names)
+    return classes > 0 and classes in counts
 
 
 def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:
-    """Write confusion.png and reliability.png, and return which; the logits of several seeds are pooled."""
-    from vit.evaluate.classification import confusion, reliability
-    from vit.figures import confusion_figure, reliability_figure, save_figure, why_not_drawn
-
+    """Write confusion.png and reliability.png, and return which; logits of all seeds are pooled."""
     # What they show
     assert evaluation.logits is not None
     measured = results.get("head") or results["linear"]
     seeds = len(evaluation.logits) // len(data.test)
-    together = f", {seeds} seeds pooled" if seeds > 1 else ""
-    about = f"{Path(results['checkpoint']).name} · {evaluation.classifier} · {data.name}, {len(data.test):,} {data.tested_on}"
-    about += f" · accuracy {measured['accuracy']:.2%}{together}"
+    name = Path(results["checkpoint"]).name
+    images = f"{data.name}, {len(data.test):,} {data.tested_on}"
+    accuracy = f"accuracy {measured['accuracy']:.2%}"
+    if seeds > 1:
+        accuracy += f", {seeds} seeds pooled"
+    caption = f"{name} · {evaluation.classifier} · {images} · {accuracy}"
 
     # Both pictures
     labels = data.test.labels.repeat(seeds)
-    counts, (bins, error) = (
-        confusion(evaluation.logits, labels),
-        reliability(evaluation.logits, labels),
-    )
-    save_figure(
-        reliability_figure(bins, error, "Can its confidence be trusted?", about), out / PICTURES[1]
-    )
-    if sentence := why_not_drawn(len(counts)):
-        print(sentence)
+    counts = confusion(evaluation.logits, labels)
+    bins, error = reliability(evaluation.logits, labels)
+    figure = figures.reliability_figure(bins, error, "Can its confidence be trusted?", caption)
+    figures.save_figure(figure, out / PICTURES[1])
+    obstacle = figures.why_not_drawn(len(counts))
+    if obstacle:
+        print(obstacle)
         return [PICTURES[1]]
-    save_figure(
-        confusion_figure(counts, data.test.class_names, "Confusion matrix", about),
-        out / PICTURES[0],
-    )
-    return [*PICTURES]
+    class_names = data.test.class_names
+    figure = figures.confusion_figure(counts, class_names, "Confusion matrix", caption)
+    figures.save_figure(figure, out / PICTURES[0])
+    return list(PICTURES)

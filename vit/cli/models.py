@@ -18,59 +18,71 @@ BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 
 def run(options: Namespace) -> int:
     """Print the models, in a table or as JSON."""
-    known = [shipped(name) for name in shipped_models()]
+    models = [shipped(name) for name in shipped_models()]
     if options.json:
-        print_json(known)
+        print_json(models)
         return 0
-    if not known:
+    if not models:
         print("no models come with this installation")
         return 0
-    rows = [COLUMNS, *(tuple(one_line(cell) for cell in row(model)) for model in known)]
+
+    # A column is as wide as its widest cell; numbers stand at its right
+    rows = [list(COLUMNS)]
+    for model in models:
+        rows.append([one_line(cell) for cell in row(model)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
-        columns = zip(COLUMNS, cells, widths, strict=True)
-        print(
-            "  ".join(
-                f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in columns
-            ).rstrip()
-        )
+        line = []
+        for column, cell, width in zip(COLUMNS, cells, widths, strict=True):
+            side = ">" if column in NUMBERS else "<"
+            line.append(f"{cell:{side}{width}}")
+        print("  ".join(line).rstrip())
     return 0
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells, in the order of COLUMNS, of a model from `vit.pretrained.shipped`."""
-    encoder, decoder = model["encoder"], model["decoder"]
-    what = [
+    encoder = model["encoder"]
+    decoder = model["decoder"]
+    parts = [
         f"width {encoder['embed_dim']} x {encoder['depth']} blocks",
         f"patch {_size(encoder['patch_size'])}",
         f"image {_size(encoder['image_size'])}",
     ]
     if decoder:
-        what.append(f"decoder {decoder['dim']} x {decoder['depth']}")
+        parts.append(f"decoder {decoder['dim']} x {decoder['depth']}")
     if encoder["num_classes"]:
-        what.append(f"{encoder['num_classes']} classes")
-    figures = ", ".join(best_figures(model["figures"], model["data"])) or "-"
-    size, count = f"{model['bytes'] / 1e6:.1f}", f"{model['parameters']:,}"
-    return model["name"], ", ".join(what), count, size, model["data"] or "-", figures
+        parts.append(f"{encoder['num_classes']} classes")
+    scores = ", ".join(best_scores(model["figures"], model["data"])) or "-"
+    megabytes = f"{model['bytes'] / 1e6:.1f}"
+    count = f"{model['parameters']:,}"
+    return model["name"], ", ".join(parts), count, megabytes, model["data"] or "-", scores
 
 
-def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
-    """Yield the most telling figures; of what `vit evaluate` measured, only those on `data`."""
-    measured = [found for found in figures.get("measured", []) if found["data"] == data]
+def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
+    """Yield the most telling scores; of what `vit evaluate` measured, only those on `data`."""
+    measured = [results for results in figures.get("measured", []) if results["data"] == data]
     for key in BEST:
         metric = METRICS[key]
         method, name = metric.in_results
-        values = [
-            (found[method][name], found)
-            for found in measured
-            if isinstance(found.get(method), dict)
-        ]
-        if (value := metric.of_summary(figures)) is not None:
-            values.append((value, figures))
-        for value, found in values[:1]:
-            tested = found.get("tested_on", "test images")
-            yield f"{metric.short} {metric.write(value, brief=True)}{'' if tested == 'test images' else f' on {tested}'}"
+
+        # Measured by `vit evaluate` first, then at the end of the run
+        scores = []
+        for results in measured:
+            if isinstance(results.get(method), dict):
+                scores.append((results[method][name], results))
+        score = metric.of_summary(figures)
+        if score is not None:
+            scores.append((score, figures))
+        if not scores:
+            continue
+
+        score, results = scores[0]
+        images = results.get("tested_on", "test images")
+        place = "" if images == "test images" else f" on {images}"
+        yield f"{metric.short} {metric.write(score, brief=True)}{place}"
 
 
 def _size(size: Sequence[int]) -> str:
-    return str(size[0]) if size[0] == size[1] else f"{size[0]} x {size[1]}"
+    height, width = size
+    return str(height) if height == width else f"{height} x {width}"

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ PICTURE = (".png", ".svg", ".pdf")
 
 def talk(as_json: bool) -> AbstractContextManager[object]:
     """Send prints to stderr if stdout is for JSON alone."""
-    return redirect_stdout(sys.stderr if as_json else sys.stdout)
+    if as_json:
+        return redirect_stdout(sys.stderr)
+    return nullcontext()
 
 
 def print_json(value: Any) -> None:
@@ -39,7 +41,12 @@ def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") 
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder, given by `option`, that cannot be written to, before anything is computed."""
+    """Refuse a folder, given by `option`, that cannot be written to.
+
+    Raises:
+        ConfigError: it, or the nearest folder above it that exists, is no folder to write to.
+    """
+    # The folder itself need not exist
     try:
         existing = next(
             path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)

@@ -65,6 +65,7 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, name: str) -> NoReturn:
         """Refuse an option that does not exist, with the one that may be meant."""
+        # A setting, or what other programs call one, is answered with the setting
         key = name.removeprefix("--")
         takes_settings = self.get_default("config") is not None
         if takes_settings and ("." in key or key in SYNONYMS):
@@ -83,6 +84,7 @@ class Parser(argparse.ArgumentParser):
 def typed(hint: Any) -> Callable[[str], Any]:
     """Return the function that reads an option's value as a type of `vit.config`."""
 
+    # Of a ValueError, argparse would print the value alone
     def read(text: str) -> Any:
         try:
             return convert(from_text(text, hint), hint)
@@ -102,9 +104,12 @@ def path(text: str) -> Path:
 
 def query(text: str) -> tuple[int, int] | str:
     """Return a query token: (row, column) of a patch, or a word."""
+    # A patch
     if re.fullmatch(r"\d{1,9},\d{1,9}", text):
         row, column = text.split(",")
         return int(row), int(column)
+
+    # The class token, a register, or the mean over patches
     if not re.fullmatch(r"auto|cls|mean|register \d{1,4}", text):
         allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
         raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; {allowed}")
@@ -140,6 +145,8 @@ def add_device_option(parser: Parser) -> None:
 def add_checkpoint_options(parser: Parser) -> None:
     """Add the checkpoint, and the fields of `LoadOptions`."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
+
+    # How it is read: the sentences of the options are those of the fields
     group = parser.add_argument_group("how the checkpoint is read; by default as it is")
     sentences = sentences_of(LoadOptions)
 
@@ -147,15 +154,20 @@ def add_checkpoint_options(parser: Parser) -> None:
         name = flag.removeprefix("--").replace("-", "_")
         group.add_argument(flag, help=sentences[name], **settings)
 
-    size, switch, numbers = int | tuple[int, int], typed(bool), typed(tuple[float, ...])
+    # Architecture and size
+    size = typed(int | tuple[int, int])
+    switch = typed(bool)
+    numbers = typed(tuple[float, ...])
     add("--part", choices=("encoder",))
-    add("--image-size", type=typed(size), metavar="H[,W]")
-    add("--patch-size", type=typed(size), metavar="P[,Q]")
+    add("--image-size", type=size, metavar="H[,W]")
+    add("--patch-size", type=size, metavar="P[,Q]")
     add("--channels", type=typed(int), metavar="N")
     add("--num-classes", type=typed(int), metavar="N")
     add("--class-token", type=switch, metavar="true|false")
     add("--global-pool", choices=("token", "avg"))
     add("--fc-norm", type=switch, metavar="true|false")
+
+    # What the tensors' shapes do not say
     add("--num-heads", type=typed(int), metavar="N")
     add("--decoder-heads", type=typed(int), metavar="N")
     add("--norm-pix-loss", type=switch, metavar="true|false")
@@ -164,6 +176,8 @@ def add_checkpoint_options(parser: Parser) -> None:
     add("--std", type=numbers, metavar="X,...")
     add("--crop-share", type=typed(float), metavar="X")
     add("--grid-size", type=typed(tuple[int, int]), metavar="R,C")
+
+    # Which of the tensors
     add("--branch", metavar="NAME")
     add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
 
@@ -173,6 +187,8 @@ def add_data_options(parser: Parser) -> None:
     text = "cifar10, cifar100, scenes, or a folder of images; --data is the same"
     parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=text)
     parser.add_argument("--data", metavar="NAME|FOLDER", help=argparse.SUPPRESS)
+
+    # How it is read
     root = "where CIFAR's archive is (default: data)"
     parser.add_argument("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
     choices = ("stop", "skip")
@@ -183,6 +199,8 @@ def add_shown_images_options(parser: Parser) -> None:
     """Add the images that the model is shown: files or a data set, whole or masked."""
     files = "image files, prepared as in training; or what --data takes"
     parser.add_argument("images", nargs="*", metavar="IMAGE", help=files)
+
+    # Images of a data set
     add = parser.add_argument_group("what the model is shown").add_argument
     data = "instead of files: cifar10, cifar100, scenes, or a folder of images"
     add("--data", metavar="NAME|FOLDER", help=data)
@@ -190,7 +208,9 @@ def add_shown_images_options(parser: Parser) -> None:
     add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
     count = "number of test images from --data; of a folder without any, of images (default: 8)"
     add("--count", type=typed(Positive), default=8, metavar="N", help=count)
-    mask = "for masked models: hide this share of the patches, e.g. 0.75"
+
+    # How they are read and masked
+    mask = "for masked models: mask this share of the patches, e.g. 0.75"
     add("--mask", type=typed(Probability), metavar="X", help=mask)
     add("--seed", type=typed(NonNegative), default=0, metavar="N", help="seed of the mask")
     add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
@@ -201,10 +221,12 @@ def add_shown_images_options(parser: Parser) -> None:
 
 def train_parser(prog: str = "vit train") -> Parser:
     """Return the parser of `vit train` and train.py."""
-    what = "Pretrain by filling in masked patches, or train a classifier."
-    what += f" Without --config: {QUICKSTART.name}."
+    purpose = "Pretrain by filling in masked patches, or train a classifier."
+    purpose += f" Without --config: {QUICKSTART.name}."
     usage = f"{prog} [--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
-    parser = Parser(prog, what, usage=usage)
+    parser = Parser(prog, purpose, usage=usage)
+
+    # The run, and its settings
     out = "run folder; by default runs/ and the configuration's name"
     parser.add_argument("--out", type=path, metavar="FOLDER", help=out)
     resume = "continue the run from its last saved state"
@@ -224,8 +246,10 @@ def settings_parser(prog: str) -> Parser:
 
 def data_parser() -> Parser:
     """Return the parser of `vit data`."""
-    what = "Load data by name, folder or configuration; describe it, draw some of its images."
-    parser = Parser("vit data", what, usage="vit data [DATA] [--SECTION.FIELD VALUE ...]")
+    purpose = "Load data by name, folder or configuration; describe it, draw some of its images."
+    parser = Parser("vit data", purpose, usage="vit data [DATA] [--SECTION.FIELD VALUE ...]")
+
+    # What is loaded and drawn, by which settings
     data = "cifar10, cifar100, scenes or a folder of images; --data is the same"
     parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=data)
     out = "picture to write: .png, .svg or .pdf"
@@ -238,8 +262,8 @@ def data_parser() -> Parser:
 
 def inspect_parser() -> Parser:
     """Return the parser of `vit checkpoint inspect`."""
-    what = "Say what a checkpoint is, and what becomes of each of its tensors."
-    parser = Parser("vit checkpoint inspect", what)
+    purpose = "Say what a checkpoint is, and what becomes of each of its tensors."
+    parser = Parser("vit checkpoint inspect", purpose)
     parser.set_defaults(work="inspect")
     add_json_option(parser)
     add_checkpoint_options(parser)
@@ -250,6 +274,8 @@ def convert_parser() -> Parser:
     """Return the parser of `vit checkpoint convert`."""
     parser = Parser("vit checkpoint convert", "Write a checkpoint in another format.")
     parser.set_defaults(work="convert")
+
+    # The new files
     formats = ("timm", "huggingface", "safetensors")
     text = "format; safetensors is the project's own"
     parser.add_argument("--to", required=True, choices=formats, help=text)
@@ -263,20 +289,26 @@ def convert_parser() -> Parser:
 
 def models_parser() -> Parser:
     """Return the parser of `vit models`."""
-    what = "List the models that come with the package; their names work as CHECKPOINT,"
-    parser = Parser("vit models", f"{what} and in load_model.")
+    purpose = "List the models that come with the package; their names work as CHECKPOINT,"
+    parser = Parser("vit models", f"{purpose} and in load_model.")
     add_json_option(parser)
     return parser
 
 
 def predict_parser() -> Parser:
     """Return the parser of `vit predict`."""
-    what = "Classify images by a classifier: the most probable classes, with their probabilities."
-    parser = Parser("vit predict", what)
+    purpose = (
+        "Classify images by a classifier: the most probable classes, with their probabilities."
+    )
+    parser = Parser("vit predict", purpose)
     add = parser.add_argument
     add_checkpoint_options(parser)
+
+    # The images
     images = "image files, or folders of images; prepared as in training"
     add("images", nargs="+", metavar="IMAGE", help=images)
+
+    # The answer
     top = "classes per image, the most probable first (default: 3)"
     add("--top", type=typed(Positive), default=3, metavar="N", help=top)
     table = "also write them to this file, one row per image and class"
@@ -290,10 +322,12 @@ def predict_parser() -> Parser:
 
 def embed_parser() -> Parser:
     """Return the parser of `vit embed`."""
-    what = "Write the features of images, pooled as the model's head reads them, with file names"
-    parser = Parser("vit embed", f"{what} and any labels.")
+    purpose = "Write the features of images, pooled as the model's head reads them, with file names"
+    parser = Parser("vit embed", f"{purpose} and any labels.")
     add_checkpoint_options(parser)
     add_data_options(parser)
+
+    # How many, and where to
     out = "file to write, .npz"
     parser.add_argument("--out", required=True, type=path, metavar="FILE", help=out)
     limit = "use only this many images per split, evenly spaced; 0: all"
@@ -305,11 +339,13 @@ def embed_parser() -> Parser:
 
 def attention_parser() -> Parser:
     """Return the parser of `vit attention`."""
-    what = "Draw a model's attention, and write the numbers beside each picture as .npz."
-    parser = Parser("vit attention", what)
+    purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
+    parser = Parser("vit attention", purpose)
     add_checkpoint_options(parser)
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
+
+    # Which maps
     methods = ("weights", "rollout", "relevance", "distance")
     method = (
         "the weights, what arrives through all layers, what a class depends on, or how far each"
@@ -326,6 +362,8 @@ def attention_parser() -> Parser:
         " auto: the class token, or without one the middle patch (default: auto)"
     )
     add("--query", type=query, default="auto", metavar="R,C|cls|mean", help=token)
+
+    # What some of the methods take
     keep = "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"
     add("--keep", type=typed(Share), metavar="X", help=keep)
     label = "relevance: the class, a number or a name (default: the predicted one)"
@@ -334,6 +372,8 @@ def attention_parser() -> Parser:
     add("--discard", type=typed(BelowOne), default=0.0, metavar="X", help=discard)
     film = "also draw the first image over a run's snapshots, as a GIF"
     add("--film", action="store_true", help=film)
+
+    # The pictures
     scale = "range of the colours (default: shared)"
     add("--scale", choices=("shared", "row", "log"), default="shared", help=scale)
     add("--overlay", action="store_true", help="lay the maps over the images")
@@ -346,9 +386,11 @@ def attention_parser() -> Parser:
 
 def explore_parser() -> Parser:
     """Return the parser of `vit explore`."""
-    what = "Write one page for exploring a model's attention; it opens from disk, without a"
-    parser = Parser("vit explore", f"{what} server or a network.")
+    purpose = "Write one page for exploring a model's attention; it opens from disk, without a"
+    parser = Parser("vit explore", f"{purpose} server or a network.")
     add_checkpoint_options(parser)
+
+    # The page
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FILE", help="page to write, .html")
     layers = "only these, e.g. 0,5,-1; -1 is the last (default: all)"
@@ -363,10 +405,12 @@ def explore_parser() -> Parser:
 
 def evaluate_parser() -> Parser:
     """Return the parser of `vit evaluate`."""
-    what = "Measure a pretrained model without training it further. The test images are used"
-    parser = Parser("vit evaluate", f"{what} once; every choice is made on training images.")
+    purpose = "Measure a pretrained model without training it further. The test images are used"
+    parser = Parser("vit evaluate", f"{purpose} once; every choice is made on training images.")
     add_checkpoint_options(parser)
     add_data_options(parser)
+
+    # The images, and how they are measured
     add = parser.add_argument
     add("--name", default="", metavar="TEXT", help="name of the data in outputs")
     count = typed(NonNegative)
@@ -380,6 +424,8 @@ def evaluate_parser() -> Parser:
     add("--method", choices=methods, default="all", help=method)
     layers = "probe each layer, choose on held-out training images"
     add("--every-layer", action="store_true", help=layers)
+
+    # What some of the methods take
     labels = "share of the training labels to use (default: 1)"
     add("--labels", type=typed(Share), default=1.0, metavar="X", help=labels)
     holdout = (
@@ -400,6 +446,8 @@ def evaluate_parser() -> Parser:
         " 0,1,2, give the mean and the spread (default: 0)"
     )
     add("--seeds", type=typed(tuple[NonNegative, ...]), default=(0,), metavar="N,...", help=seeds)
+
+    # Where it runs, and what it writes
     threads = "CPU threads; 0: torch's choice"
     add("--threads", type=count, default=0, metavar="N", help=threads)
     out = "folder for results.json, confusion.png and reliability.png"
@@ -412,12 +460,12 @@ def evaluate_parser() -> Parser:
 
 def report_parser() -> Parser:
     """Return the parser of `vit report`."""
-    what = (
+    purpose = (
         "Write one self-contained page about a run, finished or not: its results beside their"
         " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
         " network or scripts, and includes what `vit evaluate RUN --out RUN/NAME` has measured."
     )
-    parser = Parser("vit report", what)
+    parser = Parser("vit report", purpose)
     parser.add_argument("run", type=path, metavar="RUN", help="run folder")
     out = "page to write, .html; replaces an earlier report (default: RUN/report.html)"
     parser.add_argument("--out", type=path, metavar="FILE", help=out)
@@ -427,13 +475,13 @@ def report_parser() -> Parser:
 
 def compare_parser() -> Parser:
     """Return the parser of `vit compare`."""
-    what = (
+    purpose = (
         "Print finished runs side by side: the settings that differ, and what the runs measured."
         " Runs that differ only in the seed share a row, with mean and standard deviation. A"
         " linear probe is shown if `vit evaluate RUN --out RUN/NAME` has left its results in the"
         " run's folder."
     )
-    parser = Parser("vit compare", what)
+    parser = Parser("vit compare", purpose)
     parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")
     parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
     hours = (

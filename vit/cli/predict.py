@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from vit.atomic import replacing
+from vit.checkpoints import load_trained
 from vit.cli.common import choose_device, load_options
 from vit.cli.outputs import output_file, print_json
-from vit.errors import ConfigError, UnreadableImage, one_line
+from vit.data.folder import list_files, readable
+from vit.errors import ConfigError, DataError, one_line
+from vit.look.predict import predict, require_head
+from vit.mae import Model
 from vit.progress import track
 
 BATCH = 64
@@ -22,12 +26,12 @@ BATCH = 64
 
 
 @contextmanager
-def naming_the_way_out() -> Iterator[None]:
-    """Add the option that leaves out unreadable files to the message about one."""
+def naming_the_option() -> Iterator[None]:
+    """Add to the message about an unreadable image the option that leaves such files out."""
     try:
         yield
-    except UnreadableImage as error:
-        raise ConfigError(f"{error}; --on-bad-image skip leaves out all such files") from error
+    except DataError as error:
+        raise DataError(f"{error}; --on-bad-image skip leaves out all such files") from error
 
 
 def run(options: Namespace) -> int:
@@ -35,84 +39,86 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     if options.csv is not None:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
-    for name in options.images:
-        if not os.path.exists(name):
-            raise ConfigError(f"images: {name!r} is neither a file nor a folder")
-
-    from vit.checkpoints import load_trained
-    from vit.data.folder import list_files, readable
-    from vit.look.predict import predict, require_head
 
     # The images, and a model that can name them
-    files = [
-        str(file)
-        for name in options.images
-        for file in (list_files(Path(name)) if os.path.isdir(name) else [name])
-    ]
+    files = list_images(options.images)
     if options.on_bad_image == "skip":
-        files = [*compress(files, readable(files))]
+        files = list(compress(files, readable(files)))
     model = load_trained(options.checkpoint, load)
     require_head(model)
     model = model.to(choose_device(options).device)
 
-    # The likeliest classes of each
-    known, classes = model.origin.class_names, model.encoder.config.num_classes
-    names = known or [f"class {number}" for number in range(classes)]
-    predictions: list[dict[str, Any]] = []
-    for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
-        some = files[start : start + BATCH]
-        with naming_the_way_out():
-            best = predict(model, some, BATCH).topk(min(options.top, classes))
-        for file, values, numbers in zip(
-            some, best.values.tolist(), best.indices.tolist(), strict=True
-        ):
-            found = [
-                {"class": names[i], "probability": value}
-                for value, i in zip(values, numbers, strict=True)
-            ]
-            predictions.append({"file": file, "classes": found})
-
+    predictions = predict_files(model, files, options.top)
     if options.csv is not None:
-        with (
-            replacing(options.csv) as partial,
-            partial.open(
-                "w", newline="", encoding="utf-8", errors="backslashreplace"
-            ) as out,  # names may be any bytes
-        ):
-            writer = csv.writer(out)
-            writer.writerow(("file", "rank", "class", "probability"))
-            for row in predictions:
-                ranked = enumerate(row["classes"], 1)
-                writer.writerows(
-                    (row["file"], rank, one["class"], one["probability"]) for rank, one in ranked
-                )
+        write_table(options.csv, predictions)
     if options.json:
         print_json(predictions)
     else:
-        print("\n".join(table(predictions)))
+        print("\n".join(table_lines(predictions)))
     return 0
 
 
-def table(predictions: list[dict[str, Any]]) -> list[str]:
-    """Return a line per image with aligned columns: its file, and the classes with their probabilities."""
-    files = [one_line(row["file"]) for row in predictions]
-    cells = [
-        [(one_line(one["class"]), one["probability"]) for one in row["classes"]]
-        for row in predictions
-    ]
-    wide, widths = (
-        max(map(len, files)),
-        [max(len(name) for name, _ in column) for column in zip(*cells, strict=True)],
-    )
-    return [
-        "  ".join(
-            [
-                f"{file:<{wide}}",
-                *(
-                    f"{name:<{width}} {value:6.1%}"
-                    for (name, value), width in zip(row, widths, strict=True)
-                ),
-            ]
-        )
-        for file, row in zip(files, cells, strict=True)
-    ]
+def list_images(names: Sequence[str]) -> list[str]:
+    """Return the image files of a command line, those of folders among them.
+
+    Raises:
+        ConfigError: a name is neither a file nor a folder.
+    """
+    files: list[str] = []
+    for name in names:
+        if not os.path.exists(name):
+            raise ConfigError(f"images: {name!r} is neither a file nor a folder")
+        if os.path.isdir(name):
+            files += map(str, list_files(Path(name)))
+        else:
+            files.append(name)
+    return files
+
+
+def predict_files(model: Model, files: Sequence[str], top: int) -> list[dict[str, Any]]:
+    """Return each file with its most probable classes: their names and probabilities."""
+    count = model.encoder.config.num_classes
+    class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
+    predictions: list[dict[str, Any]] = []
+    for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
+        batch = files[start : start + BATCH]
+        with naming_the_option():
+            best = predict(model, batch, BATCH).topk(min(top, count))  # both (B, top)
+        rows = zip(batch, best.values.tolist(), best.indices.tolist(), strict=True)
+        for file, probabilities, numbers in rows:
+            classes = []
+            for number, probability in zip(numbers, probabilities, strict=True):
+                classes.append({"class": class_names[number], "probability": probability})
+            predictions.append({"file": file, "classes": classes})
+    return predictions
+
+
+def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
+    """Write predictions as CSV, a row per image and class."""
+    # Names may hold any bytes
+    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+    with replacing(path) as partial, partial.open("w", **text) as file:
+        writer = csv.writer(file)
+        writer.writerow(("file", "rank", "class", "probability"))
+        for prediction in predictions:
+            for rank, entry in enumerate(prediction["classes"], 1):
+                writer.writerow((prediction["file"], rank, entry["class"], entry["probability"]))
+
+
+def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line per image: its file, and the classes with their probabilities, aligned."""
+    # The width of each column
+    file_width = 0
+    widths = [0] * len(predictions[0]["classes"])
+    for prediction in predictions:
+        file_width = max(file_width, len(one_line(prediction["file"])))
+        for column, entry in enumerate(prediction["classes"]):
+            widths[column] = max(widths[column], len(one_line(entry["class"])))
+
+    lines = []
+    for prediction in predictions:
+        cells = [f"{one_line(prediction['file']):<{file_width}}"]
+        for entry, width in zip(prediction["classes"], widths, strict=True):
+            cells.append(f"{one_line(entry['class']):<{width}} {entry['probability']:6.1%}")
+        lines.append("  ".join(cells))
+    return lines

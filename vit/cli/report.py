@@ -7,24 +7,23 @@ from argparse import Namespace
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import one_line
 from vit.metrics import summary_values
+from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.runs import RunFiles
 
 
 def run(options: Namespace) -> int:
     """Write the page."""
-    out = (
-        RunFiles(options.run).report
-        if options.out is None
-        else output_file(options.out, PAGE, overwrite=True)
-    )
+    out = options.out
+    if out is None:
+        out = RunFiles(options.run).report
+    else:
+        output_file(out, PAGE, overwrite=True)
     record = read_run(options.run)
-
-    from vit.report.page import write_report
-
     size = write_report(options.run, out)
     if options.json:
-        print_json({"report": str(out), "bytes": size, "figures": summary_values(record.summary)})
+        scores = summary_values(record.summary)
+        print_json({"report": str(out), "bytes": size, "figures": scores})
     else:
         print(f"report: {one_line(str(out))}, {size:,} bytes")
     return 0

@@ -1,4 +1,4 @@
-"""What `vit` and train.py do before their work: output, warnings and errors by the line."""
+"""How each program starts and ends: output, warnings and errors by the line."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from vit.openmp import limit_spinning
 
 def start(program: str, work: Callable[[], int]) -> int:
     """Do the work of a program, and return its exit code; see `exit_code_of`."""
+    # People watch the progress in files and pipes too; names may be any characters, as on stderr
     stdout = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else None
-    if stdout:  # into a file or a pipe too: people watch the progress
-        stdout.reconfigure(
-            line_buffering=True, errors="backslashreplace"
-        )  # as stderr: names may be any characters
-    warnings.formatwarning = lambda message, *_, **__: (
-        f"{program}: warning: {one_line(_with_options(str(message)))}\n"
-    )
+    if stdout is not None:
+        stdout.reconfigure(line_buffering=True, errors="backslashreplace")
+
+    def one_warning(message: Warning | str, *_: object, **__: object) -> str:
+        return f"{program}: warning: {one_line(_with_options(str(message)))}\n"
+
+    warnings.formatwarning = one_warning
     limit_spinning()
     code = exit_code_of(program, work)
-    if (
-        stdout and code == READER_GONE
-    ):  # what is left cannot be written at Python's end either, which would say so
+
+    # Python would write the rest at its end, and say that nobody reads it
+    if stdout is not None and code == READER_GONE:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
     return code
 
 
 def _with_options(message: str) -> str:
     """Write a warning's advice, "num_heads sets them", with the options of the command line."""
-    what, separator, advice = message.rpartition("; ")
+    problem, separator, advice = message.rpartition("; ")
     if re.search(r" sets? (it|them)$", advice):
         for item in fields(LoadOptions):
-            advice = re.sub(rf"\b{item.name}\b", f"--{item.name.replace('_', '-')}", advice)
-    return f"{what}{separator}{advice}"
+            option = f"--{item.name.replace('_', '-')}"
+            advice = re.sub(rf"\b{item.name}\b", option, advice)
+    return f"{problem}{separator}{advice}"
