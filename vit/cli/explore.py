@@ -19,7 +19,7 @@ from vit.cli.options import (
     read_options,
     require_free,
 )
-from vit.errors import one_line
+from vit.errors import UserError, one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
 
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     subject = load_with_images(options.checkpoint, shown, load, snapshots)
 
     from vit.checkpoints import load_trained
-    from vit.figures import Moment, PageError, explore_page
+    from vit.figures import Moment, explore_page
     from vit.look.shown import model_caption
 
     # A page that is far too large is refused before anything is computed
@@ -72,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
     layers = config.depth if options.layers is None else len(set(options.layers))
     count = max(len(snapshots), 1) * len(subject.names) * layers * config.num_heads * tokens**2
     if count > MAX_WEIGHTS:
-        raise PageError(f"the page would hold {count:,} weights, too many for one page; {WAYS}")
+        raise UserError(f"the page would hold {count:,} weights, too many for one page; {WAYS}")
 
     # Weights and reconstructions of the model, or of each snapshot
     if shown.mask is not None:
@@ -109,8 +109,8 @@ def run(argv: Sequence[str]) -> int:
             title="Where attention looks",
             facts=facts,
         )
-    except PageError as error:
-        raise PageError(f"{error} ({WAYS})") from error
+    except UserError as error:
+        raise UserError(f"{error} ({WAYS})") from error
     write_text(out, page)
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:
