@@ -35,11 +35,12 @@ from vit.pretrained import located
 from vit.progress import track
 from vit.runs import RunFiles
 
-# The options that only some methods use, by method
+# The options that only some methods use, by method; all that draw maps use these
+OF_MAPS = {"query", "mask", "scale", "overlay", "plain", "width"}
 USED_BY = {
-    "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
-    "rollout": {"layer", "query", "mask", "discard", "overlay", "scale"},
-    "relevance": {"label", "query", "mask", "overlay", "scale"},
+    "weights": OF_MAPS | {"layer", "head", "keep", "film"},
+    "rollout": OF_MAPS | {"layer", "discard"},
+    "relevance": OF_MAPS | {"label"},
     "distance": {"layer"},
 }
 
@@ -272,6 +273,8 @@ def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels)
         share=options.keep,
         masses=panels.prefix_mass,
         query=query_patch(subject.query),
+        plain=options.plain,
+        width=options.width,
     )
     return Picture(figure, arrays_of(subject, panels, title, caption) | {"kept": strongest})
 
@@ -290,7 +293,7 @@ def draw_decoder(
     reconstruction = fill_in(subject)
 
     # The caption says how the panels and the reconstruction were made
-    title = "Attention of the decoder from the outlined masked patch"
+    title = "Decoder attention from the outlined masked patch"
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
@@ -307,6 +310,8 @@ def draw_decoder(
         subtitle=caption,
         masses=panels.prefix_mass,
         scale=options.scale,
+        plain=options.plain,
+        width=options.width,
     )
     arrays = arrays_of(subject, panels, title, caption)
     arrays["filled"] = reconstruction.filled
@@ -469,6 +474,8 @@ def draw_film(
         query=first.query if isinstance(first.query, tuple) else None,
         scale=options.scale,
         overlay=options.overlay,
+        plain=options.plain,
+        width=options.width,
     )
     arrays = {
         "moments": moments,
@@ -507,6 +514,8 @@ def picture_of_maps(
         "query": query_patch(subject.query),
         "scale": options.scale,
         "overlay": options.overlay,
+        "plain": options.plain,
+        "width": options.width,
     }
     style = usual | style
     figure = figures.attention_figure(
