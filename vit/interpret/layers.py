@@ -230,7 +230,7 @@ def _weights(
     """
     if scale is None:
         scale = query.shape[-1] ** -0.5
-    # In torch's order of operations: scale the queries, not the scores
+    # Queries are scaled before the product, as in `vit.attention`, or half precision overflows
     scores = query * scale @ key.transpose(-2, -1)  # (B, h, N, M)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
