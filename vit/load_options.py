@@ -30,6 +30,7 @@ class LoadOptions:
         CheckpointError: a value cannot be used.
     """
 
+    # Architecture and size
     part: Literal["encoder"] | None = None
     """leave out the decoder"""
     image_size: Pixels | tuple[Pixels, Pixels] | None = None
@@ -46,6 +47,8 @@ class LoadOptions:
     """what the head reads"""
     fc_norm: bool | None = None
     """whether the last norm follows the pooling"""
+
+    # What the tensors' shapes do not say
     num_heads: Count | None = None
     """attention heads, if nothing says so"""
     decoder_heads: Count | None = None
@@ -62,6 +65,8 @@ class LoadOptions:
     """share to keep of an image's centred part; timm's crop_pct"""
     grid_size: tuple[Pixels, Pixels] | None = None
     """rows and columns R,C of the position table, if nothing says so"""
+
+    # Which of the tensors
     branch: Key | None = None
     """which of several copies of the network: student, teacher, model_ema, ..."""
     allow: tuple[str, ...] = ()
@@ -81,8 +86,8 @@ class LoadOptions:
 
         # Mean and standard deviation go together
         if len(self.mean or ()) != len(self.std or ()) or () in (self.mean, self.std):
-            given = f"mean {self.mean} and std {self.std}"
-            raise CheckpointError(f"{given} cannot be used; {PER_CHANNEL}")
+            values = f"mean {self.mean} and std {self.std}"
+            raise CheckpointError(f"{values} cannot be used; {PER_CHANNEL}")
 
     def allows(self, *names: str) -> bool:
         """Return whether a tensor of one of these names may be missing or not finite."""

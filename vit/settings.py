@@ -11,7 +11,6 @@ import argparse
 import ast
 import inspect
 import os
-import sys
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -192,27 +191,15 @@ def unknown_setting(key: str, place: str = "--help lists all keys") -> ConfigErr
 # --- The command line ---------------------------------------------------------------------------
 
 
+@cache
 def sentences_of(section: type) -> dict[str, str]:
     """Return the help of each field of a dataclass: the sentence below it."""
+    definition: Any = ast.parse(inspect.getsource(section)).body[0]
     sentences = {}
-    for field, sentence in pairwise(_class_body(section.__module__, section.__name__)):
-        match field, sentence:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                sentences[name] = " ".join(str(text).split())
+    for item, sentence in pairwise(definition.body):
+        if isinstance(item, ast.AnnAssign):
+            sentences[ast.unparse(item.target)] = " ".join(sentence.value.value.split())
     return sentences
-
-
-def _class_body(module: str, name: str) -> list[ast.stmt]:
-    """Return the statements of a class."""
-    for statement in _statements(module):
-        if isinstance(statement, ast.ClassDef) and statement.name == name:
-            return statement.body
-    return []
-
-
-@cache
-def _statements(module: str) -> list[ast.stmt]:
-    return ast.parse(inspect.getsource(sys.modules[module])).body
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

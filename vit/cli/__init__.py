@@ -73,6 +73,7 @@ def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
         ConfigError: there is no such command, or an option cannot be used.
         SystemExit: after `--help`.
     """
+    # Two commands share a module
     name, words = choose_command("vit", PURPOSE, COMMANDS, argv)
     if name != "checkpoint":
         return name, PARSERS[name]().read(words)

@@ -18,7 +18,9 @@ from vit.load_options import LoadOptions
 def run(options: Namespace) -> int:
     """Run `inspect` or `convert`."""
     load = load_options(options)
-    with warnings.catch_warnings(action="ignore"):  # both report untrained tensors themselves
+
+    # Both report untrained tensors themselves, so the warning about them is left out
+    with warnings.catch_warnings(action="ignore"):
         if options.work == "inspect":
             return inspect(options, load)
         return convert(options, load)
@@ -32,7 +34,11 @@ def inspect(options: Namespace, load: LoadOptions) -> int:
         print_json(properties)
     else:
         print(describe(properties, network.report))
-    return 2 if properties["problems"] else 0
+
+    # With these options it cannot be loaded: a wrong request
+    if properties["problems"]:
+        return 2
+    return 0
 
 
 def convert(options: Namespace, load: LoadOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from vit.cli.outputs import output_file, print_json
+from vit.cli.outputs import output_file, print_json, talk
 from vit.errors import one_line
 from vit.report.comparison import as_table, compare_runs, read_finished
 from vit.report.hours import draw_hours
@@ -15,6 +15,8 @@ def run(options: Namespace) -> int:
     """Read the runs, draw them if asked, and print the table."""
     if options.hours is not None:
         output_file(options.hours, option="--hours", overwrite=options.overwrite)
+
+    # Everything that can fail comes before the first line of output
     runs = [read_finished(folder) for folder in options.runs]
     rows = compare_runs(runs)
     if options.hours is not None:
@@ -30,7 +32,8 @@ def run(options: Namespace) -> int:
     else:
         print("\n".join(as_table(rows, options.markdown)))
     if options.hours is not None:
-        print(f"drawn    {options.hours}", file=sys.stderr if options.json else sys.stdout)
+        with talk(options.json):
+            print(f"drawn    {options.hours}")
     for finished in runs:
         for note in finished.record.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)

@@ -42,6 +42,8 @@ def run(options: Namespace) -> int:
         if options.out:
             draw_sheet(data, options.out)
             print(one_line(f"sheet: {options.out}"))
+
+    # The same for a program
     if options.json:
         classes = {}
         for number, name in enumerate(data.train.class_names):

@@ -46,6 +46,7 @@ class ListedImages(NamedTuple):
 
 def run(options: Namespace) -> int:
     """Embed all images, batch by batch, then write the file."""
+    # Refuse what cannot be done before the model is loaded
     load = load_options(options)
     require_data(options)
     output_file(options.out, (".npz",), overwrite=options.overwrite)
@@ -61,6 +62,7 @@ def run(options: Namespace) -> int:
     listed = list_images(options, model.origin.image_size)
     model = model.to(choose_device(options).device)
 
+    # The features, and what they belong to
     pooled = pooled_features(model, listed)  # (N, D)
     arrays = {
         "pooled": pooled.numpy(),
@@ -77,9 +79,8 @@ def run(options: Namespace) -> int:
         np.savez(partial, **arrays)
 
     count, width = pooled.shape
-    plural = "" if count == 1 else "s"
-    size = f"{count} x {width}"
-    print(f"features of {count:,} image{plural}: {size}; in {one_line(str(options.out))}")
+    images = "1 image" if count == 1 else f"{count:,} images"
+    print(f"features of {images}: {count} x {width}; in {one_line(str(options.out))}")
     return 0
 
 
@@ -150,6 +151,7 @@ def list_folder_images(options: Namespace) -> ListedImages:
     if options.on_bad_image == "skip":
         chosen = list(compress(chosen, readable([folder / file.name for _, file in chosen])))
 
+    # File by file
     names = [file.name for _, file in chosen]
     splits = [split for split, _ in chosen]
     labels = [numbers.get(file.class_name, -1) for _, file in chosen]

@@ -57,6 +57,7 @@ PICTURES = ("confusion.png", "reliability.png")
 
 def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
+    # Refuse what cannot be done before anything is computed
     load = load_options(options)
     require_data(options)
     if len(set(options.seeds)) < len(options.seeds):
@@ -107,6 +108,8 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
+
+    # Held-out images are no test of a model that has learned from them
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         advice = "train it with the same data.val_size and data.subset_seed"
@@ -152,6 +155,8 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         "versions": versions(),
         "command": options.command_line,
     }
+
+    # On the terminal, and in files
     print_results(results, data)
     if options.out is not None:
         write_results(options.out, results, evaluation, data)
@@ -188,6 +193,7 @@ def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[s
         # One seed also draws the held-out images
         if name == "seeds" and options.val_size and len(options.seeds) == 1:
             continue
+        # Why those methods do not apply, if this is what is in the way
         obstacle = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
         message = f"only applies to {' and '.join(users)}, not measured here{obstacle}"
         raise ConfigError(f"--{name.replace('_', '-')}: {message}")
@@ -195,6 +201,7 @@ def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[s
 
 def print_results(results: Mapping[str, Any], data: Dataset) -> None:
     """Print the data, the notes on it, the scores, and the time they took."""
+    # The data
     print(one_line(data.description))
     if data.warning:
         print(f"WARNING: {one_line(data.warning)}")
@@ -202,6 +209,8 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
         print(f"note: {one_line(note)}")
     if results["note"]:
         print(f"note: {results['note']}")
+
+    # The scores
     print("\n".join(aligned(results_lines(results))))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
@@ -214,7 +223,9 @@ def write_results(
     names = [RESULTS]
     if evaluation.logits is not None:
         names += draw(evaluation, results, data, out)
-    if (out / RESULTS).exists():  # other pictures belong to the replaced results
+
+    # Other pictures belong to the results that are replaced
+    if (out / RESULTS).exists():
         for name in set(PICTURES) - set(names):
             (out / name).unlink(missing_ok=True)
     write_json(out / RESULTS, results)
@@ -235,6 +246,8 @@ def knows_classes(model: Model, data: Dataset) -> bool:
     names = details.get("id2label")
     if isinstance(names, dict):
         counts.append(len(names))
+
+    # Data without classes cannot have been taught
     classes = len(data.test.class_names)
     return classes > 0 and classes in counts
 
@@ -258,6 +271,8 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     bins, error = reliability(evaluation.logits, labels)
     figure = figures.reliability_figure(bins, error, "Can its confidence be trusted?", caption)
     figures.save_figure(figure, out / PICTURES[1])
+
+    # Of many classes, a confusion matrix cannot be read
     obstacle = figures.why_not_drawn(len(counts))
     if obstacle:
         print(obstacle)

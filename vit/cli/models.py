@@ -34,14 +34,17 @@ def run(options: Namespace) -> int:
     for cells in rows:
         line = []
         for column, cell, width in zip(COLUMNS, cells, widths, strict=True):
-            side = ">" if column in NUMBERS else "<"
-            line.append(f"{cell:{side}{width}}")
+            if column in NUMBERS:
+                line.append(cell.rjust(width))
+            else:
+                line.append(cell.ljust(width))
         print("  ".join(line).rstrip())
     return 0
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells, in the order of COLUMNS, of a model from `vit.pretrained.shipped`."""
+    # The architecture in words
     encoder = model["encoder"]
     decoder = model["decoder"]
     parts = [
@@ -53,6 +56,8 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
         parts.append(f"decoder {decoder['dim']} x {decoder['depth']}")
     if encoder["num_classes"]:
         parts.append(f"{encoder['num_classes']} classes")
+
+    # Its size, and how good it is
     scores = ", ".join(best_scores(model["figures"], model["data"])) or "-"
     megabytes = f"{model['bytes'] / 1e6:.1f}"
     count = f"{model['parameters']:,}"
@@ -77,12 +82,17 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
         if not scores:
             continue
 
+        # Where no test images were used, the score says on which
         score, results = scores[0]
+        text = f"{metric.short} {metric.write(score, brief=True)}"
         images = results.get("tested_on", "test images")
-        place = "" if images == "test images" else f" on {images}"
-        yield f"{metric.short} {metric.write(score, brief=True)}{place}"
+        if images != "test images":
+            text += f" on {images}"
+        yield text
 
 
 def _size(size: Sequence[int]) -> str:
     height, width = size
-    return str(height) if height == width else f"{height} x {width}"
+    if height == width:
+        return str(height)
+    return f"{height} x {width}"

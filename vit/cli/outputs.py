@@ -67,11 +67,15 @@ def output_file(
     Raises:
         ConfigError: it has another suffix, cannot be written, or exists without `overwrite`.
     """
+    # The name
     if path.suffix not in suffixes or os.path.isdir(path):
         allowed = f"name a file that ends in {' or '.join(suffixes)}"
         raise ConfigError(f"{option}: {str(path)!r} cannot be used; {allowed}")
-    if len(os.fsencode(path.name)) > 240:  # the temporary file beside it has a longer name
+    # The temporary file beside it has a longer name
+    if len(os.fsencode(path.name)) > 240:
         raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
+
+    # The place
     require_folder(path.parent, option)
     require_free([path], overwrite, option)
     return path

@@ -36,6 +36,7 @@ def naming_the_option() -> Iterator[None]:
 
 def run(options: Namespace) -> int:
     """Predict all images, then print a table or JSON."""
+    # Refuse what cannot be done before anything is computed
     load = load_options(options)
     if options.csv is not None:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
@@ -48,6 +49,7 @@ def run(options: Namespace) -> int:
     require_head(model)
     model = model.to(choose_device(options).device)
 
+    # The answer: a file, and a table or JSON
     predictions = predict_files(model, files, options.top)
     if options.csv is not None:
         write_table(options.csv, predictions)
@@ -78,12 +80,15 @@ def list_images(names: Sequence[str]) -> list[str]:
 def predict_files(model: Model, files: Sequence[str], top: int) -> list[dict[str, Any]]:
     """Return each file with its most probable classes: their names and probabilities."""
     count = model.encoder.config.num_classes
+    # A checkpoint need not name its classes
     class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
     predictions: list[dict[str, Any]] = []
     for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
         batch = files[start : start + BATCH]
         with naming_the_option():
             best = predict(model, batch, BATCH).topk(min(top, count))  # both (B, top)
+
+        # Image by image
         rows = zip(batch, best.values.tolist(), best.indices.tolist(), strict=True)
         for file, probabilities, numbers in rows:
             classes = []
@@ -115,6 +120,7 @@ def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:
         for column, entry in enumerate(prediction["classes"]):
             widths[column] = max(widths[column], len(one_line(entry["class"])))
 
+    # A line per image
     lines = []
     for prediction in predictions:
         cells = [f"{one_line(prediction['file']):<{file_width}}"]

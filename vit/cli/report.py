@@ -14,11 +14,14 @@ from vit.runs import RunFiles
 
 def run(options: Namespace) -> int:
     """Write the page."""
+    # A page in the run's folder is replaced; of a file of another kind, its suffix is refused
     out = options.out
     if out is None:
         out = RunFiles(options.run).report
     else:
         output_file(out, PAGE, overwrite=True)
+
+    # The page, and what the run measured
     record = read_run(options.run)
     size = write_report(options.run, out)
     if options.json:
