@@ -231,7 +231,7 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
             class_token=geometry.class_token,
             registers=registers,
             decoder_prefix=geometry.num_prefix_tokens,
-            title="Where attention looks",
+            title="Attention, patch by patch",
             facts=facts,
         )
     except UserError as error:
