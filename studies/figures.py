@@ -278,8 +278,8 @@ def pairs_figure(
             canvas[y : y + tile, corner : corner + tile] = tiles[row, number, side]
             middle = corner + tile / 2
             if row == 0:
-                look = {"fontsize": 7, "color": COLOURS.quiet, "ha": "center"}
-                words.append((middle, y - 8, sides[side], look))
+                above = {"fontsize": 7, "color": COLOURS.quiet, "ha": "center"}
+                words.append((middle, y - 8, sides[side], above))
             if side == 0:
                 middle += (tile + between) / 2
                 below = {"fontsize": 7.5, "ha": "center"}

@@ -34,7 +34,7 @@ from vit.figures.scale import (
     short,
     to_bytes,
 )
-from vit.figures.style import COLOURS, styled
+from vit.figures.style import COLOURS, styled, text_width
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
@@ -105,9 +105,7 @@ def attention_figure(
     if plain:
         return mosaic.figure("", "", bars=bars)
     title = with_size(title, images)
-    return mosaic.figure(
-        title, subtitle, keys=drawn.keys(mark), notes=drawn.notes(what), bars=bars
-    )
+    return mosaic.figure(title, subtitle, keys=drawn.keys(mark), notes=drawn.notes(what), bars=bars)
 
 
 @styled
@@ -164,7 +162,10 @@ def strongest_figure(
             mosaic.border(block, number, chosen)
             drawn.draw_name(mosaic, block, panel)
             total = (~absent[block, panel]).sum()
-            mosaic.below(block, number, f"{chosen.sum()} of {total} patches")
+            count = f"{chosen.sum()} of {total}"
+            if text_width(f"{count} patches", layout.small) <= layout.room:
+                count += " patches"
+            mosaic.below(block, number, count)
             mosaic.below(block, number, drawn.shares[block][panel], line=1)
         drawn.draw_query(mosaic, block, block)
     if plain:
@@ -224,7 +225,7 @@ def masked_figure(
     drawn = ImageMaps(images, maps, panels, labels, None, patch, scale)
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
-    layout = drawn.layout(lead, roof=0.22, feet=1, width=width)
+    layout = drawn.layout(lead, feet=1, width=width)
     mosaic = Mosaic(layout, drawn.grid)
 
     # The share of each map's attention on visible patches
@@ -241,11 +242,11 @@ def masked_figure(
     for block, original in enumerate(originals):
         covered = enlarged(masked[block], layout.tile)[..., None]
         pictures = (original, np.where(covered, absent, original), reconstructions[block])
-        mosaic.over(block, labels[block])
+        names = (labels[block] or LEAD[0], *LEAD[1:])
         for number, picture in enumerate(pictures):
             mosaic.paste(block, number, picture)
-            if block == 0:
-                mosaic.above(block, number, LEAD[number])
+            if number == 0 or block == 0:
+                mosaic.above(block, number, names[number])
         mosaic.cross(block, 1, masked[block])
         for panel in range(len(panels)):
             number = lead + panel
@@ -372,6 +373,7 @@ class ImageMaps:
             beside=beside,
             bar=bar,
             width=width,
+            names=[*LEAD, *self.panels] if lead == len(LEAD) else self.panels,
         )
 
     def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:

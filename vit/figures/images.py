@@ -14,7 +14,7 @@ from vit.figures.mosaic import QUERY, Mosaic, layout_for, with_size
 from vit.figures.scale import enlarged, image_bytes, to_bytes
 from vit.figures.style import COLOURS, DPI, canvas_figure, fitted, styled
 
-ROWS = ("original", "masked\ninput", "recon-\nstruction")
+ROWS = ("original", "masked input", "reconstruction")
 """The rows of a figure of reconstructions."""
 
 
@@ -42,7 +42,7 @@ def reconstruction_figure(
     inches = max(min(1.0, 7 / count), 0.6)
     across = max(round(inches * DPI / width), 1) * width
     down = across // width * height
-    left = 120
+    left = 168
     head = 30
     gap = 8
     margin = 22
@@ -68,12 +68,12 @@ def reconstruction_figure(
     # Words beside the rows and above the columns
     figure, axes = canvas_figure(canvas, with_size(title, original), subtitle)
     for row, name in enumerate(ROWS):
-        y = head + row * (down + gap) + down / 2
-        axes.text(margin, y, name, fontsize=9, va="center", linespacing=1.3)
+        middle = head + row * (down + gap) + down / 2
+        axes.text(margin, middle, name, fontsize=8.5, va="center")
     for column in range(count):
-        x = left + column * (across + gap) + across / 2
+        middle = left + column * (across + gap) + across / 2
         label = fitted(labels[column], across / DPI * 72, 7.5)
-        axes.text(x, head - 7, label, fontsize=7.5, ha="center", va="baseline")
+        axes.text(middle, head - 7, label, fontsize=7.5, ha="center", va="baseline")
     return figure
 
 
@@ -132,10 +132,10 @@ def sheet_figure(
     # Names above the images, and the legend of the parts
     figure, axes = canvas_figure(canvas, with_size(title, images), subtitle)
     for number, label in enumerate(labels):
-        x = margin + number % columns * (across + gap) + across / 2
-        y = head + number // columns * (down + head) - 5
+        middle = margin + number % columns * (across + gap) + across / 2
+        baseline = head + number // columns * (down + head) - 5
         name = fitted(label, across / DPI * 72, 6.5)
-        axes.text(x, y, name, fontsize=6.5, ha="center", va="baseline")
+        axes.text(middle, baseline, name, fontsize=6.5, ha="center", va="baseline")
     if parts is not None:
         axes.legend(
             [Patch(color=colours(part)) for part in range(len(part_names))],
@@ -189,9 +189,7 @@ def pasted_figure(
         words: for each row, the text under each image.
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
-    layout = layout_for(
-        len(rows), 0, len(columns), grid, size, roof=0.22, feet=1, bar=False
-    )
+    layout = layout_for(len(rows), 0, len(columns), grid, size, roof=0.22, feet=1, bar=False)
     mosaic = Mosaic(layout, grid)
     for block, images in enumerate(rows):
         mosaic.over(block, names[block], 9)

@@ -31,6 +31,8 @@ from vit.figures.style import (
     canvas_figure,
     fitted,
     legend_columns,
+    printable,
+    text_width,
     wrapped,
 )
 
@@ -47,10 +49,10 @@ SMALLEST_IN_PRINT = 0.36
 WIDEST = 13.8  # a line of tiles: 13 maps and their image fit
 FILLED, HIGHEST = 6.0, 10.0  # what tiles grow to fill: wider, the text is illegible on a phone
 MARGIN, GAP, BETWEEN = 0.15, 0.06, 0.24  # at the left, between tiles, between images side by side
-BAR = 1.0  # a colour bar with its numbers
+BAR, BAR_IN_PRINT = 1.0, 0.8  # a colour bar with its numbers
 LINE = 0.145  # a line of small text
 
-SMALL = 7.5  # points
+SMALL, SMALL_IN_PRINT = 7.5, 6.0  # points
 MARK, MARK_EDGE = "#ffd400", "#1b1f24"  # the outline of a query patch, and its dark rim
 ON_MAPS = ("#5b6470", 0.6)  # a stroke over a map: colour and opacity
 QUERY, ABSENT, MASKED = "query", "absent", "masked"  # kinds of legend entries
@@ -60,7 +62,7 @@ def with_size(title: str, images: Tensor) -> str:
     """Return a title that also says how many pixels the images (..., H, W) have; "" stays empty."""
     if not title:
         return ""
-    return f"{title} · {images.shape[-2]} x {images.shape[-1]} pixels"
+    return f"{title} ({images.shape[-2]} x {images.shape[-1]} pixels)"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Layout:
         tile: (height, width) of a picture.
         roof: above a block; head, foot: above and below each line of tiles.
         width: of the sheet, with margins and the colour bar.
+        name_lines: lines of text above each picture.
+        small: size of most words, in points.
     """
 
     dpi: int
@@ -90,6 +94,8 @@ class Layout:
     head: int
     foot: int
     width: int
+    name_lines: int
+    small: float
 
     def dots(self, inches: float) -> int:
         """Return a length in dots."""
@@ -158,6 +164,7 @@ def layout_for(
     beside: bool = False,
     bar: bool = True,
     width: float | None = None,
+    names: Sequence[str] = (),
 ) -> Layout:
     """Return a layout in which tiles are as large as fits, in whole dots per patch.
 
@@ -173,6 +180,7 @@ def layout_for(
         beside: whether images with one or two maps may stand side by side.
         bar: whether to leave room for colour bars at the right.
         width: of the figure in inches, for print; None for what the tiles need.
+        names: above the pictures; if one is wider than a tile, all have two lines of room.
 
     Raises:
         UserError: there are more pictures than fit one legible sheet, or it is too narrow.
@@ -184,10 +192,20 @@ def layout_for(
             " leave out images or maps"
         )
     stretch = math.sqrt(image[0] / image[1])
-    beside_tiles = 2 * MARGIN if not bar else MARGIN + BAR
-    dpi = DPI if width is None else PRINT_DPI
-    line_room = WIDEST if width is None else width - beside_tiles
-    smallest = SMALLEST if width is None else SMALLEST_IN_PRINT
+    dpi = DPI
+    small = SMALL
+    smallest = SMALLEST
+    right = BAR
+    line_room = WIDEST
+    if width is not None:
+        dpi = PRINT_DPI
+        small = SMALL_IN_PRINT
+        smallest = SMALLEST_IN_PRINT
+        right = BAR_IN_PRINT
+    if not bar:
+        right = MARGIN
+    if width is not None:
+        line_room = width - MARGIN - right
 
     # Maps in a line, and blocks side by side
     fit = int((line_room + GAP) // (smallest / stretch + GAP)) - lead
@@ -201,42 +219,55 @@ def layout_for(
         across = math.ceil(blocks / rows)
 
     # The width of a tile, in inches
-    head = LINE + 0.04
     foot = feet * LINE + 0.05
     if width is None:
         rows = math.ceil(blocks / across)
         fill_width = (FILLED / (across * tiles) - GAP) * stretch
-        fill_height = (HIGHEST / (rows * lines) - head - foot - roof / lines) / stretch
+        fill_height = (HIGHEST / (rows * lines) - LINE - foot - roof / lines) / stretch
         side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
         tile_width = side / stretch
     else:
         # Gaps stand between all tiles; those between images side by side are wider.
         tile_width = (line_room - (across - 1) * (BETWEEN - GAP)) / (across * tiles) - GAP
 
-    # The same in dots: a whole number per patch, and per pixel where pixels show
+    # The same in dots: a whole number per patch, and per pixel where these are large enough to show
     step = grid[1]
-    pixels_show = max(image) <= PIXELATED and image[1] % grid[1] == 0
-    if pixels_show and tile_width * dpi >= 3 * image[1]:
+    least = 3 if width is None else 6
+    if max(image) <= PIXELATED and image[1] % step == 0 and tile_width * dpi >= least * image[1]:
         step = image[1]
-    columns = max(round(tile_width * dpi / step), 1) * step
-    if width is not None:
-        columns = max(int(tile_width * dpi) // step, 1) * step
+    steps = tile_width * dpi / step
+    columns = max(round(steps) if width is None else int(steps), 1) * step
     dots_high = max(round(columns * image[0] / image[1] / grid[0]), 1) * grid[0]
-    tile = (dots_high, columns)
 
-    in_dots = [round(length * dpi) for length in (roof, head, foot)]
-    layout = Layout(dpi, blocks, lead, maps, maps_a_line, across, tile, *in_dots, width=0)
-    needed = layout.right + layout.dots(beside_tiles - MARGIN)
-    if width is None:
-        total = max(needed, layout.dots(5.6))
-    else:
-        total = layout.dots(width)
-        if needed > total:
-            inches = needed / dpi
-            raise UserError(
-                f"width: {tiles} pictures side by side need {inches:.1f} inches, got {width:g}"
-            )
-    return Layout(dpi, blocks, lead, maps, maps_a_line, across, tile, *in_dots, width=total)
+    # Names above the pictures take one line or two
+    widest = max((text_width(printable(name), small) for name in names), default=0.0)
+    name_lines = 2 if widest > columns / dpi * 72 else 1
+    head = name_lines * LINE + 0.04
+
+    # The width of the sheet
+    gap = round(GAP * dpi)
+    needed = across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
+    needed += round((MARGIN + right) * dpi)
+    total = max(needed, round(5.6 * dpi)) if width is None else round(width * dpi)
+    if needed > total:
+        raise UserError(
+            f"width: {tiles} pictures side by side need {needed / dpi:.1f} inches, got {width:g}"
+        )
+    return Layout(
+        dpi,
+        blocks,
+        lead,
+        maps,
+        maps_a_line,
+        across,
+        tile=(dots_high, columns),
+        roof=round(roof * dpi),
+        head=round(head * dpi),
+        foot=round(foot * dpi),
+        width=total,
+        name_lines=name_lines,
+        small=small,
+    )
 
 
 class Mosaic:
@@ -268,27 +299,30 @@ class Mosaic:
         height, width = self.layout.tile
         self.canvas[y : y + height, x : x + width] = picture
 
-    def write(self, x: float, y: float, text: str, size: float = SMALL, **options: Any) -> None:
+    def write(self, x: float, y: float, text: str, size: float, **options: Any) -> None:
         """Write at a place; matplotlib's `options` say how."""
         self._words.append((x, y, text, {"fontsize": size, "va": "baseline"} | options))
 
-    def above(
-        self, block: int, number: int, name: str, size: float = SMALL, quiet: bool = False
-    ) -> None:
+    def above(self, block: int, number: int, name: str) -> None:
         """Write a name above a picture, cut to its width."""
-        x, y = self.layout.corner(block, number)
-        middle = x + self.layout.tile[1] / 2
-        colour = COLOURS.quiet if quiet else COLOURS.ink
-        text = fitted(name, self.layout.room, size)
-        self.write(middle, y - self.layout.dots(0.04), text, size, color=colour, ha="center")
+        layout = self.layout
+        x, y = layout.corner(block, number)
+        middle = x + layout.tile[1] / 2
+        lines = wrapped(name, layout.room, layout.small)
+        if len(lines) > layout.name_lines:
+            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, layout.small)
+            lines = [*lines[: layout.name_lines - 1], cut]
+        look = {"ha": "center", "va": "bottom", "linespacing": 1.1}
+        self.write(middle, y - layout.dots(0.01), "\n".join(lines), layout.small, **look)
 
     def below(self, block: int, number: int, text: str, line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width."""
-        x, y = self.layout.corner(block, number)
-        middle = x + self.layout.tile[1] / 2
-        foot = y + self.layout.tile[0] + self.layout.dots(0.12 + line * LINE)
-        text = fitted(text, self.layout.room, SMALL)
-        self.write(middle, foot, text, SMALL, color=COLOURS.quiet, ha="center")
+        layout = self.layout
+        x, y = layout.corner(block, number)
+        middle = x + layout.tile[1] / 2
+        foot = y + layout.tile[0] + layout.dots(0.12 + line * LINE)
+        text = fitted(text, layout.room, layout.small)
+        self.write(middle, foot, text, layout.small, color=COLOURS.quiet, ha="center")
 
     def over(self, block: int, words: str, size: float = 8.5) -> None:
         """Write above a block, in its roof."""
@@ -356,7 +390,7 @@ class Mosaic:
         keys_height = math.ceil(len(keys) / columns) * layout.dots(0.17)
         lines = []
         for note in notes:
-            lines += wrapped(note, room * 72, SMALL)
+            lines += wrapped(note, room * 72, layout.small)
         foot = len(self.canvas)
         paper = foot + keys_height + len(lines) * layout.dots(LINE) + layout.dots(0.08)
         canvas = np.full((paper, layout.width, 3), 255, dtype=np.uint8)
@@ -390,7 +424,7 @@ class Mosaic:
         for number, line in enumerate(lines):
             y = foot + keys_height + (number + 0.75) * layout.dots(LINE)
             x = layout.dots(MARGIN)
-            axes.text(x, y, line, fontsize=SMALL, color=COLOURS.quiet, va="baseline")
+            axes.text(x, y, line, fontsize=layout.small, color=COLOURS.quiet, va="baseline")
         return figure
 
     def _draw_marks(self, axes: Axes) -> None:
@@ -449,12 +483,12 @@ class Mosaic:
         drawn.minorticks_off()
         if bar.overlay and scale.centre is not None:
             beside.set_ylim(scale.centre, scale.top)
-        beside.tick_params(labelsize=7, width=0.6, length=2.5)
+        beside.tick_params(labelsize=min(layout.small, 7), width=0.6, length=2.5)
         if row == 0:
-            size = SMALL
+            size = layout.small
             room = (layout.width - layout.right - layout.dots(0.14)) / layout.dpi * 72
             x = layout.right + layout.dots(0.12)
-            y = top - layout.dots(0.04 if not scale.over else 0.13)
+            y = top - layout.dots(0.15 if scale.over else 0.06)
             axes.text(x, y, fitted(bar.unit, room, size), fontsize=size, color=COLOURS.quiet)
 
 

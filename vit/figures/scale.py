@@ -19,19 +19,21 @@ REDS = matplotlib.colormaps[COLOURS.colours]
 PALETTE = REDS(np.arange(256), bytes=True)[:, :3]
 """The colours of values that begin at 0, from low to high: uint8 (256, 3)."""
 
+CENTRE = 0.3
+"""Place of a centre among the colours: what lies above it is more telling, and gets more room."""
 AROUND_UNIFORM = LinearSegmentedColormap.from_list(
     "around uniform",
     [
-        (0.0, "#7fa8cf"),
-        (0.5, "#ffffff"),
-        (0.58, "#fdd9c7"),
-        (0.7, "#f58e6c"),
-        (0.84, "#cc2a2a"),
+        (0.0, "#a3c1de"),
+        (CENTRE, "#ffffff"),
+        (CENTRE + 0.12, "#fdd5c0"),
+        (CENTRE + 0.3, "#f4845f"),
+        (CENTRE + 0.48, "#c9252a"),
         (1.0, "#5f0011"),
     ],
 )
 """The colours of shares: blue below uniform, white at uniform, red above it."""
-LEAST_TOP = 2.0
+LEAST_TOP = 3.0
 """Multiples of uniform at which a scale of shares ends at the earliest: nearly uniform maps look so."""
 PIXELATED = 64
 """Pixels per side up to which an image is enlarged with square pixels."""
@@ -66,9 +68,13 @@ class Scale(Normalize):
         self.centre = centre
         self.log = log
         # Values, or their logarithms, and the places of their colours
-        values = [low, top] if centre is None else [low, centre, top]
+        values = [low, top]
+        places = [0.0, 1.0]
+        if centre is not None:
+            values.insert(1, centre)
+            places.insert(1, CENTRE)
         self._values = np.log(values) if log else np.array(values)
-        self._places = np.linspace(0, 1, len(values))
+        self._places = np.array(places)
 
     @property
     def colours(self) -> Colormap:
@@ -97,7 +103,7 @@ class Scale(Normalize):
         It starts at 0, or at the lowest value if negative. Outliers do not stretch it: if the
         highest value is more than twice the 99% quantile, it ends there, and the bar says so. A
         logarithmic scale starts at the lowest positive value or at the 0.5% quantile, at most
-        four decades below its end. A scale around a centre reaches at least twice that.
+        four decades below its end. A scale around a centre reaches at least three times that.
         """
         present = values[~np.isnan(values)]
         if not present.size:
@@ -170,10 +176,11 @@ def overlay_colours(share: bool) -> ListedColormap:
     """Return the colours of a map over an image, transparent at first, then increasingly opaque.
 
     Args:
-        share: whether only the upper half is coloured, that of shares above uniform.
+        share: whether only shares above uniform are coloured.
     """
-    places = np.linspace(0, 1, 256)
-    strength = np.clip(2 * places - 1, 0, 1) if share else places
+    strength = np.linspace(0, 1, 256)
+    if share:
+        strength = np.clip((strength - CENTRE) / (1 - CENTRE), 0, 1)
     # The palest colours are left out: over an image they would look like a veil.
     colours = REDS(0.4 + 0.6 * strength)[:, :3]
     return ListedColormap(np.column_stack([colours, 0.9 * strength]))
