@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,12 +12,12 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
 from vit.figures.measures import SERIES, Panel, percent, titled
-from vit.figures.scale import to_bytes
-from vit.figures.sheet import Page, whole
+from vit.figures.scale import enlarged, to_bytes
 from vit.figures.style import (
     COLOURS,
     DPI,
     bare,
+    canvas_figure,
     legend_below,
     panel_axes,
     styled,
@@ -242,34 +243,49 @@ def pairs_figure(
         panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
         sides: a word for the left and for the right tile of a pair.
     """
-    most = (
-        float(
-            np.quantile(
-                np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95
-            )
-        )
-        or 1.0
-    )
-    tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
-    pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
-    x = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
-    width = (
-        x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
-    )
-    page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
+    # One scale for all tiles, which are a whole number of dots per pixel
+    absolute = np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()])
+    most = float(np.quantile(absolute, 0.95)) or 1.0
+    pixels = next(iter(panels.values()))[0].shape[-1]
+    tile = max(round(0.46 * DPI / pixels), 1) * pixels
+    between = 8
+    pair = 2 * tile + between + 36
+    row_height = tile + 56
+    margin = 30
+    apart = 44
+    top = 78
+    left = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
+    width = left + apart * (len(panels) - 1)
+    for pairs, _ in panels.values():
+        width += pair * pairs.shape[1]
+    size = (top + row_height * len(names), max(width, int(5.6 * DPI)))
+    canvas = np.full((*size, 3), 255, dtype=np.uint8)
+
+    # Tiles are pasted into one array; words are written once it is drawn
+    words: list[tuple[float, float, str, dict[str, Any]]] = []
     for row, name in enumerate(names):
-        page.text(x - margin, 78 + row * row_height + tile / 2, name, 8.5, ha="right")
-    for name, (pairs, notes) in panels.items():
-        page.text(x, 15, name, 9.5, weight="bold")
+        middle = top + row * row_height + tile / 2
+        words.append((left - margin, middle, name, {"ha": "right", "va": "center"}))
+    x = left
+    for panel, (pairs, notes) in panels.items():
+        words.append((x, 20, panel, {"fontsize": 9.5, "weight": "bold"}))
         tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
-        tiles = np.moveaxis(tiles, 3, -1).repeat(3 // pairs.shape[3], -1)  # (rows, n, 2, p, q, 3)
+        tiles = tiles.repeat(3 // tiles.shape[3], axis=3)  # (rows, n, 2, 3, p, q)
+        tiles = np.moveaxis(enlarged(tiles, (tile, tile)), 3, -1)  # (rows, n, 2, tile, tile, 3)
         for row, number, side in np.ndindex(tiles.shape[:3]):
-            left, y = x + number * pair + side * (tile + 8), 78 + row * row_height
-            axes = page.place(left, y, tile, tile)
-            axes.imshow(tiles[row, number, side], aspect="auto")
+            corner = x + number * pair + side * (tile + between)
+            y = top + row * row_height
+            canvas[y : y + tile, corner : corner + tile] = tiles[row, number, side]
+            middle = corner + tile / 2
             if row == 0:
-                axes.set_title(sides[side], fontsize=7, loc="center", pad=4, color=COLOURS.quiet)
+                above = {"fontsize": 7, "color": COLOURS.quiet, "ha": "center"}
+                words.append((middle, y - 8, sides[side], above))
             if side == 0:
-                page.text(left + tile + 4, y + tile + 19, notes[row][number], 7.5, ha="center")
+                middle += (tile + between) / 2
+                below = {"fontsize": 7.5, "ha": "center"}
+                words.append((middle, y + tile + 22, notes[row][number], below))
         x += pair * pairs.shape[1] + apart
-    return page.figure
+    figure, axes = canvas_figure(canvas, title, subtitle)
+    for x_word, y_word, text, look in words:
+        axes.text(x_word, y_word, text, **({"fontsize": 8.5} | look))
+    return figure

@@ -1,4 +1,7 @@
-"""`vit attention`: the numbers are the model's, the pictures are there, and what is wrong is one line."""
+"""Law: the arrays beside each picture of `vit attention` are the model's own attention.
+
+Oracle: `AttentionMaps`, rollout, relevance and statistics, called on the same images and mask.
+"""
 
 import hashlib
 import re
@@ -9,6 +12,7 @@ import torch
 from PIL import Image
 
 from vit.atomic import write_text
+from vit.cli.attention import METHODS
 from vit.data.folder import list_splits
 from vit.inputs import to_float
 from vit.interpret import (
@@ -24,20 +28,20 @@ CLASSES = ("cat", "dog", "<b>cow")
 
 @pytest.fixture
 def drawn(vit, unpainted, monkeypatch):
-    """`drawn(*argv)`: the numbers beside the first picture of `vit attention`; the pictures of maps are not even made."""
+    """`drawn(*argv)`: the arrays beside the first picture of `vit attention`, without pictures."""
     for name in ("attention_figure", "masked_figure", "strongest_figure"):
         monkeypatch.setattr(f"vit.figures.{name}", lambda *_, **__: None)
 
     def drawn(*argv):
-        code, said, error = vit("attention", *argv, "--overwrite")
+        code, output, error = vit("attention", *argv, "--overwrite")
         assert (code, error) == (0, "")
-        name = re.search(r"numbers beside it in (\S+)", said)[1]
+        name = re.search(r"numbers beside it in (\S+)", output)[1]
         return np.load(vit.out / name)
 
     return drawn
 
 
-# --- The numbers are the model's --------------------------------------------------------------------------------------
+# --- Whole images --------------------------------------------------------------------------------
 
 
 def test_heads_of_the_last_layer(shown, weights_of, vit):
@@ -52,9 +56,9 @@ def test_heads_of_the_last_layer(shown, weights_of, vit):
     np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
     np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
     np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
-    assert "layer 2 of 0 to 2" in str(numbers["title"])
-    for part in ("encoder: 3 layers x 2 heads", "patch 4", "trained on pictures", "image files"):
-        assert part in str(numbers["caption"])
+    assert "last layer (2)" in str(numbers["title"])
+    caption = str(numbers["caption"])
+    assert caption.startswith("encoder: 3 layers x 2 heads, width 16, patch 4, trained on pictures")
     with Image.open(vit.out / "attention.png") as picture:
         assert len(set(picture.convert("RGB").get_flattened_data())) > 50
 
@@ -77,15 +81,16 @@ def test_one_head_one_layer_any_query(argv, layer, query, head, shown, weights_o
 
 @pytest.mark.usefixtures("unpainted")
 def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, weights_of, vit):
-    code, said, _ = vit(
+    code, output, _ = vit(
         "attention", "plain", "one.png", "--layer", "all", "--head", 1, "--keep", 0.6
     )
     assert code == 0
-    assert said.count("picture: ") == 2
-    numbers, strongest = np.load(vit.out / "layers.npz"), np.load(vit.out / "strongest.npz")
+    assert output.count("picture: ") == 2
+    numbers = np.load(vit.out / "layers.npz")
+    strongest = np.load(vit.out / "strongest.npz")
     maps = weights_of(*shown("plain", ("one",))[:2])
     assert numbers["panels"].tolist() == ["layer 0", "layer 1", "layer 2"]
-    for layer in range(3):  # without a class token, the patch in the middle asks
+    for layer in range(3):  # without a class token, the query is the patch in the middle
         np.testing.assert_array_equal(
             numbers["maps"][:, layer], maps.to_grid(layer, (1, 2)).maps[:, 1]
         )
@@ -120,18 +125,17 @@ def test_relevance_of_a_class(name, label, shown, drawn):
     number = {None: None, "1": 1, "<b>cow": 2}[label]
     for image in range(2):
         chosen = int(logits[image].argmax()) if number is None else number
-        found = relevance(
+        by_token = relevance(
             model, inputs[image : image + 1], chosen, run=lambda x: model.forward_head(model(x))
         )
-        rows = (found - torch.eye(found.shape[-1]))[0]
+        rows = (by_token - torch.eye(by_token.shape[-1]))[0]
         row = rows[0] if name == "encoder" else rows[prefix:].mean(0)  # what the head reads
         np.testing.assert_allclose(
             numbers["maps"][image, 0].reshape(-1), row[prefix:] / row.sum(), rtol=1e-3, atol=1e-6
         )
-        chance = float(logits[image].softmax(-1)[chosen])
-        assert (
-            numbers["labels"][image] == f"{('one', 'two')[image]} · {CLASSES[chosen]} {chance:.0%}"
-        )
+        probability = float(logits[image].softmax(-1)[chosen])
+        label = f"{('one', 'two')[image]} · {CLASSES[chosen]} {probability:.0%}"
+        assert numbers["labels"][image] == label
 
 
 def test_distances_over_a_data_set(models, shown, drawn):
@@ -143,49 +147,46 @@ def test_distances_over_a_data_set(models, shown, drawn):
     _, files = list_splits(models / "data")
     paths = [models / "data" / files[i].name for i in (0, len(files) // 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
-    found = attention_statistics(model, [inputs])
+    means = attention_statistics(model, [inputs])
     for key, value in {
-        "distance_pixels": found.distance,
-        "distance_spread_pixels": found.distance_spread,
-        "entropy_bits": found.entropy,
-        "prefix_mass": found.prefix_mass,
+        "distance_pixels": means.distance,
+        "distance_spread_pixels": means.distance_spread,
+        "entropy_bits": means.entropy,
+        "prefix_mass": means.prefix_mass,
     }.items():
         np.testing.assert_allclose(numbers[key], value, rtol=1e-3, atol=1e-5)
 
 
-# --- Under a mask -----------------------------------------------------------------------------------------------------
+# --- Under a mask --------------------------------------------------------------------------------
 
 
-def test_relevance_of_filling_in_a_hidden_patch(masked, drawn):
+def test_relevance_of_filling_in_a_masked_patch(masked, drawn):
     numbers = drawn(
         "mae", "one.png", "two.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2"
     )
     model, inputs, _, mask = masked("mae", 0.5, hide=[6])
     targets = model.targets(inputs)
-    found = relevance(
+    by_token = relevance(
         model.encoder,
         inputs,
         lambda filled: -(filled - targets).square().mean(-1)[:, 6],
         run=lambda x: model(x, mask),
     )
-    rows = (found - torch.eye(found.shape[-1])).mean(
-        1
-    )  # the decoder reads every token, the class token too
+    # The decoder reads every token, the class token too
+    rows = (by_token - torch.eye(by_token.shape[-1])).mean(1)
     shares = rows / rows.sum(-1, keepdim=True)
     np.testing.assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
     for image in range(2):
         assert numbers["hidden"][image, 1, 2]
         ids = mask.ids_keep[image]
-        found_here = numbers["maps"][image].reshape(-1)[ids]
-        np.testing.assert_allclose(found_here, shares[image, 1:], rtol=1e-3, atol=1e-6)
+        visible = numbers["maps"][image].reshape(-1)[ids]
+        np.testing.assert_allclose(visible, shares[image, 1:], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("query", "seed"), [([], 0), (["--query", "1,2"], 3), (["--query", "mean"], 3)], ids=str
 )
-def test_without_a_class_token_a_visible_patch_asks_under_a_mask(
-    query, seed, masked, weights_of, drawn
-):
+def test_without_a_class_token_the_query_is_a_visible_patch(query, seed, masked, weights_of, drawn):
     numbers = drawn("bare", "one.png", "two.png", "--mask", 0.75, "--seed", seed, *query)
     assert (np.isnan(numbers["maps"][:, 0]) == numbers["hidden"]).all()
     hidden = [int(query[1][0]) * 4 + int(query[1][2])] if query and query[1] != "mean" else []
@@ -197,32 +198,33 @@ def test_without_a_class_token_a_visible_patch_asks_under_a_mask(
         visible = [
             [(n // 4, n % 4) for n in range(12) if not mask.mask[image, n]] for image in range(2)
         ]
-        asks = [
+        queries = [
             min(places, key=lambda place: (place[0] - 1) ** 2 + (place[1] - 2) ** 2)
             for places in visible
         ]
-        expected = maps.to_grid(-1, asks, mask=mask).maps
+        expected = maps.to_grid(-1, queries, mask=mask).maps
     np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("query", ["register 1", "cls"])
-def test_under_a_mask_the_token_that_was_asked_for_is_drawn(query, masked, weights_of, drawn):
+def test_under_a_mask_the_named_token_is_the_query(query, masked, weights_of, drawn):
     numbers = drawn("registers", "one.png", "two.png", "--mask", 0.5, "--query", query)
     model, inputs, _, mask = masked("registers", 0.5)
     expected = weights_of(model.encoder, inputs, mask).to_grid(-1, query, mask=mask).maps
     np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
-    who = {"register 1": "the register 1", "cls": "the class token"}[query]
-    assert who in str(numbers["title"])
+    name = {"register 1": "register 1", "cls": "the class token"}[query]
+    assert f"Attention of {name}" in str(numbers["title"])
 
 
 @pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize("head", ["all", 1])
-def test_a_masked_model_shows_what_its_decoder_looks_at(head, masked, vit):
+def test_the_attention_of_a_decoder_and_its_reconstruction(head, masked, vit):
     argv = ["--mask", 0.75, "--seed", 3, "--query", "0,1", "--head", head]
-    code, said, _ = vit("attention", "mae", "one.png", "two.png", *argv)
+    code, output, _ = vit("attention", "mae", "one.png", "two.png", *argv)
     assert code == 0
-    assert said.count("picture: ") == 2
-    encoder, decoder = np.load(vit.out / "attention.npz"), np.load(vit.out / "masked.npz")
+    assert output.count("picture: ") == 2
+    encoder = np.load(vit.out / "attention.npz")
+    decoder = np.load(vit.out / "masked.npz")
     hidden = decoder["hidden"]
     assert hidden.sum((1, 2)).tolist() == [9, 9]
     assert hidden[:, 0, 1].all()
@@ -249,57 +251,33 @@ def test_a_masked_model_shows_what_its_decoder_looks_at(head, masked, vit):
 @pytest.mark.parametrize(
     "argv", [["--keep", 0.6], ["--method", "rollout"], ["--method", "relevance"]], ids=str
 )
-def test_every_picture_under_a_mask_says_how_many_patches_it_hides_and_by_which_seed(argv, vit):
-    code, said, _ = vit("attention", "mae", "one.png", "--mask", 0.75, "--seed", 3, *argv)
+def test_every_picture_under_a_mask_names_its_size_and_seed(argv, vit):
+    code, output, _ = vit("attention", "mae", "one.png", "--mask", 0.75, "--seed", 3, *argv)
     assert code == 0
-    names = re.findall(r"numbers beside it in (\S+)", said)
+    names = re.findall(r"numbers beside it in (\S+)", output)
     assert len(names) == (3 if "--keep" in argv else 1)
     for name in names:
-        assert str(np.load(vit.out / name)["caption"]).count("9 of 12 patches hidden, seed 3") == 1
+        assert str(np.load(vit.out / name)["caption"]).count("9 of 12 patches masked, seed 3") == 1
 
 
 def test_without_a_decoder_a_mask_shows_the_encoder_alone(vit, drawn):
     numbers = drawn(
         "mae", "one.png", "--part", "encoder", "--mask", 0.75, "--query", "1,1", "--head", 0
     )
-    assert not numbers["hidden"][0, 1, 1]  # the patch that asks is visible
+    assert not numbers["hidden"][0, 1, 1]  # the query patch is visible
     assert not (vit.out / "masked.png").exists()
 
 
-def test_under_a_mask_the_nearest_hidden_patch_is_asked_about(vit, drawn):
+def test_the_decoder_fills_in_the_masked_patch_nearest_to_the_middle(vit, drawn):
     drawn("mae", "one.png", "two.png", "--mask", 0.5)
     numbers = np.load(vit.out / "masked.npz")
     for hidden, (row, column) in zip(numbers["hidden"], numbers["patch"], strict=True):
-        apart = [(r - 1) ** 2 + (c - 2) ** 2 for r, c in np.argwhere(hidden)]
+        distances = [(r - 1) ** 2 + (c - 2) ** 2 for r, c in np.argwhere(hidden)]
         assert hidden[row, column]
-        assert (row - 1) ** 2 + (column - 2) ** 2 == min(apart)
+        assert (row - 1) ** 2 + (column - 2) ** 2 == min(distances)
 
 
-@pytest.mark.parametrize(
-    ("method", "what"),
-    [("weights", "attention"), ("rollout", "rollout"), ("relevance", "relevance")],
-)
-def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what, vit, monkeypatch):
-    found: list[str] = []
-
-    def keep(figure, path):
-        found.append(" ".join(" ".join(text.get_text() for text in figure.texts).split()))
-        write_text(path, "")
-
-    monkeypatch.setattr("vit.figures.save_figure", keep)
-    assert vit("attention", "encoder", "one.png", "--method", method)[0] == 0
-    assert f"Colour: {what} in multiples of even" in found[0]
-    assert (
-        f"the share of the {what} that falls on patches" in found[0]
-        or f"each map's {what} falls on" in found[0]
-    )
-    for argv in ([method, "--mask", 0.5], ["weights", "--keep", 0.6]):
-        assert vit("attention", "bare", "one.png", "--overwrite", "--method", *argv)[0] == 0
-    assert len(found) > 3
-    assert not any("class token" in notes for notes in found[1:])
-
-
-# --- How it is drawn ----------------------------------------------------------------------------------------------------
+# --- Files ---------------------------------------------------------------------------------------
 
 
 def test_other_formats_and_the_same_files_again(vit):
@@ -315,6 +293,16 @@ def test_other_formats_and_the_same_files_again(vit):
     assert digests() == first
 
 
+def test_a_plain_picture_has_no_title_and_the_width_in_inches(vit):
+    argv = ("attention", "encoder", "one.png", "--format", "svg", "--overwrite")
+    assert vit(*argv)[0] == 0
+    assert "Attention of the class token" in (vit.out / "attention.svg").read_text()
+    assert vit(*argv, "--plain", "--width", 4)[0] == 0
+    plain = (vit.out / "attention.svg").read_text()
+    assert "Attention of the class token" not in plain
+    assert f'width="{4 * 72}pt"' in plain
+
+
 @pytest.mark.parametrize(
     ("line", "file"),
     [
@@ -325,9 +313,9 @@ def test_other_formats_and_the_same_files_again(vit):
         ("encoder one.png --method distance", "distance.npz"),
     ],
 )
-def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
+def test_existing_files_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
     for method in ("weights", "distance"):
-        monkeypatch.setattr(f"vit.cli.attention.Drawing.{method}", lambda _: pytest.fail("drawn"))
+        monkeypatch.setitem(METHODS, method, lambda *_: pytest.fail("drawn"))
     write_text(vit.out / file, "")
     code, _, error = vit("attention", *line.split())
     assert (code, f"{file} already exists" in error) == (2, True)
@@ -337,9 +325,9 @@ def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, v
     ("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")]
 )
 def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
-    code, said, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
+    code, output, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
     assert (code, error) == (0, "")
-    assert "film: " in said
+    assert "film: " in output
     with Image.open(vit.out / "film.gif") as film:
         assert film.n_frames == 3
     numbers = np.load(vit.out / "film.npz")

@@ -1,4 +1,7 @@
-"""`vit explore`: what the page holds is the model's, and what is wrong is one line."""
+"""Law: what the page of `vit explore` holds is the model's own attention, within 8 bits.
+
+Oracle: `AttentionMaps` and `reconstruct`, called on the same images and mask.
+"""
 
 import base64
 import gzip
@@ -36,9 +39,9 @@ def weights_in(codes, start, layers, heads, tokens):
 @pytest.mark.parametrize("name", ["encoder", "plain"])
 def test_the_page_and_its_numbers(name, shown, weights_of, vit, tmp_path):
     page = tmp_path / "page.html"
-    code, said, error = vit("explore", name, "one.png", "two.png", "--out", page, "--numbers")
+    code, output, error = vit("explore", name, "one.png", "two.png", "--out", page, "--numbers")
     assert (code, error) == (0, "")
-    assert f"{page.stat().st_size:,} bytes" in said
+    assert f"{page.stat().st_size:,} bytes" in output
     numbers = np.load(tmp_path / "page.npz")
     model, inputs, pixels = shown(name)
     maps = weights_of(model, inputs)
@@ -60,7 +63,7 @@ def test_the_page_and_its_numbers(name, shown, weights_of, vit, tmp_path):
 
 
 def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_path):
-    """What each image shows is its own: pixels, hidden patches, weights in the order of the grid, and the reconstruction."""
+    """Each image has its own pixels, masked patches, weights in grid order, and reconstruction."""
     page = tmp_path / "page.html"
     argv = ["explore", "registers", "one.png", "two.png", "--mask", 0.6, "--seed", 4, "--numbers"]
     assert vit(*argv, "--out", page)[0] == 0
@@ -81,24 +84,23 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
     )  # which patches the tokens are
     np.testing.assert_array_equal(numbers["filled"], filled)
     for image in range(2):
-        one = described["images"][image]
-        hidden = [bool(int(digit)) for digit in one["hidden"]]
+        entry = described["images"][image]
+        hidden = [bool(int(digit)) for digit in entry["hidden"]]
         assert hidden == mask.mask[image].bool().tolist()
         visible = [patch for patch in range(12) if not hidden[patch]]
         order = [0, 1, 2, *(3 + mask.ids_keep[image].tolist().index(patch) for patch in visible)]
-        found = weights_in(codes, one["encoder"][0], 3, 2, 3 + len(visible))
+        weights = weights_in(codes, entry["encoder"][0], 3, 2, 3 + len(visible))
         for layer in range(3):
-            np.testing.assert_allclose(
-                found[layer], maps.weights[layer][image][:, order][:, :, order], atol=0.004
-            )
-        found = weights_in(codes, one["decoder"][0], 2, 4, 15)
+            expected = maps.weights[layer][image][:, order][:, :, order]
+            np.testing.assert_allclose(weights[layer], expected, atol=0.004)
+        weights = weights_in(codes, entry["decoder"][0], 2, 4, 15)
         for layer in range(2):
-            np.testing.assert_allclose(found[layer], maps.weights[3 + layer][image], atol=0.004)
+            np.testing.assert_allclose(weights[layer], maps.weights[3 + layer][image], atol=0.004)
         for key, expected in (
             ("pixels", pixels[image]),
             ("filled", (filled[image] * 255).round().to(torch.uint8)),
         ):
-            start = one[key][0] if isinstance(one[key], list) else one[key]
+            start = entry[key][0] if isinstance(entry[key], list) else entry[key]
             assert torch.equal(
                 codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()
             ), key
@@ -155,7 +157,7 @@ def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
 def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(
     models, vit, tmp_path
 ):
-    """The part that the model takes, 12 x 16, in the file's own pixels, or the 512 that a screen shows."""
+    """The crop that the model takes, 12 x 16, in the file's own pixels, 512 at the most."""
     pixels = np.zeros((60, 100, 3), dtype=np.uint8)
     pixels[..., 0], pixels[..., 2] = np.linspace(0, 255, 100), np.linspace(0, 255, 60)[:, None]
     Image.fromarray(pixels).save(tmp_path / "photo.png")
@@ -181,7 +183,7 @@ def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(
 
 def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit, monkeypatch):
     monkeypatch.setattr("vit.cli.explore.MAX_WEIGHTS", 3 * 2 * 15**2 - 1)
-    monkeypatch.setattr("vit.interpret.AttentionMaps", None)  # it would be called
+    monkeypatch.setattr("vit.cli.explore.AttentionMaps", None)  # it would be called
     code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
     assert code == 2
     assert (

@@ -18,7 +18,8 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from vit.figures import ExploredImage, Moment, PageError, explore_page
+from vit.errors import UserError
+from vit.figures import ExploredImage, Moment, explore_page
 from vit.figures.explore import codes_of, opening, weights_of
 from vit.interpret import attention_rollout
 
@@ -156,7 +157,7 @@ def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(
     arguments = example(layers=range(12), images=10, moments=10, heads=1, grid=(4, 4))
     size = len(page_of(arguments).encode())
     for limit in (int(0.3 * size), int(0.9 * size)):
-        with pytest.raises(PageError) as refusal:
+        with pytest.raises(UserError) as refusal:
             page_of(arguments, limit=limit)
         assert f"{size / 1e6:.2f} MB" in str(refusal.value)
         says = r"leave out ([\d.]+)% or more of its 12 layers, 10 images or 10 checkpoints"
@@ -166,7 +167,7 @@ def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(
             arguments["moments"][:kept],
         ):
             assert len(page_of(arguments, moments=less, limit=limit).encode()) <= limit
-    with pytest.raises(PageError, match="cannot be so small"):
+    with pytest.raises(UserError, match="cannot be so small"):
         page_of(arguments, limit=1000)
 
 
@@ -175,7 +176,7 @@ def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(
 )
 def test_weights_that_are_no_shares_of_these_tokens_are_refused(weights):
     image = ExploredImage("one", torch.zeros(3, 8, 8).byte(), {0: weights})
-    with pytest.raises(PageError, match="'one', layer 0: weights are"):
+    with pytest.raises(UserError, match="'one', layer 0: weights are"):
         page_of(example(), moments=[Moment("", [image])])
 
 

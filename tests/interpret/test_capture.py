@@ -1,4 +1,7 @@
-"""Attention maps of anybody's model: they are what the layer mixes by, and the model is left as it was."""
+"""Law: captured weights are those that a layer mixes its values by; the model is left as it was.
+
+Oracles: the layers' own outputs, torch's need_weights, torch's fused kernel.
+"""
 
 import copy
 from collections import OrderedDict
@@ -67,7 +70,7 @@ def model_named(name: str) -> nn.Module:
     model = MODELS[name]()
     for key, parameter in model.named_parameters():
         if any(part in key for part in ("attn", "attention", "embed")):
-            nn.init.normal_(parameter, std=0.4)  # far from even attention
+            nn.init.normal_(parameter, std=0.4)  # far from uniform attention
     return model.eval()
 
 
@@ -102,16 +105,14 @@ def by_hand(module: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
 
 def state_of(model: nn.Module) -> object:
     """All that looking into a model could leave behind, in it and in torch."""
-    attributes = ("training", "kernel", "fused_attn", "_forward_hooks", "_forward_pre_hooks")
-    modules = {key: copy.copy(vars(module)) for key, module in model.named_modules()}
-    kinds = [
-        getattr(getattr(m, "config", None), "_attn_implementation", None) for m in model.modules()
-    ]
-    values = {
-        key: (found.keys(), [copy.copy(found.get(name)) for name in attributes])
-        for key, found in modules.items()
-    }
-    return values, kinds, F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    names = ("training", "kernel", "fused_attn", "_forward_hooks", "_forward_pre_hooks")
+    parts = {}
+    for key, part in model.named_modules():
+        attributes = copy.copy(vars(part))
+        implementation = getattr(getattr(part, "config", None), "_attn_implementation", None)
+        values = [copy.copy(attributes.get(name)) for name in names]
+        parts[key] = (attributes.keys(), values, implementation)
+    return parts, F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
 
 
 UNFUSED = ("ours", "timm", "transformers ViT")  # of all, one of each kind
@@ -121,9 +122,7 @@ UNFUSED = ("ours", "timm", "transformers ViT")  # of all, one of each kind
 @pytest.mark.parametrize(
     ("name", "fused"), [*((name, True) for name in MODELS), *((name, False) for name in UNFUSED)]
 )
-def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_it_was_also_after_an_error(
-    name, fused
-):
+def test_weights_reproduce_every_layers_output_and_the_model_is_left_as_it_was(name, fused):
     model = model_named(name)
     for module in model.modules():
         if isinstance(getattr(module, "fused_attn", None), bool):
@@ -134,13 +133,12 @@ def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_i
         model.set_attn_implementation("sdpa" if fused else "eager")
     maps = AttentionMaps(model)
     assert len(maps.names) == (6 if "ViTMAE" in name else 3)
-    seen = {}
+    passed = {}  # layer -> its input and its output
 
-    def keep(module, given, kwargs, out):
-        seen[module] = (
-            given[0] if given else kwargs["hidden_states"],
-            out[0] if isinstance(out, tuple) else out,
-        )
+    def keep(module, inputs, kwargs, output):
+        tokens = inputs[0] if inputs else kwargs["hidden_states"]
+        mixed = output[0] if isinstance(output, tuple) else output
+        passed[module] = (tokens, mixed)
 
     for layer in maps.names:
         model.get_submodule(layer).register_forward_hook(keep, with_kwargs=True)
@@ -150,13 +148,14 @@ def test_weights_reproduce_every_layers_own_output_and_the_model_comes_back_as_i
         run(model, images)
     assert state_of(model) == before
     for number, layer in enumerate(maps.names):
-        weights, (given, mixed) = maps.weights[number], seen[model.get_submodule(layer)]
+        weights = maps.weights[number]
+        tokens, mixed = passed[model.get_submodule(layer)]
         torch.testing.assert_close(
             weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5
         )
         assert weights.var(-1).max() > 1e-5
         torch.testing.assert_close(
-            by_hand(model.get_submodule(layer), weights, given), mixed, rtol=0, atol=1e-5
+            by_hand(model.get_submodule(layer), weights, tokens), mixed, rtol=0, atol=1e-5
         )
     with pytest.raises(KeyError, match="something else"), AttentionMaps(model):  # noqa: PT012
         run(model, images)
@@ -180,27 +179,24 @@ def test_torchvisions_attention_is_captured_too():
 
 
 @torch.no_grad()
-def test_only_the_wanted_layers_are_kept_or_consumed_and_of_the_last_pass():
-    model, seen = model_named("timm"), []
+def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
+    model = model_named("timm")
+    consumed = []
     with AttentionMaps(model, layers=[-1, 0, 0]) as maps:
         run(model, images_for(model, 5))
         run(model, images_for(model, 2))
     assert sorted(maps.weights) == [0, 2]
     assert maps.weights[0].shape[0] == 2
     assert maps.of(-1) is maps.weights[2]
-    with pytest.raises(AttentionError, match="layer 1 was not kept; it has: 0, 2"):
+    with pytest.raises(AttentionError, match="layer 1 was not kept"):
         maps.of(1)
     for layer in (3, -4):
-        with pytest.raises(
-            AttentionError, match=f"there is no attention layer {layer}: this model has 3"
-        ):
+        with pytest.raises(AttentionError, match="no attention layer"):
             AttentionMaps(model, layers=[layer])
-    with AttentionMaps(
-        model, consume=lambda layer, weights: seen.append((layer, weights.mean()))
-    ) as maps:
+    with AttentionMaps(model, consume=lambda layer, _weights: consumed.append(layer)) as maps:
         run(model, images_for(model))
     assert not maps.weights
-    assert [layer for layer, _ in seen] == [0, 1, 2]
+    assert consumed == [0, 1, 2]
 
 
 def test_fewer_maps_than_layers_raise():
@@ -211,55 +207,46 @@ def test_fewer_maps_than_layers_raise():
     with pytest.raises(AttentionError, match="3 of 3 attention layers gave no maps"), maps:
         pass
     assert not maps.weights
-    model.blocks[1].attn.forward = lambda x, queries: (
-        (x @ x.transpose(1, 2)).softmax(-1) @ x
-    )  # escapes
-    with (
-        pytest.raises(
-            AttentionError, match=r"1 of 3 attention layers gave no maps: blocks\.1\.attn"
-        ),
-        AttentionMaps(model),
-    ):
+
+    # A layer that computes attention without the fused function
+    model.blocks[1].attn.forward = lambda x, queries: (x @ x.transpose(1, 2)).softmax(-1) @ x
+    names_the_layer = pytest.raises(AttentionError, match=r"gave no maps: blocks\.1\.attn")
+    with names_the_layer, AttentionMaps(model):
         model(images_for(model))
-    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
-    with (
-        pytest.raises(AttentionError, match=r"the model itself; .*need_weights=False"),
-        AttentionMaps(layer),
-    ):
-        layer(x, x, x)
-    whole = build_autoencoder(
-        ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2)
-    )
-    with (
-        pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"),
-        AttentionMaps(whole, [-1]),
-    ):
-        whole(torch.rand(1, 3, 8, 8))
-    pooling = hf.SiglipVisionModel(
-        hf.SiglipVisionConfig(**HF, **SQUARE)
-    ).eval()  # by torch's own layer
-    with (
-        pytest.raises(AttentionError, match=r"head\.attention; .*; layers= can leave them out$"),
-        AttentionMaps(pooling),
-    ):
+
+    # A decoder, which runs only under a mask
+    encoder = ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2)
+    autoencoder = build_autoencoder(encoder, DecoderConfig(8, 1, 2))
+    names_the_encoder = pytest.raises(AttentionError, match=r"pass model\.encoder$")
+    with names_the_encoder, AttentionMaps(autoencoder, [-1]):
+        autoencoder(torch.rand(1, 3, 8, 8))
+
+    # A pooling layer by torch's own attention
+    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()
+    names_the_option = pytest.raises(AttentionError, match=r"layers= can leave them out$")
+    with names_the_option, AttentionMaps(pooling):
         pooling(images_for(pooling))
+
+    # torch's own layer, unless it computes no mean weights
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 5, 8)
+    with pytest.raises(AttentionError, match="need_weights=False"), AttentionMaps(layer):
+        layer(x, x, x)
     with AttentionMaps(layer) as maps:
         layer(x, x, x, need_weights=False)
     assert maps.weights[0].shape == (1, 2, 5, 5)
 
 
 @pytest.mark.slow
-def test_closed_models_raise_with_the_way_out():
+def test_closed_models_raise():
     model = model_named("ours")
-    with pytest.raises(AttentionError, match=r"is compiled .*pass the original model, \._orig_mod"):
-        AttentionMaps(torch.compile(model))
     exported = torch.export.export(model, (images_for(model),)).module()
     scripted = torch.jit.trace(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))
-    for closed in (exported, scripted):
-        with pytest.raises(AttentionError, match="pass the model itself"):
+    for closed in (torch.compile(model), exported, scripted):
+        with pytest.raises(AttentionError, match="cannot be inspected"):
             AttentionMaps(closed)
     model.compile()
-    with pytest.raises(AttentionError, match="load it again without"):
+    with pytest.raises(AttentionError, match="cannot be inspected"):
         AttentionMaps(model)
 
 
@@ -270,21 +257,24 @@ def test_a_model_without_attention_is_refused():
 
 @torch.no_grad()
 @pytest.mark.parametrize(("kind", "unknown"), [(Cait, "TalkingHeadAttn"), (Xcit, "XCA")])
-def test_layers_that_cannot_be_followed_are_not_left_out_unless_others_are_asked_for(kind, unknown):
-    """CaiT mixes its heads' logits, XCiT attends from channel to channel; both end in layers whose class token asks."""
+def test_unknown_attention_is_not_left_out_unless_layers_are_chosen(kind, unknown):
+    """CaiT mixes its heads' logits, XCiT attends from channel to channel.
+
+    Both end in layers whose only query is the class token, which can be followed.
+    """
     model = kind(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
     images = torch.randn(2, 3, 16, 16)
-    said = rf"blocks\.0\.attn \({unknown}\) attends in a way .*: layers=range\(2\), or some"
-    with pytest.raises(AttentionError, match=said):
+    message = rf"blocks\.0\.attn \({unknown}\) attends in a way"
+    with pytest.raises(AttentionError, match=message):
         AttentionMaps(model)
-    with pytest.raises(AttentionError, match=said):
+    with pytest.raises(AttentionError, match=message):
         head_ablation(model, lambda: model(images).sum())
     with AttentionMaps(model, layers=[-1]) as maps:
         model(images)
     assert maps.of(1).shape == (2, 4, 1, 5)
 
 
-# --- where tokens lie ---------------------------------------------------------------------------------------------------
+# --- Layouts of tokens ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "ViTMAE" not in name])
@@ -303,17 +293,14 @@ def test_geometry(name):
         assert geometry == Geometry((2, 6), (4, 2), wide.get(name, 1), wide.get(name, 1) > 0)
 
 
-def test_a_model_that_does_not_say_where_its_tokens_lie():
+def test_a_model_with_an_unknown_layout_raises():
     model = model_named("transformers DeiT")
     model.config.model_type = "something new"
-    with pytest.raises(AttentionError, match=r"pass geometry=Geometry"):
+    with pytest.raises(AttentionError, match="pass geometry=Geometry"):
         geometry_of(model)
-    with pytest.raises(AttentionError, match=r"Xcit does not say how its tokens lie"):
+    with pytest.raises(AttentionError, match="pass geometry=Geometry"):
         geometry_of(timm.create_model("xcit_nano_12_p8_224", depth=1))
-    with pytest.raises(
-        AttentionError,
-        match=r"ViTMAEForPreTraining shuffles its patches; look at load_model\(model\)",
-    ):
+    with pytest.raises(AttentionError, match="shuffles its patches"):
         geometry_of(model_named("transformers ViTMAE"))
 
 
@@ -343,17 +330,12 @@ def test_grids_and_the_mass_beside_them(name):
             maps.to_grid(1, "cls")
     if prefix > 1:
         assert torch.equal(maps.to_grid(1, "register 0").maps.flatten(2), weights[:, :, 1, prefix:])
-    wrong = {
-        (2, 0): "no patch in row 2",
-        "register 9": "registers, counted from 0",
-        "register x": "a query is 'cls'",
-    }
-    for query, said in wrong.items():
-        with pytest.raises(AttentionError, match=said):
+    for query in ((2, 0), "register 9", "register x"):
+        with pytest.raises(AttentionError):
             maps.to_grid(1, query)
 
 
-# --- masked models -----------------------------------------------------------------------------------------------------
+# --- Masked models -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -377,10 +359,10 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
                 grid[image, 1].flatten()[patch]
                 == maps.weights[1][image, 1, 0, 1 + registers + place]
             )
-    # a patch asks from its own place in each image's order
-    hidden = int(mask.mask[0].nonzero()[0])
-    with pytest.raises(AttentionError, match="is hidden from the encoder"):
-        maps.to_grid(1, divmod(hidden, 6), mask=mask)
+    # A query patch stands at its own place in each image's order
+    masked = int(mask.mask[0].nonzero()[0])
+    with pytest.raises(AttentionError, match="is masked in image 0"):
+        maps.to_grid(1, divmod(masked, 6), mask=mask)
     same = mask_from_noise(torch.rand(1, 12).expand(3, -1), 6)
     with AttentionMaps(model.encoder) as maps:
         model(images, same)
@@ -390,34 +372,28 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
         grid[2, 3].flatten()[int(same.ids_keep[2, 4])]
         == maps.weights[1][2, 3, 1 + registers + 2, 1 + registers + 4]
     )
-    with pytest.raises(AttentionError, match="under a mask, give it as mask="):
+    with pytest.raises(AttentionError, match="give it as mask="):
         maps.to_grid(1, "cls")
 
 
 def test_weights_under_a_mask_in_the_order_of_the_grid():
-    mask, weights = (
-        mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3),
-        torch.rand(2, 2, 4, 4),
-    )
-    for image, found in enumerate(in_grid_order(weights, mask, 1)):
+    mask = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3)
+    weights = torch.rand(2, 2, 4, 4)
+    for image, ordered in enumerate(in_grid_order(weights, mask, 1)):
         places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
-        assert torch.equal(found, weights[image][:, places][:, :, places])
+        assert torch.equal(ordered, weights[image][:, places][:, :, places])
 
 
-# --- errors that nobody would see -------------------------------------------------------------------------------------
+# --- Maps that would be wrong, and nobody would notice -------------------------------------------
 
 
 def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
     block = VisionTransformer(ViTConfig(**SIZES)).blocks[0]
     twice = nn.Sequential(OrderedDict(block=block, again=block))
-    with (
-        pytest.raises(AttentionError, match=r"block\.attn attends more than once per forward pass"),
-        AttentionMaps(twice),
-    ):
+    with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(twice):
         twice(torch.randn(2, 5, 16))
-    differential = TimmVisionTransformer(
-        **TIMM, attn_layer="diff"
-    ).eval()  # two softmaxes, one minus the other
+    # Two softmaxes, one minus the other
+    differential = TimmVisionTransformer(**TIMM, attn_layer="diff").eval()
     with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(differential):
         differential(torch.randn(1, 3, 8, 12))
     assert F.scaled_dot_product_attention.__module__ != "vit.interpret.layers"
@@ -443,7 +419,7 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
     ).eval()
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
     with AttentionMaps(model.encoder) as outside:
-        with pytest.raises(AttentionError, match="another `with` block already records this model"):
+        with pytest.raises(AttentionError, match="another `with` block"):
             AttentionMaps(model).__enter__()
         model.encoder(images)
     assert len(outside.weights) == 3
@@ -451,11 +427,12 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
         model(images, mask)
     with AttentionMaps(model) as whole:  # and it can be looked into again
         model(images, mask)
-    found = [*outer.weights.values(), *inner.weights.values()]
-    assert all(map(torch.equal, found, whole.weights.values()))
+    parts = [*outer.weights.values(), *inner.weights.values()]
+    assert all(map(torch.equal, parts, whole.weights.values()))
 
 
-BESIDE = {  # what reaches the kernel beside queries, keys and values; how many of 25 weights are then 0
+# What reaches the kernel besides queries, keys and values; how many of 25 weights are then 0
+KERNEL_OPTIONS = {
     "added": (dict(attn_mask=torch.linspace(-3, 3, 25).view(5, 5)), 0),
     "allowed": (dict(attn_mask=torch.eye(5).roll(1, 0).bool() | torch.eye(5).bool()), 15),
     "causal": (dict(is_causal=True), 10),
@@ -463,10 +440,10 @@ BESIDE = {  # what reaches the kernel beside queries, keys and values; how many 
 }
 
 
-@pytest.mark.parametrize("kind", BESIDE)
+@pytest.mark.parametrize("kind", KERNEL_OPTIONS)
 def test_masks_and_dropout_of_attention_are_in_the_weights(kind):
     """Compared with the kernel's own output."""
-    options, zeros = BESIDE[kind]
+    options, zeros = KERNEL_OPTIONS[kind]
 
     class Masked(nn.MultiheadAttention):
         def forward(self, x):
@@ -475,14 +452,14 @@ def test_masks_and_dropout_of_attention_are_in_the_weights(kind):
     layer, x = Masked(8, 2), torch.randn(3, 2, 5, 8)
     expected = layer(x)
     with AttentionMaps(layer) as maps:
-        found = layer(x)
+        mixed = layer(x)
     weights = maps.weights[0]
-    torch.testing.assert_close(weights @ x, found, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights @ x, mixed, rtol=0, atol=1e-5)
     if kind == "dropout":  # which draw it is is torch's own affair
         assert ((weights == 0).float().mean() - 0.5).abs() < 0.2
         assert not torch.allclose(weights.sum(-1), torch.ones(3, 2, 5))
     else:
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-5)
         assert int((weights[0, 0] == 0).sum()) == zeros
 
 
@@ -511,14 +488,11 @@ def test_layers_that_the_last_pass_skipped_keep_nothing_of_the_pass_before():
     assert list(maps.weights) == list(range(len(model.encoder.blocks)))
 
 
-def test_attention_that_is_nan_is_no_map():
+def test_attention_that_is_nan_raises():
     model = autoencoder().encoder
     with torch.no_grad():
         model.patch_embed.proj.weight.mul_(1e30)
-        with (
-            pytest.raises(AttentionError, match=r"blocks\.0\.attn: its attention is nan"),
-            AttentionMaps(model),
-        ):
+        with pytest.raises(AttentionError, match="its attention is nan"), AttentionMaps(model):
             model(torch.randn(2, 3, 16, 16))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
@@ -534,8 +508,6 @@ def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
     pooling = TimmVisionTransformer(**TIMM | dict(global_pool="map", class_token=False)).eval()
     with torch.no_grad(), AttentionMaps(pooling) as maps:
         pooling(torch.randn(1, 3, 8, 12))
-    with pytest.raises(
-        AttentionError, match="1 queries and 12 keys are not 0 prefix tokens and 12 patches"
-    ):
+    with pytest.raises(AttentionError, match="1 queries and 12 keys"):
         maps.to_grid(-1, (1, 1))
     assert maps.to_grid(0, (1, 1)).maps.shape == (1, 4, 2, 6)

@@ -1,4 +1,4 @@
-"""Means over a data set: the same as of all weights at once, in memory that does not grow."""
+"""Law: means over batches are those over all weights at once; memory does not grow with batches."""
 
 import weakref
 
@@ -35,7 +35,7 @@ def small_model(**settings) -> VisionTransformer:
 def test_batches_add_up_to_the_whole(settings, batch):
     model, images = small_model(**settings), torch.randn(7, 3, 8, 12)
     model.train()
-    found = attention_statistics(model, images.split(batch))
+    means = attention_statistics(model, images.split(batch))
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     model.eval()
@@ -43,20 +43,20 @@ def test_batches_add_up_to_the_whole(settings, batch):
         model(images)
     geometry = geometry_of(model)
     prefix = geometry.num_prefix_tokens
-    assert (found.images, found.layers.tolist()) == (7, [0, 1, 2])
+    assert (means.images, means.layers.tolist()) == (7, [0, 1, 2])
     for place, layer in enumerate((0, 1, 2)):
         weights = maps.weights[layer]
         distance = attention_distance(weights, geometry)
         close = dict(rtol=0, atol=1e-5)
-        torch.testing.assert_close(found.distance[place], distance.mean(0), **close)
+        torch.testing.assert_close(means.distance[place], distance.mean(0), **close)
         torch.testing.assert_close(
-            found.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3
+            means.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3
         )
         torch.testing.assert_close(
-            found.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close
+            means.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close
         )
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2))
-        torch.testing.assert_close(found.prefix_mass[place], mass, **close)
+        torch.testing.assert_close(means.prefix_mass[place], mass, **close)
 
 
 def test_distances_lie_on_the_grid_of_the_images_that_ran():
@@ -66,31 +66,31 @@ def test_distances_lie_on_the_grid_of_the_images_that_ran():
     images = torch.randn(2, 3, 8, 32)  # as many patches as of 16 x 16
     with torch.no_grad(), AttentionMaps(model.eval()) as maps:
         model(images)
-    found = attention_statistics(model, [images])
+    means = attention_statistics(model, [images])
     torch.testing.assert_close(
-        found.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0)
+        means.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0)
     )
 
 
-def test_the_layout_of_a_model_that_does_not_say_it():
+def test_a_model_of_unknown_layout_needs_its_geometry():
     model, images = small_model().eval(), torch.randn(2, 3, 8, 12)
     wrapped = nn.Sequential(model)
     with pytest.raises(AttentionError, match=r"pass geometry=Geometry"):
         attention_statistics(wrapped, [images])
-    found = attention_statistics(wrapped, [images], geometry=geometry_of(model))
-    assert torch.equal(found.distance, attention_statistics(model, [images]).distance)
+    means = attention_statistics(wrapped, [images], geometry=geometry_of(model))
+    assert torch.equal(means.distance, attention_statistics(model, [images]).distance)
 
 
-def test_only_the_layers_that_were_asked_for():
-    found = attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
-    assert found.layers.tolist() == [0, 2]
-    assert found.distance.shape == (2, 4)
+def test_only_the_chosen_layers():
+    means = attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
+    assert means.layers.tolist() == [0, 2]
+    assert means.distance.shape == (2, 4)
     with pytest.raises(AttentionError, match="no images"):
         attention_statistics(small_model(), [])
 
 
 def test_no_weights_are_kept_while_batches_pass(monkeypatch):
-    """Of a batch, at most one layer's weights are alive at a time: a weak reference to each shows when it is gone."""
+    """Of a batch, at most one layer's weights are alive, as weak references show."""
     alive: list[weakref.ref] = []
     most = 0
     measure = statistics.attention_entropy
@@ -104,4 +104,4 @@ def test_no_weights_are_kept_while_batches_pass(monkeypatch):
     monkeypatch.setattr(statistics, "attention_entropy", watched)
     attention_statistics(small_model(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
     assert len(alive) == 30
-    assert most <= 2  # the one at hand, and the one before while it is replaced
+    assert most <= 2  # this layer's, and the one before while it is replaced

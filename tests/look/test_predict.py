@@ -1,4 +1,4 @@
-"""New images through a loaded model: its head's probabilities and its own features, whatever form the images have."""
+"""Law: predictions are the head's softmax and features what it reads, whatever form images have."""
 
 import numpy as np
 import pytest
@@ -60,8 +60,8 @@ def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
     expected = predict(classifier, images)
     for same in (pictures, files, list(map(str, files)), [pictures[0], files[1], str(files[2])]):
         assert torch.equal(predict(classifier, same), expected)
-    for one in (pictures[0], files[0], str(files[0]), images[:1]):
-        torch.testing.assert_close(predict(classifier, one), expected[:1])
+    for single in (pictures[0], files[0], str(files[0]), images[:1]):
+        torch.testing.assert_close(predict(classifier, single), expected[:1])
 
 
 def test_a_model_in_another_precision(classifier):
@@ -77,36 +77,30 @@ def test_the_model_stays_as_it_was(classifier):
     assert all(module.training for module in classifier.modules())
 
 
-def test_what_cannot_be_answered_is_said(classifier, tmp_path):
+def test_images_and_models_that_cannot_be_used_raise(classifier, tmp_path):
     with pytest.raises(DataError, match="no images"):
         predict(classifier, [])
-    with pytest.raises(DataError, match=r"missing\.png: not a file"):
+    with pytest.raises(DataError, match="not a file"):
         predict(classifier, tmp_path / "missing.png")
-    with pytest.raises(
-        DataError, match="an image cannot be a ndarray: images are files, PIL images"
-    ):
+    with pytest.raises(DataError, match="an image cannot be a ndarray"):
         predict(classifier, np.zeros((8, 8, 3), dtype=np.uint8))
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
     with pytest.raises(CheckpointError, match=r"load it with vit\.load_model"):
         embed(encoder(), Image.new("RGB", (8, 8)))
     headless = loaded(tmp_path / "encoder", encoder())
-    with pytest.raises(CheckpointError, match="has no classification head; use a classifier"):
+    with pytest.raises(CheckpointError, match="no classification head"):
         predict(headless, noise(1))
     one_output = loaded(tmp_path / "one", encoder(num_classes=1))
-    with pytest.raises(
-        CheckpointError, match="its head is for one output, no choice between classes"
-    ):
+    with pytest.raises(CheckpointError, match="no choice between classes"):
         predict(one_output, noise(1))
     classifier.origin.details["problem_type"] = "multi_label_classification"
-    with pytest.raises(
-        CheckpointError, match="its head is for multi_label_classification, no choice"
-    ):
+    with pytest.raises(CheckpointError, match="no choice between classes"):
         predict(classifier, noise(1))
     classifier.origin.details["problem_type"] = None
     with torch.no_grad():
         classifier.head.bias[0] = torch.nan
-    with pytest.raises(CheckpointError, match="its logits of some images are nan or infinite"):
+    with pytest.raises(CheckpointError, match="nan or infinite"):
         predict(classifier, noise(1))
     with torch.no_grad():
         headless.blocks[0].mlp.fc1.weight.fill_(torch.inf)

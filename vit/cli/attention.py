@@ -1,141 +1,185 @@
-"""`vit attention`: pictures of what a model's attention looks at, each with its numbers."""
+"""`vit attention`: pictures of a model's attention, each with its numbers beside it as .npz."""
 
 from __future__ import annotations
 
 import math
 import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+
+from vit import figures
 from vit.atomic import write_npz
+from vit.checkpoints import load_trained
 from vit.cli.common import load_options, refuse_given, shown_images
 from vit.cli.outputs import require_folder, require_free
 from vit.config import named_data
 from vit.errors import ConfigError, RunError, one_line
-from vit.load_options import LoadOptions
+from vit.interpret import attention_distance, attention_statistics, top_mass_mask
+from vit.interpret.capture import Patch, Query
+from vit.look.filled import fill_in
+from vit.look.panels import (
+    Panels,
+    class_relevance,
+    decoder_panels,
+    head_panels,
+    reconstruction_relevance,
+    rollout_panels,
+)
+from vit.look.subject import ModelWithImages, with_files
 from vit.pretrained import located
 from vit.progress import track
 from vit.runs import RunFiles
 
-if TYPE_CHECKING:
-    from vit.interpret.capture import Patch, Query
-    from vit.look.panels import Panels
-    from vit.look.shown import ModelWithImages
-
+# The options that only some methods use, by method; all that draw maps use these
+OF_MAPS = {"query", "mask", "scale", "overlay", "plain", "width"}
 USED_BY = {
-    "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
-    "rollout": {"layer", "query", "mask", "discard", "overlay", "scale"},
-    "relevance": {"label", "query", "mask", "overlay", "scale"},
+    "weights": OF_MAPS | {"layer", "head", "keep", "film"},
+    "rollout": OF_MAPS | {"layer", "discard"},
+    "relevance": OF_MAPS | {"label"},
     "distance": {"layer"},
 }
-"""The options that only some methods use, by method."""
+
+
+class Picture(NamedTuple):
+    """A figure, or a film's frames, and the arrays to write beside it."""
+
+    figure: Any
+    arrays: dict[str, Any]
 
 
 def run(options: Namespace) -> int:
     """Draw all pictures before writing any, so that an error leaves none."""
-    load = load_options(options)
-    images, data = shown_images(options)
+    refuse_unused(options)
+    require_folder(options.out)
+    snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
-    # Refuse options that mean nothing here
+    # The model and its images, their mask, and whose attention is drawn
+    subject = load_with_images(options, snapshots)
+    subject, masked_patches = with_mask_and_query(options, subject)
+
+    # Existing files are refused before anything is computed
+    paths = picture_paths(options, masked_patches is not None)
+    files = []
+    for path in paths:
+        files += [path, path.with_suffix(".npz")]
+    require_free(files, options.overwrite)
+
+    # Each method is a function below
+    draw = METHODS[options.method]
+    pictures = draw(options, subject, masked_patches)
+    if options.film:
+        pictures.append(draw_film(options, subject, snapshots))
+    for picture, path in zip(pictures, paths, strict=True):
+        save(picture, path)
+    return 0
+
+
+# --- Options -------------------------------------------------------------------------------------
+
+
+def refuse_unused(options: Namespace) -> None:
+    """Refuse options that mean nothing to the method, or nothing together.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    # Under a mask, the query of relevance is the masked patch to fill in
     unused = set().union(*USED_BY.values()) - USED_BY[options.method]
     if options.method == "relevance" and options.mask is None:
-        unused |= {"query"}  # it names the hidden patch to fill in
+        unused.add("query")
     refuse_given(options, unused, f"does not apply to --method {options.method}; leave it out")
+
     if options.method == "relevance" and options.mask is not None:
-        what = "relevance under a mask explains how a hidden patch is filled in"
-        refuse_given(options, {"label"}, f"{what}; leave it out")
+        reason = "relevance under a mask explains how a masked patch is filled in"
+        refuse_given(options, {"label"}, f"{reason}; leave it out")
         if isinstance(options.query, str) and options.query != "auto":
-            raise ConfigError(f"--query: {what}; name that patch as ROW,COLUMN")
+            raise ConfigError(f"--query: {reason}; name that patch as ROW,COLUMN")
     if options.film and (options.mask is not None or options.scale == "row"):
         raise ConfigError(
             "--film: shows whole images on one scale; leave --mask and --scale row out"
         )
-    require_folder(options.out)
-    snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
-    subject = load_with_images(options, images, data, load, snapshots)
 
-    from vit.figures import save_figure, save_film
+def layer_to_draw(options: Namespace) -> int | None:
+    """Return the layer to draw; None for all."""
+    if options.layer == "all":
+        return None
+    # By default the last layer, but distance is drawn over depth
+    if options.layer is None and options.method != "distance":
+        return -1
+    return options.layer
 
-    drawing = Drawing(options, subject)
-    paths = [
-        options.out / f"{name}.{'gif' if name == 'film' else options.format}"
-        for name in drawing.names
-    ]
-    require_free(
-        [file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite
-    )
-    pictures: list[Picture] = getattr(drawing, options.method)()
+
+def picture_paths(options: Namespace, has_reconstruction: bool) -> list[Path]:
+    """Return the pictures to write, in the order in which they are drawn."""
+    # Each other method gives one picture
+    if options.method != "weights":
+        return [options.out / f"{options.method}.{options.format}"]
+
+    # Weights give a picture of the maps, and up to three others
+    names = ["attention"]
+    if layer_to_draw(options) is None:
+        names = ["layers"]
+    if options.keep is not None:
+        names.append("strongest")
+    if has_reconstruction:
+        names.append("masked")
+    paths = [options.out / f"{name}.{options.format}" for name in names]
     if options.film:
-        pictures.append(drawing.film(snapshots, load))
-    for picture, path in zip(pictures, paths, strict=True):
-        film = path.suffix == ".gif"
-        (save_film if film else save_figure)(picture.figure, path)
-        write_npz(path.with_suffix(".npz"), picture.numbers)
-        print(
-            f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz"
-        )
-    return 0
+        paths.append(options.out / "film.gif")
+    return paths
 
 
-def one_layer(options: Namespace) -> int | None:
-    """Return the layer to show; None for all."""
-    if options.layer is None:
-        return None if options.method == "distance" else -1
-    return None if options.layer == "all" else options.layer
+# --- The model, its images, mask and query -------------------------------------------------------
 
 
-def load_with_images(
-    options: Namespace,
-    images: Sequence[str],
-    data: str | None,
-    load: LoadOptions,
-    snapshots: Mapping[str, Path],
-) -> ModelWithImages:
-    """Load a model, and the images to show it; of a run whose snapshots are shown while it trains, the last of these.
+def load_with_images(options: Namespace, snapshots: Mapping[str, Path]) -> ModelWithImages:
+    """Load a model, and the images to show it.
+
+    Args:
+        options: of `vit attention` or `vit explore`.
+        snapshots: of the run, if these are shown: while it still trains, the last is the model.
 
     Raises:
         ConfigError: neither files nor data are named, or both are; a file is missing.
         CheckpointError: the model is missing or cannot be loaded.
     """
-    checkpoint = options.checkpoint
-    if bool(images) == (data is not None):
-        raise ConfigError(
-            "name image files, or a data set with --data" + (", not both" if images else "")
-        )
-    located(checkpoint)
+    load = load_options(options)
+    images, data = shown_images(options)
+
+    # All names are checked before the weights are read
+    if images and data is not None:
+        raise ConfigError("name image files, or a data set with --data, not both")
+    if not images and data is None:
+        raise ConfigError("name image files, or a data set with --data")
+    located(options.checkpoint)
     if data is not None:
         named_data(data)
     for path in images:
+        if not path:
+            raise ConfigError("'' is not an image file")
         if not os.path.isfile(path):
-            raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
+            raise ConfigError(f"{path}: not a file")
 
-    from vit.checkpoints import load_trained
+    # A run that still trains has snapshots, and no final weights yet
+    checkpoint: str | Path = options.checkpoint
+    if snapshots and not RunFiles(Path(checkpoint)).model.is_file():
+        checkpoint = list(snapshots.values())[-1]
+    model = load_trained(checkpoint, load)
+    if data is None and options.on_bad_image == "stop":
+        return with_files(model, images)
 
-    training = snapshots and not RunFiles(Path(checkpoint)).model.is_file()
-    model = load_trained([*snapshots.values()][-1] if training else checkpoint, load)
+    # Reading folders and data sets takes many modules that a photo does not need
+    from vit.look.datasets import with_data, with_readable_files
+
     if data is None:
-        from vit.look.shown import with_files
-
-        return with_files(model, files_to_show(images, options.on_bad_image))
-
-    from vit.look.datasets import with_data  # with every kind of data set
-
+        return with_readable_files(model, images)
     return with_data(model, data, str(options.root), options.count, options.on_bad_image)
-
-
-def files_to_show(images: Sequence[str], on_bad_image: str) -> list[str]:
-    """Return the image files that were named; without the unreadable ones, if these are to be skipped."""
-    if on_bad_image == "stop":
-        return list(images)
-
-    from vit.data.folder import readable
-
-    return list(compress(images, readable(images)))
 
 
 def snapshots_of(checkpoint: str) -> dict[str, Path]:
@@ -144,308 +188,431 @@ def snapshots_of(checkpoint: str) -> dict[str, Path]:
     Raises:
         RunError: there are none.
     """
-    if not (snapshots := RunFiles(Path(checkpoint)).saved_snapshots()):
-        way = "a run with --run.snapshots 8 keeps its weights along the way"
-        raise RunError(f"{checkpoint} holds no snapshots; {way}")
+    snapshots = RunFiles(Path(checkpoint)).saved_snapshots()
+    if not snapshots:
+        raise RunError(
+            f"{checkpoint} holds no snapshots; "
+            "a run with --run.snapshots 8 keeps its weights along the way"
+        )
     return snapshots
 
 
-class Picture(NamedTuple):
-    """A file name without its suffix, the figure or a film's frames, and the arrays written beside it."""
+def with_mask_and_query(
+    options: Namespace, subject: ModelWithImages
+) -> tuple[ModelWithImages, list[Patch] | None]:
+    """Put the mask on the images, and choose the query token.
 
-    name: str
-    figure: Any
-    numbers: dict[str, Any]
-
-
-class Drawing:
-    """Draws the pictures of each method.
-
-    Attributes:
-        subject: the model and the images, with the encoder's mask and query.
-        hidden: the hidden patch per image that the decoder fills in; None if it is not asked.
+    Returns:
+        the model and the images; per image the masked patch that the decoder fills in, None if no
+        decoder does.
     """
-
-    def __init__(self, options: Namespace, subject: ModelWithImages):
-        self.options, self.seed = options, options.seed
-        self.hidden: list[Patch] | None = None
-        query: Query = options.query
-
-        # A requested patch is hidden if the decoder is to fill it in, else visible: the encoder sees no hidden ones
-        if options.mask is not None:
-            patch = query if isinstance(query, tuple) else None
-            if subject.model.decoder is None or options.method == "rollout":
-                subject = subject.with_mask(options.mask, options.seed, visible=patch)
-            else:
-                subject = subject.with_mask(options.mask, options.seed, hidden=patch)
-                self.hidden = (
-                    [patch] * len(subject.names)
-                    if patch
-                    else subject.middle_patches(subject.hidden)
-                )
-                query = "auto" if patch else query
-
-        # The default is the class token, or without one the visible patch nearest the middle
-        if query == "auto":
-            middle = (
-                subject.geometry.middle
-                if subject.mask is None
-                else subject.middle_patches(~subject.hidden)
-            )
-            query = "cls" if subject.geometry.class_token else middle
-        self.subject = replace(subject, query=query)
-        outlined = None if isinstance(query, str) else query
-        self.style: dict[str, Any] = {
-            "query": outlined,
-            "scale": options.scale,
-            "overlay": options.overlay,
-        }
-
-    @property
-    def names(self) -> list[str]:
-        """Of the pictures, in the order in which they are drawn."""
-        options = self.options
-        if options.method != "weights":
-            return [options.method]
-        others = {
-            "strongest": options.keep is not None,
-            "masked": self.hidden is not None,
-            "film": options.film,
-        }
-        return [
-            "layers" if one_layer(options) is None else "attention",
-            *(name for name in others if others[name]),
-        ]
-
-    def weights(self) -> list[Picture]:
-        """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
-        from vit.figures import attention_figure, strongest_figure
-        from vit.interpret import top_mass_mask
-        from vit.look.panels import head_panels
-
-        layer, share, query = (
-            one_layer(self.options),
-            self.options.keep,
-            in_words(self.subject.query),
-        )
-        panels, depth = (
-            head_panels(self.subject, layer, self.options.head),
-            self.subject.model.encoder.config.depth,
-        )
-        where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
-        title = f"Where {query} looks, {where}"
-        pictures = [self.picture(self.names[0], attention_figure, panels, title, **self.style)]
-        if share is not None:
-            title = f"The fewest patches with {share:.0%} of the attention of {query}, {where}"
-            words = {
-                "kept": top_mass_mask(panels.maps, share),
-                "share": share,
-                "query": self.style["query"],
-            }
-            pictures.append(self.picture("strongest", strongest_figure, panels, title, **words))
-        if self.hidden is not None:
-            pictures.append(self.decoder(self.hidden))
-        return pictures
-
-    def decoder(self, patches: list[Patch]) -> Picture:
-        """Draw masked input, reconstruction, and the decoder's attention from a hidden patch, layer by layer."""
-        from vit.figures import masked_figure
-        from vit.look.filled import fill_in
-        from vit.look.panels import head_panels
-
-        head = self.options.head
-        panels = head_panels(self.subject, None, head, decoder_query=patches)
-        filled = fill_in(self.subject)
-        which = f"head {head}" if isinstance(head, int) else "mean of heads"
-        how = f"decoder, {which}"
-        if filled.from_normalized:
-            how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
-        title = "Filling in: where the decoder looks from the outlined hidden patch"
-        words = {
-            "hidden": self.subject.hidden,
-            "filled": filled.filled,
-            "patch": patches,
-            "scale": self.options.scale,
-        }
-        return self.picture("masked", masked_figure, panels, title, how, **words)
-
-    def rollout(self) -> list[Picture]:
-        """Draw how much of each patch reaches the query through the layers, up to one or up to each."""
-        from vit.figures import attention_figure
-        from vit.look.panels import rollout_panels
-
-        panels = rollout_panels(self.subject, one_layer(self.options), self.options.discard)
-        title, words = (
-            f"What has come to {in_words(self.subject.query)}",
-            self.style | {"what": "rollout"},
-        )
-        how = "attention rollout: half of each layer's mixing is the token itself"
-        how += (
-            f", the weakest {self.options.discard:.0%} of the weights left out"
-            if self.options.discard
-            else ""
-        )
-        return [self.picture("rollout", attention_figure, panels, title, how, **words)]
-
-    def relevance(self) -> list[Picture]:
-        """Draw what a class, or the filling in of a hidden patch, depends on."""
-        from vit.figures import attention_figure
-        from vit.look.panels import class_relevance, reconstruction_relevance
-
-        subject, label, count = (
-            self.subject,
-            self.options.label,
-            self.subject.model.encoder.config.num_classes,
-        )
-        words = self.style | {"what": "relevance", "query": self.hidden}
-        if self.hidden is not None:
-            panels = reconstruction_relevance(subject, self.hidden)
-            title = "What filling in the outlined hidden patch rests on"
-            words["mark"] = "the hidden patch that is filled in"
-        elif subject.mask is not None:
-            raise ConfigError(
-                "relevance under a mask explains a reconstruction, and this model has no decoder"
-            )
-        elif count:
-            class_names = subject.model.origin.class_names
-            number = None if label is None else class_number(label, class_names, count)
-            panels, classes, probabilities = class_relevance(subject, number)
-            title = f"What the {'predicted class' if label is None else f'class {label}'} rests on"
-            found = [class_names[n] if class_names else f"class {n}" for n in classes]
-            rows = zip(subject.names, found, probabilities, strict=True)
-            words["labels"] = [
-                f"{name} · {found} {probability:.0%}" for name, found, probability in rows
-            ]
+    # Under a mask, a named patch is masked or visible in all images, whatever the draw
+    query: Query = options.query
+    masked_patches = None
+    if options.mask is not None:
+        patch = query if isinstance(query, tuple) else None
+        has_decoder = subject.model.decoder is not None
+        if has_decoder and options.method != "rollout":
+            # The named patch is the one to fill in, so the encoder's query is the usual one
+            subject = subject.with_mask(options.mask, options.seed, masked=patch)
+            masked_patches = subject.middle_patches(subject.masked)
+            if patch is not None:
+                masked_patches = [patch] * len(subject.names)
+                query = "auto"
         else:
-            way = "with a decoder, --mask shows what filling in a hidden patch rests on"
-            raise ConfigError(f"relevance explains a prediction, and this model has no head; {way}")
-        how = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares of the whole"
-        return [self.picture("relevance", attention_figure, panels, title, how, **words)]
+            # The encoder has queries for visible patches only
+            subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
-    def distance(self) -> list[Picture]:
-        """Draw how far and how evenly each head attends, by depth, over all images."""
-        from vit.figures import Panel, layers_figure
-        from vit.interpret import attention_distance, attention_statistics
+    # By default the class token; without one, the visible patch nearest to the middle
+    if query == "auto":
+        if subject.geometry.class_token:
+            query = "cls"
+        elif subject.mask is None:
+            query = subject.geometry.middle
+        else:
+            query = subject.middle_patches(~subject.masked)
+    return replace(subject, query=query), masked_patches
 
-        subject, layer, geometry = self.subject, one_layer(self.options), self.subject.geometry
-        total = math.ceil(len(subject.names) / subject.batch_size)
-        batches = track(subject.batches(), "attention distance", total, " batches")
-        found = attention_statistics(
-            subject.model.encoder, batches, None if layer is None else [layer]
+
+# --- The methods ---------------------------------------------------------------------------------
+
+
+def draw_weights(
+    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
+) -> list[Picture]:
+    """Draw the heads of a layer, or all layers, and under a mask what the decoder does."""
+    layer = layer_to_draw(options)
+    panels = head_panels(subject, layer, options.head)
+    title = f"Attention of {query_name(subject.query)}, {layer_name(layer, subject)}"
+    pictures = [picture_of_maps(options, subject, panels, title)]
+
+    # On request, what the maps say most clearly; and the other half of a masked autoencoder
+    if options.keep is not None:
+        pictures.append(draw_strongest(options, subject, panels))
+    if masked_patches is not None:
+        pictures.append(draw_decoder(options, subject, masked_patches))
+    return pictures
+
+
+def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
+    """Draw the fewest patches that hold a share of each map's attention."""
+    layer = layer_name(layer_to_draw(options), subject)
+    # The share is of each map's own attention, so a diffuse head needs more patches
+    title = f"The fewest patches with {options.keep:.0%} of the attention of "
+    title += f"{query_name(subject.query)}, {layer}"
+    caption = caption_of(options, subject)
+    strongest = top_mass_mask(panels.maps, options.keep)
+    figure = figures.strongest_figure(
+        subject.images,
+        maps=panels.maps,
+        kept=strongest,
+        panels=panels.names,
+        labels=subject.names,
+        title=title,
+        subtitle=caption,
+        share=options.keep,
+        masses=panels.prefix_mass,
+        query=query_patch(subject.query),
+        plain=options.plain,
+        width=options.width,
+    )
+    return Picture(figure, arrays_of(subject, panels, title, caption) | {"kept": strongest})
+
+
+def draw_decoder(
+    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch]
+) -> Picture:
+    """Draw masked input, reconstruction, and the decoder's attention from a masked patch."""
+    # A picture has room for one map per layer, so all heads become their mean
+    head: int | str = "mean"
+    notes = "decoder, mean of heads"
+    if isinstance(options.head, int):
+        head = options.head
+        notes = f"decoder, head {head}"
+    panels = decoder_panels(subject, masked_patches, head)
+    reconstruction = fill_in(subject)
+
+    # The caption says how the panels and the reconstruction were made
+    title = "Decoder attention from the outlined masked patch"
+    if reconstruction.from_normalized:
+        notes += " · the model predicts normalised patches; brightness and contrast are estimated"
+        notes += " from visible patches around"
+    caption = caption_of(options, subject, notes)
+    figure = figures.masked_figure(
+        subject.images,
+        hidden=subject.masked,
+        filled=reconstruction.filled,
+        maps=panels.maps,
+        patch=masked_patches,
+        panels=panels.names,
+        labels=subject.names,
+        title=title,
+        subtitle=caption,
+        masses=panels.prefix_mass,
+        scale=options.scale,
+        plain=options.plain,
+        width=options.width,
+    )
+    arrays = arrays_of(subject, panels, title, caption)
+    arrays["filled"] = reconstruction.filled
+    arrays["patch"] = masked_patches
+    return Picture(figure, arrays)
+
+
+def draw_rollout(
+    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
+) -> list[Picture]:
+    """Draw how much of each patch reaches the query through the layers, up to one or to each."""
+    panels = rollout_panels(subject, layer_to_draw(options), options.discard)
+    title = f"Attention rollout to {query_name(subject.query)}"
+    notes = "half of each layer's mixing is the token itself"
+    if options.discard:
+        notes += f", the smallest {options.discard:.0%} of the weights left out"
+    return [picture_of_maps(options, subject, panels, title, notes, what="rollout")]
+
+
+def draw_relevance(
+    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
+) -> list[Picture]:
+    """Draw what a class, or the reconstruction of a masked patch, depends on.
+
+    Raises:
+        ConfigError: the model has neither the decoder nor the head that it takes.
+    """
+    # A query's outline would be misread: relevance is of a result, not of a token
+    style: dict[str, Any] = {"what": "relevance", "query": None}
+    if masked_patches is not None:
+        panels = reconstruction_relevance(subject, masked_patches)
+        title = "Relevance for filling in the outlined masked patch"
+        style["query"] = masked_patches
+        style["mark"] = "the masked patch that is filled in"
+    elif subject.mask is not None:
+        raise ConfigError(
+            "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
-        tokens = geometry.num_tokens
-        even = found.distance.new_full((1, 1, tokens, tokens), 1 / tokens)
-        far = float(attention_distance(even, geometry))
-        images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
-        how = f"mean over {images} and all query patches; attention on prefix tokens has no distance and is left out"
-        panels = [
-            Panel(
-                title,
-                {"mean of the heads": values.T.numpy()},
-                unit,
-                {"even attention": of_even},
-                limits=(0, None),
-            )
-            for title, values, unit, of_even in (
-                ("how far: mean distance of what it looks at", found.distance, "pixels", far),
-                ("how evenly: entropy of its weights", found.entropy, "bits", math.log2(tokens)),
-            )
-        ]
-        figure = layers_figure(
-            panels,
-            "How far each head looks, and how evenly",
-            f"{subject.caption} · {how}",
-            [str(number) for number in found.layers.tolist()],
-            "layer",
-            dots="a head",
+    elif subject.model.encoder.config.num_classes:
+        panels, style["labels"] = relevance_of_classes(options.label, subject)
+        title = "Relevance for the predicted class"
+        if options.label is not None:
+            title = f"Relevance for class {options.label}"
+    else:
+        raise ConfigError(
+            "relevance explains a prediction, and this model has no head; "
+            "with a decoder, --mask draws the relevance for filling in a masked patch"
         )
-        numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}
-        numbers |= {
-            "distance_pixels": found.distance,
-            "distance_spread_pixels": found.distance_spread,
-        }
-        return [Picture("distance", figure, numbers | {"entropy_bits": found.entropy})]
-
-    def film(self, snapshots: dict[str, Path], load: LoadOptions) -> Picture:
-        """Draw the maps of the first image over the snapshots of a run."""
-        import torch
-
-        from vit.checkpoints import load_trained
-        from vit.figures import film_frames
-        from vit.look.panels import head_panels
-
-        layer, image = one_layer(self.options), replace(self.subject, names=self.subject.names[:1])
-        found = [
-            head_panels(
-                replace(image, model=load_trained(snapshot, load)), layer, self.options.head
-            )
-            for snapshot in track(snapshots.values(), "film", unit=" snapshots")
-        ]
-        maps, masses = (
-            torch.cat([panels.maps for panels in found]),
-            torch.cat([panels.prefix_mass for panels in found]),
-        )
-        moments, panels = list(snapshots), found[0].names
-        where = (
-            "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
-        )
-        title = f"Where {in_words(image.query)} looks while the model learns, {where}"
-        words = self.style | {"masses": masses}
-        frames = film_frames(
-            image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words
-        )
-        numbers = {
-            "moments": moments,
-            "maps": maps,
-            "prefix_mass": masses,
-            "panels": panels,
-            "image": image.pixels[0],
-        }
-        return Picture("film", frames, numbers)
-
-    def picture(
-        self,
-        name: str,
-        draw: Callable[..., Any],
-        panels: Panels,
-        title: str,
-        how: str = "",
-        **words: Any,
-    ) -> Picture:
-        """Draw panels beside each image; `words` are further arguments of `draw`, some of them numbers to keep."""
-        subject = self.subject
-        masked = "" if subject.mask is None else f"{subject.mask_caption}, seed {self.seed}"
-        caption = " · ".join(filter(None, (subject.caption, masked, how)))
-        words = {"labels": subject.names} | words
-        same = {"maps": panels.maps, "panels": panels.names, "title": title}
-        figure = draw(subject.images, subtitle=caption, masses=panels.prefix_mass, **same, **words)
-        numbers = {
-            "images": subject.pixels,
-            "names": subject.names,
-            "prefix_mass": panels.prefix_mass,
-            "caption": caption,
-        }
-        numbers |= {
-            key: words[key] for key in ("labels", "kept", "filled", "patch") if key in words
-        }
-        numbers |= {} if subject.mask is None else {"hidden": subject.hidden}
-        return Picture(name, figure, numbers | same)
+    notes = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares"
+    return [picture_of_maps(options, subject, panels, title, notes, **style)]
 
 
-def in_words(query: Query) -> str:
+def relevance_of_classes(label: str | None, subject: ModelWithImages) -> tuple[Panels, list[str]]:
+    """Return what each image's class depends on, and its label: name, class, probability."""
+    class_names = subject.model.origin.class_names
+    number = None
+    if label is not None:
+        number = class_number(label, class_names, subject.model.encoder.config.num_classes)
+    panels, classes, probabilities = class_relevance(subject, number)
+
+    # A checkpoint may have a head and no names for its classes
+    labels = []
+    for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
+        class_name = class_names[chosen] if class_names else f"class {chosen}"
+        labels.append(f"{name} · {class_name} {probability:.0%}")
+    return panels, labels
+
+
+def draw_distance(
+    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
+) -> list[Picture]:
+    """Draw how far and how selectively each head attends, by depth, over all images."""
+    # Batch by batch: a data set may have any number of images
+    layer = layer_to_draw(options)
+    layers = None if layer is None else [layer]
+    count = math.ceil(len(subject.names) / subject.batch_size)
+    batches = track(subject.batches(), "attention distance", count, " batches")
+    statistics = attention_statistics(subject.model.encoder, batches, layers)
+
+    # Attention that is uniform over all tokens has these values, to compare with
+    tokens = subject.geometry.num_tokens
+    uniform = torch.full((1, 1, tokens, tokens), 1 / tokens)
+    uniform_distance = float(attention_distance(uniform, subject.geometry))
+    distance = figures.Panel(
+        "mean distance to the patches attended to",
+        {"mean of the heads": statistics.distance.T.numpy()},
+        "pixels",
+        {"uniform attention": uniform_distance},
+        limits=(0, None),
+    )
+    entropy = figures.Panel(
+        "entropy of the weights",
+        {"mean of the heads": statistics.entropy.T.numpy()},
+        "bits",
+        {"uniform attention": math.log2(tokens)},
+        limits=(0, None),
+    )
+
+    # A figure by depth, with a dot for each head
+    images = f"{statistics.images:,} images"
+    if statistics.images == 1:
+        images = "1 image"
+    notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
+    notes += " and is left out"
+    figure = figures.layers_figure(
+        [distance, entropy],
+        "Attention distance and entropy of each head",
+        f"{subject.caption} · {notes}",
+        [str(number) for number in statistics.layers.tolist()],
+        "layer",
+        dots="a head",
+    )
+    arrays = {
+        "images": statistics.images,
+        "layers": statistics.layers,
+        "prefix_mass": statistics.prefix_mass,
+        "distance_pixels": statistics.distance,
+        "distance_spread_pixels": statistics.distance_spread,
+        "entropy_bits": statistics.entropy,
+    }
+    return [Picture(figure, arrays)]
+
+
+METHODS = {
+    "weights": draw_weights,
+    "rollout": draw_rollout,
+    "relevance": draw_relevance,
+    "distance": draw_distance,
+}
+
+
+def draw_film(
+    options: Namespace, subject: ModelWithImages, snapshots: Mapping[str, Path]
+) -> Picture:
+    """Draw the maps of the first image over the snapshots of a run."""
+    # The first image alone, so that the film shows it large
+    layer = layer_to_draw(options)
+    load = load_options(options)
+    first = replace(subject, names=subject.names[:1])
+    panels = []
+    for snapshot in track(snapshots.values(), "film", unit=" snapshots"):
+        model = load_trained(snapshot, load)
+        panels.append(head_panels(replace(first, model=model), layer, options.head))
+
+    # A row for each moment instead of each image
+    maps = torch.cat([moment.maps for moment in panels])  # (moments, P, rows, columns)
+    masses = torch.cat([moment.prefix_mass for moment in panels])
+    names = panels[0].names
+    moments = list(snapshots)
+    title = f"Attention of {query_name(first.query)} over training, {layer_name(layer, first)}"
+    frames = figures.film_frames(
+        first.images[0],
+        maps,
+        moments,
+        names,
+        first.names[0],
+        title,
+        first.caption,
+        masses=masses,
+        query=first.query if isinstance(first.query, tuple) else None,
+        scale=options.scale,
+        overlay=options.overlay,
+        plain=options.plain,
+        width=options.width,
+    )
+    arrays = {
+        "moments": moments,
+        "maps": maps,
+        "prefix_mass": masses,
+        "panels": names,
+        "image": first.pixels[0],
+    }
+    return Picture(frames, arrays)
+
+
+# --- What the pictures have in common ------------------------------------------------------------
+
+
+def picture_of_maps(
+    options: Namespace,
+    subject: ModelWithImages,
+    panels: Panels,
+    title: str,
+    notes: str = "",
+    **style: Any,
+) -> Picture:
+    """Draw panels beside each image.
+
+    Args:
+        options: of `vit attention`.
+        subject: the model and the images.
+        panels: the maps.
+        title: of the picture.
+        notes: end of the caption.
+        style: other arguments of `figures.attention_figure` than the options and the query.
+    """
+    caption = caption_of(options, subject, notes)
+    usual = {
+        "labels": subject.names,
+        "query": query_patch(subject.query),
+        "scale": options.scale,
+        "overlay": options.overlay,
+        "plain": options.plain,
+        "width": options.width,
+    }
+    style = usual | style
+    figure = figures.attention_figure(
+        subject.images,
+        maps=panels.maps,
+        panels=panels.names,
+        title=title,
+        subtitle=caption,
+        masses=panels.prefix_mass,
+        **style,
+    )
+    arrays = arrays_of(subject, panels, title, caption)
+    arrays["labels"] = style["labels"]
+    return Picture(figure, arrays)
+
+
+def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") -> str:
+    """Return the model, the images, the mask, and notes, as one line."""
+    # A picture must be repeatable from what it says, so the mask's seed is named
+    parts = [subject.caption]
+    if subject.mask is not None:
+        parts.append(f"{subject.mask_caption}, seed {options.seed}")
+    if notes:
+        parts.append(notes)
+    return " · ".join(parts)
+
+
+def arrays_of(subject: ModelWithImages, panels: Panels, title: str, caption: str) -> dict[str, Any]:
+    """Return the arrays that are written beside a picture of maps, by their names in the file."""
+    # The names stay as they are: people read these files with scripts of their own
+    arrays = {
+        "images": subject.pixels,
+        "names": subject.names,
+        "labels": subject.names,
+        "panels": panels.names,
+        "maps": panels.maps,
+        "prefix_mass": panels.prefix_mass,
+        "title": title,
+        "caption": caption,
+    }
+    if subject.mask is not None:
+        arrays["hidden"] = subject.masked
+    return arrays
+
+
+def save(picture: Picture, path: Path) -> None:
+    """Write a picture, and its arrays beside it."""
+    kind = "picture"
+    if path.suffix == ".gif":
+        kind = "film"
+        figures.save_film(picture.figure, path)
+    else:
+        figures.save_figure(picture.figure, path)
+    arrays = path.with_suffix(".npz")
+    write_npz(arrays, picture.arrays)
+    print(f"{kind}: {one_line(str(path))}, numbers beside it in {arrays.name}")
+
+
+def query_patch(query: Query) -> Patch | list[Patch] | None:
+    """Return the query patch to outline; None if the query is no patch."""
+    # Class token, registers and the mean over patches have no place in the image
+    return None if isinstance(query, str) else query
+
+
+def query_name(query: Query) -> str:
     """Return the query token in words."""
     if isinstance(query, list):
         return "the outlined patch"
     if isinstance(query, tuple):
         return f"the patch in row {query[0]}, column {query[1]}"
-    return {"cls": "the class token", "mean": "the average patch"}.get(query, f"the {query}")
+    words = {"cls": "the class token", "mean": "the average patch"}
+    return words.get(query, query)
+
+
+def layer_name(layer: int | None, subject: ModelWithImages) -> str:
+    """Return a layer in words: "layer 2 of 0 to 5"; None for all."""
+    if layer is None:
+        return "layer by layer"
+
+    # Layers are counted from 0, so the highest number shows how many there are
+    depth = subject.model.encoder.config.depth
+    number = layer % depth
+    if number == depth - 1:
+        return f"last layer ({number})"
+    return f"layer {number} of 0 to {depth - 1}"
 
 
 def class_number(label: str, class_names: Sequence[str], count: int) -> int:
-    """Return the number of a class, given its number or name."""
+    """Return the number of a class, by its number or name.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    # A class may be called "3", so names come first
     if label in class_names:
         return class_names.index(label)
     if label.isdecimal() and len(label) < 9 and int(label) < count:
         return int(label)
-    some = f", such as {', '.join(class_names[:5])}" if class_names else ""
-    raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0{some}")
+    examples = f", such as {', '.join(class_names[:5])}" if class_names else ""
+    raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0{examples}")

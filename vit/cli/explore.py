@@ -7,157 +7,232 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
 
 from vit.atomic import write_npz, write_text
+from vit.checkpoints import Origin, load_trained
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.common import load_options, shown_images
+from vit.cli.common import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
-from vit.errors import one_line
+from vit.errors import UserError, one_line
+from vit.figures import ExploredImage, Moment, explore_page
+from vit.inputs import decode, size_of
+from vit.interpret import AttentionMaps, in_grid_order
+from vit.look.filled import fill_in
+from vit.look.subject import ModelWithImages, model_caption
 from vit.progress import track
 
-if TYPE_CHECKING:
-    from torch import Tensor
+# Pixels of a photograph's longer side: all that a screen shows
+PHOTO = 512
+# Ten times what the largest page holds, however well they compress
+MAX_WEIGHTS = 100_000_000
+ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
-    from vit.checkpoints import Origin
-    from vit.figures import ExploredImage
-    from vit.look.shown import ModelWithImages
 
-PHOTO = 512  # pixels of a photograph's longer side: all that a screen shows
-MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they compress
-WAYS = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
+class Explored(NamedTuple):
+    """What a model computes for all images.
+
+    Attributes:
+        encoder: weights (B, h, N, N) by layer, visible patches in grid order.
+        decoder: weights (B, h, M, M) by layer; empty if no decoder ran.
+        filled: float32 (B, C, H, W) from 0 to 1, the reconstructions; None if no decoder ran.
+    """
+
+    encoder: dict[int, Tensor]
+    decoder: dict[int, Tensor]
+    filled: Tensor | None
+
+    def arrays(self, suffix: str = "") -> dict[str, Tensor]:
+        """Return all by name: layer0, ..., decoder0, ..., filled."""
+        arrays = {}
+        for number, weights in self.encoder.items():
+            arrays[f"layer{number}{suffix}"] = weights
+        for number, weights in self.decoder.items():
+            arrays[f"decoder{number}{suffix}"] = weights
+        if self.filled is not None:
+            arrays[f"filled{suffix}"] = self.filled
+        return arrays
 
 
 def run(options: Namespace) -> int:
-    """Write the page."""
-    load = load_options(options)
-    shown, data = shown_images(options)
+    """Write the page, and the numbers beside it."""
+    # Files that cannot be written are refused before anything is loaded
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
-    require_free(
-        [out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers"
-    )
+    numbers = out.with_suffix(".npz")
+    if options.numbers:
+        require_free([numbers], options.overwrite, "--numbers")
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
-    subject = load_with_images(options, shown, data, load, snapshots)
 
-    from vit.checkpoints import load_trained
-    from vit.figures import Moment, PageError, explore_page
-    from vit.look.shown import model_caption
-
-    # A page that is far too large is refused before anything is computed
-    geometry, config = subject.geometry, subject.model.encoder.config
-    tokens = geometry.num_tokens - round((options.mask or 0) * geometry.num_tokens)
-    layers = config.depth if options.layers is None else len(set(options.layers))
-    count = max(len(snapshots), 1) * len(subject.names) * layers * config.num_heads * tokens**2
-    if count > MAX_WEIGHTS:
-        raise PageError(f"the page would hold {count:,} weights, too many for one page; {WAYS}")
-
-    # Weights and reconstructions of the model, or of each snapshot
+    subject = load_with_images(options, snapshots)
+    require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
-    moments, arrays = [], {"images": subject.pixels, "names": subject.names}
-    arrays |= {"hidden": subject.hidden} if subject.mask is not None else {}
-    arrays |= {"moments": list(snapshots)} if snapshots else {}
-    for number, name in enumerate(track(snapshots or [""], "explore", unit=" snapshots")):
-        model = load_trained(snapshots[name], load) if snapshots else subject.model
-        images, found = explored(replace(subject, model=model), options.layers)
-        moments.append(Moment(name, images))
-        arrays |= {
-            f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()
-        }
 
-    # The page, and the arrays beside it
-    patches = " x ".join(map(str, geometry.grid_size))
-    prefix = f"{'a' if geometry.class_token else 'no'} class token"
-    prefix += f", {config.registers} registers" if config.registers else ""
-    facts = [
-        ("model", model_caption(subject.model)),
-        ("images", subject.data),
-        ("tokens", f"{patches} patches, {prefix}"),
-    ]
+    # The model alone is a moment without a name
+    arrays: dict[str, Any] = {"images": subject.pixels, "names": subject.names}
     if subject.mask is not None:
-        facts.append(("mask", f"{subject.mask_caption} at random, seed {options.seed}"))
-    try:
-        page = explore_page(
-            moments,
-            grid_size=geometry.grid_size,
-            class_token=geometry.class_token,
-            registers=config.registers,
-            decoder_prefix=geometry.num_prefix_tokens,
-            title="Where attention looks",
-            facts=facts,
-        )
-    except PageError as error:
-        raise PageError(f"{error} ({WAYS})") from error
+        arrays["hidden"] = subject.masked
+    if not snapshots:
+        explored = explore(subject, options.layers)
+        moments = [Moment("", explored_images(subject, explored))]
+        arrays |= explored.arrays()
+    else:
+        # A moment for each snapshot, loaded one after the other
+        moments = []
+        arrays["moments"] = list(snapshots)
+        for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
+            model = load_trained(path, load_options(options))
+            snapshot = replace(subject, model=model)
+            explored = explore(snapshot, options.layers)
+            arrays |= explored.arrays(f"_moment{len(moments)}")
+            moments.append(Moment(name, explored_images(snapshot, explored)))
+
+    page = page_of(options, subject, moments)
     write_text(out, page)
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:
-        write_npz(out.with_suffix(".npz"), arrays)
+        write_npz(numbers, arrays)
     return 0
 
 
+def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:
+    """Refuse a page that is far too large before anything is computed.
+
+    Raises:
+        UserError: with how many weights it would hold.
+    """
+    # Each head of each layer has a weight for each pair of visible tokens
+    config = subject.model.encoder.config
+    layers = config.depth
+    if options.layers is not None:
+        layers = len(set(options.layers))
+    tokens = subject.geometry.num_tokens
+    if options.mask is not None:
+        tokens -= round(options.mask * tokens)
+    weights_per_image = layers * config.num_heads * tokens**2
+    count = max(snapshots, 1) * len(subject.names) * weights_per_image
+    if count > MAX_WEIGHTS:
+        raise UserError(f"the page would hold {count:,} weights, too many for one page; {ADVICE}")
+
+
+def explore(subject: ModelWithImages, layers: Sequence[int] | None) -> Explored:
+    """Capture a model's attention on its images, and under a mask its reconstructions.
+
+    Args:
+        subject: the model and the images.
+        layers: of the encoder, negative from the last; None for all.
+    """
+    # The encoder's weights, of its visible patches
+    model: Any = subject.model
+    mask = subject.mask
+    prefix = subject.geometry.num_prefix_tokens
+    with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
+        model.encoder(subject.inputs, mask)
+    encoder = {}
+    for number, weights in maps.weights.items():
+        encoder[number] = in_grid_order(weights, mask, prefix)
+    if mask is None or model.decoder is None:
+        return Explored(encoder, {}, None)
+
+    # The decoder's weights, of all patches, and what it fills in
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(subject.inputs, mask)
+    return Explored(encoder, maps.weights, fill_in(subject).filled)
+
+
+def explored_images(subject: ModelWithImages, explored: Explored) -> list[ExploredImage]:
+    """Return what the page holds of each image."""
+    # Reconstructions as bytes, as the page stores pixels
+    filled: Any = [None] * len(subject.names)
+    if explored.filled is not None:
+        filled = (explored.filled * 255).round().to(torch.uint8)
+
+    # A photo is shown as it is, where there is a file with more pixels than the input
+    images = []
+    for i, name in enumerate(subject.names):
+        photo = b""
+        if subject.paths:
+            photo = photo_of(subject.paths[i], subject.model.origin)
+        images.append(
+            ExploredImage(
+                name,
+                image=subject.pixels[i],
+                weights={number: weights[i] for number, weights in explored.encoder.items()},
+                hidden=None if subject.mask is None else subject.masked[i],
+                decoder={number: weights[i] for number, weights in explored.decoder.items()},
+                filled=filled[i],
+                photo=photo,
+            )
+        )
+    return images
+
+
 def photo_of(path: str | Path, origin: Origin) -> bytes:
-    """Return the crop of an image file that the model takes, as a JPEG of up to 512 pixels a side; empty if it has no more
-    pixels than the model's input."""
-    from PIL import Image
+    """Return the crop of an image file that the model takes, as a JPEG of up to 512 pixels a side.
 
-    from vit.inputs import decode, size_of
-
+    Returns:
+        the JPEG; empty if the crop has no more pixels than the model's input, or is unreadable.
+    """
     width, height = size_of(str(path)) or (0, 0)
     rows, columns = origin.image_size
+
+    # How many times more pixels the crop has than the input, as far as a screen shows them
     share = origin.prepared.crop_share
-    more = min(PHOTO / max(rows, columns), share * width / columns, share * height / rows)
-    size = (round(more * rows), round(more * columns))
-    if more <= 1 or isinstance(content := decode(str(path), size, origin.prepared), str):
+    scale = min(PHOTO / max(rows, columns), share * width / columns, share * height / rows)
+    if scale <= 1:
         return b""
-    channels = [
-        Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3])
-        for at in range(3)
-    ]
+    size = (round(scale * rows), round(scale * columns))
+    content = decode(str(path), size, origin.prepared)
+    if isinstance(content, str):
+        return b""
+
+    # `decode` returns red, green and blue one after the other
+    plane = size[0] * size[1]
+    channels = []
+    for start in range(0, 3 * plane, plane):
+        channels.append(Image.frombytes("L", size[::-1], content[start : start + plane]))
     file = io.BytesIO()
     Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
     return file.getvalue()
 
 
-def explored(
-    subject: ModelWithImages, layers: Sequence[int] | None
-) -> tuple[list[ExploredImage], dict[str, Tensor]]:
-    """Return what the page shows of each image, and arrays by name: layer0, ..., decoder0, ..., filled."""
-    import torch
+def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Moment]) -> str:
+    """Return the page, with the facts about the model at its head.
 
-    from vit.figures import ExploredImage
-    from vit.interpret import AttentionMaps, in_grid_order
+    Raises:
+        UserError: the page would be too large; with the options that make it smaller.
+    """
+    # The tokens, since a reader of the page may not know the model
+    geometry = subject.geometry
+    registers = subject.model.encoder.config.registers
+    rows, columns = geometry.grid_size
+    tokens = f"{rows} x {columns} patches, "
+    tokens += "a class token" if geometry.class_token else "no class token"
+    if registers:
+        tokens += f", {registers} registers"
 
-    # The encoder's weights, of its visible patches
-    model, mask, prefix = subject.model, subject.mask, subject.geometry.num_prefix_tokens
-    with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
-        model.encoder(subject.inputs, mask)
-    encoder = {n: in_grid_order(weights, mask, prefix) for n, weights in maps.weights.items()}
-    arrays = {f"layer{n}": weights for n, weights in encoder.items()}
-
-    # The decoder's, and what it fills in
-    decoder: dict[int, Tensor] = {}
-    filled: Any = [None] * len(subject.names)
-    if mask is not None and model.decoder is not None:
-        with torch.no_grad(), AttentionMaps(model.decoder) as maps:
-            model(subject.inputs, mask)
-        decoder = maps.weights
-        arrays |= {f"decoder{n}": weights for n, weights in decoder.items()}
-        from vit.look.filled import fill_in
-
-        arrays["filled"] = fill_in(subject).filled
-        filled = (arrays["filled"] * 255).round().to(torch.uint8)
-
-    photos = [photo_of(path, model.origin) for path in subject.paths] or [b""] * len(subject.names)
-    images = [
-        ExploredImage(
-            name,
-            subject.pixels[i],
-            {n: weights[i] for n, weights in encoder.items()},
-            None if mask is None else subject.hidden[i],
-            {n: weights[i] for n, weights in decoder.items()},
-            filled[i],
-            photos[i],
-        )
-        for i, name in enumerate(subject.names)
+    facts = [
+        ("model", model_caption(subject.model)),
+        ("images", subject.data),
+        ("tokens", tokens),
     ]
-    return images, arrays
+    if subject.mask is not None:
+        facts.append(("mask", f"{subject.mask_caption} at random, seed {options.seed}"))
+
+    # The function does not know the command's options, so advice is added here
+    try:
+        return explore_page(
+            moments,
+            grid_size=geometry.grid_size,
+            class_token=geometry.class_token,
+            registers=registers,
+            decoder_prefix=geometry.num_prefix_tokens,
+            title="Attention, patch by patch",
+            facts=facts,
+        )
+    except UserError as error:
+        raise UserError(f"{error} ({ADVICE})") from error

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from vit.config import BelowOne, NonNegative, Positive, Probability, Share, convert
+from vit.config import BelowOne, NonNegative, Positive, PositiveFloat, Probability, Share, convert
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.settings import (
@@ -377,6 +377,10 @@ def attention_parser() -> Parser:
     scale = "range of the colours (default: shared)"
     add("--scale", choices=("shared", "row", "log"), default="shared", help=scale)
     add("--overlay", action="store_true", help="lay the maps over the images")
+    plain = "leave out title, legend and notes, for a figure with a caption of its own"
+    add("--plain", action="store_true", help=plain)
+    width = "of the pictures in inches, for print (default: what they need)"
+    add("--width", type=typed(PositiveFloat), metavar="X", help=width)
     formats = ("png", "svg", "pdf")
     add("--format", choices=formats, default="png", help="of the pictures (default: png)")
     add_overwrite_option(parser)

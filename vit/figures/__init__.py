@@ -1,4 +1,6 @@
-"""Tensors in, matplotlib figures and pages out. Only this package uses matplotlib; it never sees a model.
+"""Tensors in, matplotlib figures and pages out.
+
+Only this package uses matplotlib; it never sees a model.
 
 Every figure has a heading of `title` and `subtitle`, unless the title is empty.
 """
@@ -7,18 +9,17 @@ from vit.figures.attention import attention_figure, masked_figure, strongest_fig
 from vit.figures.classification import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.curves import Curve, RunLine, compared_figure, curves_figure, scaling_figure
 from vit.figures.dynamics import dynamics_figure
-from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
+from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel, layers_figure
-from vit.figures.scale import Scale, in_multiples_of_even
+from vit.figures.scale import Scale, in_multiples_of_uniform
 from vit.figures.style import png_of, save_figure
 
 __all__ = [
     "Curve",
     "ExploredImage",
     "Moment",
-    "PageError",
     "Panel",
     "RunLine",
     "Scale",
@@ -29,7 +30,7 @@ __all__ = [
     "dynamics_figure",
     "explore_page",
     "film_frames",
-    "in_multiples_of_even",
+    "in_multiples_of_uniform",
     "layers_figure",
     "masked_figure",
     "png_of",

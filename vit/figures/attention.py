@@ -1,4 +1,4 @@
-"""Attention maps beside or over their images; the patches with most attention; what a masked model looks at."""
+"""Attention maps beside or over their images; the patches with most attention; a masked model's decoder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,37 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.figures.scale import SCALES, Scale, brightness, enlarged, in_multiples_of_even, short
-from vit.figures.sheet import ABSENT, HIDDEN, QUERY, FigureError, Sheet, headings
-from vit.figures.style import COLOURS, fitted, styled, text_width
+from vit.errors import UserError
+from vit.figures.mosaic import (
+    ABSENT,
+    MASKED,
+    ON_MAPS,
+    QUERY,
+    ColourBar,
+    Layout,
+    Mosaic,
+    layout_for,
+    with_size,
+)
+from vit.figures.scale import (
+    SCALES,
+    Scale,
+    brightness,
+    enlarged,
+    faded,
+    in_multiples_of_uniform,
+    overlay_colours,
+    short,
+    to_bytes,
+)
+from vit.figures.style import COLOURS, styled, text_width
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
-ON_PATCHES = " on patches"
-MOST = 0.9  # share of the attention: a map with less on patches says so beside its name
-LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
+MOST = 0.9
+"""Share of the attention: a map with less on patches says so."""
+LEAD = ("original", "masked input", "reconstruction")
+"""The three pictures of each image that a masked model gets."""
 
 
 @styled
@@ -36,44 +58,54 @@ def attention_figure(
     scale: str = "shared",
     unit: str | None = None,
     what: str = "attention",
-    mark: str = "the patch that asks",
+    mark: str = "query patch",
     overlay: bool = False,
+    plain: bool = False,
+    width: float | None = None,
 ) -> Figure:
     """Draw where a model looks, image by image: a map for each head, layer or method.
 
-    A line holds up to 13 panels, a sheet 480 pictures; images with one or two panels stand side by side if they share a scale.
-    Notes at the foot explain the colours, the percentage and the marks; the caller names layer, head, query, model and data.
+    Shares are drawn in multiples of uniform: white is what every patch gets of attention spread
+    evenly, red is more, blue is less. A line holds up to 13 maps, a sheet 480 pictures; images with
+    one or two maps stand side by side if they share a scale. Notes at the foot explain the colours,
+    the percentage and the marks; the caller names layer, head, query, model and data.
 
-    An overlay lays values above even over the image in pale grey, higher ones more opaque, so that the image shows where
-    attention is low. Its bar has a width, from black pixels to white ones, to hold every colour of the picture.
+    An overlay lays values above uniform over the image in pale grey, higher ones more opaque, so
+    that the image shows where attention is low.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
-        maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
+        maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was
+            masked.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), the share on tokens without a place in the image, 0 if there are none; if less than 90% is left for
-            patches, that stands beside the name: "69% on patches", or "69%" on small pictures.
+        masses: (B, P), the share on tokens without a place in the image, 0 if there are none; if
+            less than 90% is left for patches, that stands below the map: "69% on patches".
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
-        scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", one per image; "log", shared
-            and logarithmic.
-        unit: None for shares of a whole, such as attention weights, drawn in multiples of an even share; else a word or two
-            for the values, drawn as they are.
+        scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row",
+            one per image; "log", shared and logarithmic.
+        unit: None for shares of a whole, such as attention weights, drawn in multiples of uniform;
+            else a word or two for the values, drawn as they are.
         what: the quantity shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
+        plain: leave out title, legend and notes, for a figure with a caption of its own.
+        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
-        ValueError: shapes, counts or the scale do not fit, or there are more pictures than one sheet holds.
+        UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
+            holds.
     """
-    panels = [""] if list(panels) == [what] else panels  # the notes say it
     drawn = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
-    words = {"keys": drawn.keys(mark), "notes": drawn.notes(what)}
-    sheet = drawn.sheet(1, images, title, subtitle, beside=scale != "row", **words)
-    for block, picture in enumerate(sheet.pixels(images)):
-        drawn.draw(sheet, block, picture, block)
-    sheet.bars(drawn.scales, unit, scale == "row", overlay)
-    return sheet.figure
+    layout = drawn.layout(1, beside=scale != "row", width=width)
+    mosaic = Mosaic(layout, drawn.grid)
+    for block, picture in enumerate(mosaic.tiles(images)):
+        drawn.draw(mosaic, block, picture, block)
+    bars = drawn.bars(each=scale == "row")
+    if plain:
+        return mosaic.figure("", "", bars=bars)
+    title = with_size(title, images)
+    return mosaic.figure(title, subtitle, keys=drawn.keys(mark), notes=drawn.notes(what), bars=bars)
 
 
 @styled
@@ -89,48 +121,66 @@ def strongest_figure(
     share: float,
     masses: Tensor | None = None,
     query: Patch | Sequence[Patch] | None = None,
+    plain: bool = False,
+    width: float | None = None,
 ) -> Figure:
-    """Draw the fewest patches that together hold a share of a map's attention to patches, as DINO does at 60%.
+    """Draw the fewest patches that together hold a share of a map's attention, as DINO does at 60%.
 
-    They keep their colours inside an outline; all others are dimmed to grey. Their number stands below each picture.
+    They keep their colours inside an outline; all others are dimmed to grey. Their number stands
+    below each picture.
 
     Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        maps: (B, P, rows, columns); nan where a patch was masked.
         kept: bool (B, P, rows, columns), True for the strongest.
+        panels: P names.
+        labels: B names; may be empty strings.
         share: of the attention on patches, 0 to 1, that `kept` holds.
-        images, maps, panels, labels, masses, query: as in `attention_figure`.
+        masses: (B, P), the share on tokens without a place in the image, 0 if there are none.
+        query: (row, column) of the query patch, outlined: one for all images, or one per image.
+        plain: leave out title, legend and notes, for a figure with a caption of its own.
+        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
-        ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+        UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
     drawn = ImageMaps(images, maps, panels, labels, masses, query)
-    chosen, absent = kept.detach().bool().cpu().numpy(), np.isnan(drawn.values)
+    strongest = kept.detach().bool().cpu().numpy()
+    absent = np.isnan(drawn.values)
+    layout = drawn.layout(1, feet=1, beside=True, bar=False, width=width)
+    mosaic = Mosaic(layout, drawn.grid)
+
+    # Each image, and for each map the image dimmed where attention is low
+    for block, picture in enumerate(mosaic.tiles(images)):
+        drawn.draw_image(mosaic, block, picture, block)
+        dim = dimmed(picture)
+        for panel in range(len(panels)):
+            number = 1 + panel
+            chosen = strongest[block, panel]
+            bright = enlarged(chosen, layout.tile)[..., None]
+            mosaic.paste(block, number, np.where(bright, picture, dim))
+            mosaic.border(block, number, chosen)
+            drawn.draw_name(mosaic, block, panel)
+            total = (~absent[block, panel]).sum()
+            count = f"{chosen.sum()} of {total}"
+            if text_width(f"{count} patches", layout.small) <= layout.room:
+                count += " patches"
+            mosaic.below(block, number, count)
+            mosaic.below(block, number, drawn.shares[block][panel], line=1)
+        drawn.draw_query(mosaic, block, block)
+    if plain:
+        return mosaic.figure("", "")
+
+    # What the picture means
     notes = [
-        f"Not dimmed: the fewest patches that together hold {share:.0%} of the attention on patches; their number stands below."
+        f"In colour: the fewest patches that together hold {share:.0%} of the attention on patches."
     ]
     if absent.any():
-        notes.append("Patches that were hidden from the model are dimmed too, and not counted.")
+        notes.append("Masked patches are dimmed too, and not counted.")
     if drawn.some_elsewhere:
         notes.append(drawn.on_patches())
-    keys = [(QUERY, "the patch that asks")] if drawn.queries else []
-    sheet = drawn.sheet(
-        1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes
-    )
-    names, size = headings(panels, drawn.shares, ON_PATCHES, sheet.room)
-    most = drawn.grid[0] * drawn.grid[1]
-    unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
-    for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
-        sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
-        rest = dimmed(picture)
-        for panel, name in enumerate(names[block]):
-            one, here = axes[1 + panel], chosen[block, panel]
-            pixels = np.where(enlarged(here, picture.shape)[..., None], picture, rest)
-            sheet.picture(one, pixels, name, size, not sheet.top[block])
-            sheet.border(one, here)
-            count = f"{here.sum()} of {(~absent[block, panel]).sum()}{unit}"
-            one.set_xlabel(count, fontsize=size, labelpad=3)
-        for one in axes if drawn.queries else []:
-            sheet.outline(one, drawn.queries[block])
-    return sheet.figure
+    keys = [(QUERY, "query patch")] if drawn.queries else []
+    return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes)
 
 
 @styled
@@ -147,77 +197,90 @@ def masked_figure(
     *,
     masses: Tensor | None = None,
     scale: str = "shared",
+    plain: bool = False,
+    width: float | None = None,
 ) -> Figure:
-    """Draw, image by image, the original, what the model sees, what it fills in, and where the decoder looks from one patch.
+    """Draw original, masked input, reconstruction, and the decoder's attention from one masked patch.
 
-    In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
+    In the maps, a stroke crosses each masked patch; the share of the attention on visible patches
+    stands below each map.
 
     Args:
-        hidden: bool (B, rows, columns), True for patches hidden from the model.
-        filled: (B, C, H, W), as images.
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        hidden: bool (B, rows, columns), True for masked patches.
+        filled: (B, C, H, W), the images as the model reconstructs them.
         maps: (B, P, rows, columns), the decoder's attention weights from the patch to all patches.
         patch: (row, column) of the query patch, one per image; outlined.
-        masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on patches.
-        images, panels, labels, scale: as in `attention_figure`.
+        panels: P names.
+        labels: B names; may be empty strings.
+        masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on
+            patches.
+        scale: "shared", "row" or "log", as in `attention_figure`.
+        plain: leave out title, legend and notes, for a figure with a caption of its own.
+        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
-        ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+        UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
     drawn = ImageMaps(images, maps, panels, labels, None, patch, scale)
-    gone = hidden.detach().bool().cpu().numpy()
-    visible = percent(1 - gone.mean())
-    note = f"%: the share of the attention that falls on patches visible to the model; they are {visible} of all."
+    masked = hidden.detach().bool().cpu().numpy()
+    lead = len(LEAD)
+    layout = drawn.layout(lead, feet=1, width=width)
+    mosaic = Mosaic(layout, drawn.grid)
+
+    # The share of each map's attention on visible patches
+    weights = np.nan_to_num(maps.detach().double().cpu().numpy())
+    total = weights.sum((-2, -1))
+    if masses is not None:
+        total = total + masses.detach().double().cpu().numpy()
+    on_visible = (weights * ~masked[:, None]).sum((-2, -1)) / np.where(total > 0, total, 1)
+
+    # The three pictures of each image, and its maps
+    absent = to_bytes(np.array(to_rgb(COLOURS.absent)))
+    originals = mosaic.tiles(images)
+    reconstructions = mosaic.tiles(filled)
+    for block, original in enumerate(originals):
+        covered = enlarged(masked[block], layout.tile)[..., None]
+        pictures = (original, np.where(covered, absent, original), reconstructions[block])
+        names = (labels[block] or LEAD[0], *LEAD[1:])
+        for number, picture in enumerate(pictures):
+            mosaic.paste(block, number, picture)
+            if number == 0 or block == 0:
+                mosaic.above(block, number, names[number])
+        mosaic.cross(block, 1, masked[block])
+        for panel in range(len(panels)):
+            number = lead + panel
+            drawn.draw_map(mosaic, block, panel, lead=lead)
+            drawn.draw_name(mosaic, block, panel, lead=lead)
+            mosaic.cross(block, number, masked[block], ON_MAPS)
+            mosaic.below(block, number, f"{percent(on_visible[block, panel])} on visible")
+        drawn.draw_query(mosaic, block, block, lead=lead)
+    bars = drawn.bars(each=scale == "row")
+    if plain:
+        return mosaic.figure("", "", bars=bars)
+
+    # What the picture means
+    visible = percent(1 - masked.mean())
+    note = f"%: share of the attention on visible patches, which are {visible} of all."
     if masses is not None and masses.any():
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
     keys = [
         *drawn.keys(),
-        (ABSENT, "hidden from the model"),
-        (
-            HIDDEN,
-            "stroke over a map: this patch is hidden from the model, the decoder has only its place",
-        ),
+        (ABSENT, "masked patch"),
+        (MASKED, "masked patch in a map: the decoder has only its position"),
     ]
-    sheet = drawn.sheet(
-        len(LEAD), images, title, subtitle, roof=32, keys=keys, notes=[*drawn.notes(), note]
-    )
-    # Above each map, its name and the share of attention on visible patches.
-    there = np.nan_to_num(maps.detach().double().cpu().numpy())
-    whole = there.sum((-2, -1)) + (0 if masses is None else masses.detach().double().cpu().numpy())
-    seen = (there * ~gone[:, None]).sum((-2, -1)) / np.where(whole > 0, whole, 1)
-    shares = [[percent(share) for share in row] for row in seen]
-    names, size = headings(panels, shares, " visible", sheet.room)
-    (lead,), lead_size = headings(LEAD, [[""] * len(LEAD)], "", sheet.room)
-    # The three pictures of each image, and its maps.
-    for block, (original, filling) in enumerate(
-        zip(sheet.pixels(images), sheet.pixels(filled), strict=True)
-    ):
-        axes, quiet = sheet.axes[block], not sheet.top[block]
-        covered = np.where(
-            enlarged(gone[block], original.shape)[..., None], to_rgb(COLOURS.absent), original
-        )
-        for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
-            sheet.picture(one, picture, name, lead_size, quiet)
-        sheet.strokes(axes[1], gone[block], COLOURS.stroke)
-        sheet.over(block, labels[block], 8.5)
-        for one, value, name in zip(
-            axes[len(LEAD) :], drawn.values[block], names[block], strict=True
-        ):
-            sheet.map(one, value, drawn.scales[block], name, size, quiet)
-            sheet.strokes(one, gone[block])
-        for one in axes:
-            sheet.outline(one, drawn.queries[block])
-    sheet.bars(drawn.scales, None, scale == "row")
-    return sheet.figure
+    notes = [*drawn.notes(), note]
+    return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes, bars=bars)
 
 
 class ImageMaps:
     """The maps of images as they are drawn: values, their colours, and the words beside them.
 
-    Takes arguments of `attention_figure`, and raises ValueError if they do not fit together.
+    Takes arguments of `attention_figure`, and raises UserError if they do not fit together.
 
     Attributes:
-        values: (B, P, rows, columns), in `unit`, or in multiples of even if that is None.
-        shares: the text beside the name of each map, B x P.
+        values: (B, P, rows, columns), in `unit`, or in multiples of uniform if that is None.
+        shares: the text below each map, B x P; empty strings for most.
         queries: the query patch of each image; empty if not outlined.
         scales: one per image.
     """
@@ -234,116 +297,206 @@ class ImageMaps:
         unit: str | None = None,
         overlay: bool = False,
     ):
-        if (
-            maps.ndim != 4
-            or len(maps) != len(images)
-            or maps.shape[1] != len(panels)
-            or len(labels) != len(images)
-        ):
-            raise FigureError(
-                f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
-                f" and {len(panels)} panels: they are (images, panels, rows, columns)"
+        counts_fit = len(maps) == len(images) == len(labels)
+        if maps.ndim != 4 or not counts_fit or maps.shape[1] != len(panels):
+            raise UserError(
+                f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with"
+                f" {len(labels)} labels and {len(panels)} panels:"
+                " they are (images, panels, rows, columns)"
             )
         if scale not in SCALES:
-            raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
-        self.panels, self.labels, self.scale, self.unit, self.overlay = (
-            panels,
-            labels,
-            scale,
-            unit,
-            overlay,
-        )
+            raise UserError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
+        self.panels = panels
+        self.labels = labels
+        self.scale = scale
+        self.unit = unit
+        self.overlay = overlay
+        self.image_size = (images.shape[-2], images.shape[-1])
+
+        # Values in the unit of the picture, and their colours
         values = maps.detach().double().cpu().numpy()
-        self.values = values if unit else in_multiples_of_even(values)
+        centre = None
+        if unit is None:
+            values = in_multiples_of_uniform(values)
+            centre = 1.0
+        self.values = values
         self.grid: tuple[int, int] = values.shape[2:]
+        self.scales = [Scale.of(values, scale == "log", centre)] * len(images)
+        if scale == "row":
+            self.scales = [Scale.of(image, centre=centre) for image in values]
+
+        # The share of the attention that the maps show
+        self.some_elsewhere = masses is not None and bool(masses.any())
         self.shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
             on_patches = 1 - masses.detach().double().cpu().numpy()
-            self.shares = [
-                [percent(share) if share < MOST else "" for share in row] for row in on_patches
-            ]
-        self.some_elsewhere = masses is not None and bool(masses.any())
+            for image, panel in np.argwhere(on_patches < MOST):
+                self.shares[image][panel] = f"{percent(on_patches[image, panel])} on patches"
+        self.some_low = any(any(row) for row in self.shares)
+
+        # The outlined patches: one for all images, or one per image
         self.queries: list[Any] = list(query or [])
-        if self.queries and isinstance(self.queries[0], Integral):  # one for all images
+        if self.queries and isinstance(self.queries[0], Integral):
             self.queries = [query] * len(images)
         rows, columns = self.grid
         for row, column in self.queries:
             if not (0 <= row < rows and 0 <= column < columns):
-                raise FigureError(
-                    f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}"
+                raise UserError(
+                    f"there is no patch in row {row}, column {column} of a grid of"
+                    f" {rows} x {columns}"
                 )
-        shared = Scale.of(self.values, scale == "log")
-        self.scales = [Scale.of(image) if scale == "row" else shared for image in self.values]
 
-    def sheet(self, lead: int, images: Tensor, title: str, subtitle: str, **options: Any) -> Sheet:
-        """Return a sheet for images (B, C, H, W), each with `lead` pictures before its maps."""
-        size = (images.shape[-2], images.shape[-1])
-        return Sheet(
-            len(images), lead, len(self.panels), self.grid, size, title, subtitle, **options
+    def layout(
+        self,
+        lead: int,
+        *,
+        blocks: int | None = None,
+        image_size: tuple[int, int] | None = None,
+        roof: float = 0.0,
+        feet: int = 0,
+        beside: bool = False,
+        bar: bool = True,
+        width: float | None = None,
+    ) -> Layout:
+        """Return the layout of a sheet of images, each with `lead` pictures before its maps."""
+        count = len(self.labels) if blocks is None else blocks
+        feet = feet + self.some_low
+        size = image_size or self.image_size
+        return layout_for(
+            count,
+            lead,
+            len(self.panels),
+            self.grid,
+            size,
+            roof=roof,
+            feet=feet,
+            beside=beside,
+            bar=bar,
+            width=width,
+            names=[*LEAD, *self.panels] if lead == len(LEAD) else self.panels,
         )
 
-    def draw(self, sheet: Sheet, block: int, picture: np.ndarray, image: int) -> None:
-        """Draw an image (H, W, 3) and its maps as a block of a sheet."""
-        names, size = headings(self.panels, self.shares, ON_PATCHES, sheet.room)
-        first, *rest = sheet.axes[block]
-        sheet.picture(first, picture, fitted(self.labels[image], sheet.room, 8), 8)
-        for axes, value, name in zip(rest, self.values[image], names[image], strict=True):
-            over = picture if self.overlay else None
-            clear = 1.0 if self.unit is None else self.scales[image].low
-            sheet.map(
-                axes, value, self.scales[image], name, size, not sheet.top[block], over, clear
-            )
-        for axes in sheet.axes[block] if self.queries else []:
-            sheet.outline(axes, self.queries[image])
+    def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
+        """Draw an image, uint8 (height, width, 3), and its maps as a block of a sheet."""
+        self.draw_image(mosaic, block, picture, image)
+        for panel in range(len(self.panels)):
+            self.draw_map(mosaic, block, panel, image, under=picture)
+            self.draw_name(mosaic, block, panel)
+            if self.shares[image][panel]:
+                mosaic.below(block, 1 + panel, self.shares[image][panel])
+        self.draw_query(mosaic, block, image)
 
-    def keys(self, mark: str = "the patch that asks") -> list[tuple[str, str]]:
+    def draw_image(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
+        """Draw an image under its name, without its maps."""
+        mosaic.paste(block, 0, picture)
+        mosaic.above(block, 0, self.labels[image])
+
+    def draw_map(
+        self,
+        mosaic: Mosaic,
+        block: int,
+        panel: int,
+        image: int | None = None,
+        lead: int = 1,
+        under: np.ndarray | None = None,
+    ) -> None:
+        """Draw a map, over the image `under` it if there is an overlay."""
+        image = block if image is None else image
+        values = self.values[image, panel]
+        absent = np.isnan(values)
+        scale = self.scales[image]
+        size = mosaic.layout.tile
+        patches = scale.colours(scale(values), bytes=True)[..., :3]
+        picture = enlarged(np.moveaxis(patches, -1, 0), size)
+        picture = np.moveaxis(picture, 0, -1)
+        if self.overlay and under is not None:
+            rgba = overlay_colours(self.unit is None)(scale(np.nan_to_num(values)))
+            rgba = np.moveaxis(enlarged(np.moveaxis(rgba, -1, 0), size), 0, -1)
+            mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(under / 255)
+            picture = np.where(enlarged(absent, size)[..., None], picture, to_bytes(mixed))
+        mosaic.paste(block, lead + panel, picture)
+        mosaic.cross(block, lead + panel, absent)
+
+    def draw_name(self, mosaic: Mosaic, block: int, panel: int, lead: int = 1) -> None:
+        """Write the name of a map above it: in the first row, or in all if lines differ."""
+        layout = mosaic.layout
+        if block < layout.across or layout.lines > 1:
+            mosaic.above(block, lead + panel, self.panels[panel])
+
+    def draw_query(self, mosaic: Mosaic, block: int, image: int, lead: int = 1) -> None:
+        """Outline the query patch in all pictures of a block."""
+        if self.queries:
+            for number in range(lead + len(self.panels)):
+                mosaic.outline(block, number, self.queries[image])
+
+    def bars(self, each: bool) -> list[ColourBar]:
+        """Return the colour bar of the sheet, or of `each` row."""
+        unit = self.unit or "× uniform"
+        bars = [ColourBar(scale, unit, self.overlay) for scale in self.scales]
+        return bars if each else bars[:1]
+
+    def keys(self, mark: str = "query patch") -> list[tuple[str, str]]:
         """Return the entries of the legend: kind and words."""
-        absent = (ABSENT, "a patch hidden from the model: no value, not zero")
-        return [
-            *([(QUERY, mark)] if self.queries else []),
-            *([absent] if np.isnan(self.values).any() else []),
-        ]
+        keys = []
+        if self.queries:
+            keys.append((QUERY, mark))
+        if np.isnan(self.values).any():
+            keys.append((ABSENT, "masked patch: no value, not zero"))
+        return keys
 
-    def notes(self, what: str = "attention") -> list[str]:
+    def notes(self, quantity: str = "attention") -> list[str]:
         """Return sentences that say what the colours and the percentage mean."""
-        values, absent = self.values, np.isnan(self.values)
-        which = {
+        absent = np.isnan(self.values)
+        scales = {
             "shared": "one scale for all maps",
-            "row": "each image has a scale of its own, so compare within a row",
+            "row": "each image has its own scale, so compare within a row",
             "log": "one logarithmic scale for all maps",
-        }[self.scale]
-        notes = [f"Colour: {self.unit or f'{what} in multiples of even'}; {which}."]
+        }
+        words = self.unit or f"{quantity} in multiples of uniform"
+        colour = f"Colour: {words}; {scales[self.scale]}."
         if self.unit is None:
-            there = " that the model sees" if absent.any() else ""
-            notes[0] += (
-                f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
-            )
+            visible = "visible patches" if absent.any() else "patches"
+            count = np.unique((~absent).sum((-2, -1)))
+            share = f"1/{count[0]}" if len(count) == 1 else "one part"
+            meaning = f"1 is {share} of the {quantity}, the same for all {visible}"
+            colour += f" {meaning}." if self.overlay else f" {meaning}: white."
+        notes = [colour]
         if self.overlay:
-            where = "Above even the map" if self.unit is None else "The map"
+            start = "Above uniform, the" if self.unit is None else "The"
+            notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
+
+        # Values beyond the ends of the bar
+        scales_of_values = np.array([(scale.low, scale.top) for scale in self.scales])
+        low = scales_of_values[:, 0, None, None, None]
+        top = scales_of_values[:, 1, None, None, None]
+        above = self.values[self.values > top]
+        below = self.values[self.values < low]
+        count = (~absent).sum()
+        if above.size:
             notes.append(
-                f"{where} covers the grey image, the more the higher its value; the bar has dark pixels at the left."
+                f"Pointed end of the bar: {percent(above.size / count)} of the values lie above it,"
+                f" the highest {short(above.max())}."
             )
-        drawn, count, beyond = list(zip(values, self.scales, strict=True)), (~absent).sum(), []
-        if (above := np.concatenate([image[image > scale.top] for image, scale in drawn])).size:
-            beyond.append(
-                f"{percent(above.size / count)} of the values lie above it, the highest {short(above.max())}"
+        if below.size:
+            notes.append(
+                f"Below the bar: {percent(below.size / count)} of the values,"
+                f" the lowest {short(below.min())}."
             )
-        if (below := np.concatenate([image[image < scale.low] for image, scale in drawn])).size:
-            beyond.append(
-                f"{percent(below.size / count)} of the values lie below it, the lowest {short(below.min())}"
-            )
-        if beyond:
-            notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
         if self.some_elsewhere:
-            notes.append(self.on_patches(what))
+            notes.append(self.on_patches(quantity))
         return notes
 
-    def on_patches(self, what: str = "attention") -> str:
+    def on_patches(self, quantity: str = "attention") -> str:
         """Return a sentence on how much of the attention the maps show."""
-        if any(map(any, self.shares)):
-            below = f"where that is below {MOST:.0%}; the rest stays on {NO_PLACE}."
-            return f"%: the share of the {what} that falls on patches, {below}"
-        return f"At least {MOST:.0%} of each map's {what} falls on patches, the rest on class token and registers."
+        if self.some_low:
+            return (
+                f"%: share of the {quantity} on patches, where it is below {MOST:.0%};"
+                f" the remainder stays on {NO_PLACE}."
+            )
+        return (
+            f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
+            " the remainder on class token and registers."
+        )
 
 
 def percent(share: float) -> str:
@@ -356,6 +509,6 @@ def percent(share: float) -> str:
 
 
 def dimmed(picture: np.ndarray) -> np.ndarray:
-    """Return a picture (H, W, 3) from 0 to 1 in grey of low contrast, near the colour of the page."""
-    grey = brightness(picture)[..., None].repeat(3, -1)
-    return 0.66 + 0.26 * grey
+    """Return a picture, uint8 (H, W, 3), in grey of low contrast, near the colour of the page."""
+    grey = brightness(picture / 255)[..., None].repeat(3, -1)
+    return to_bytes(0.66 + 0.26 * grey)

@@ -37,10 +37,6 @@ DARK_PALETTE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
 SLACK = 0.01  # how far a row's sum may be from 1: weights in bfloat16 are not exact
 
 
-class PageError(UserError):
-    """A page that cannot be made: its weights are not shares, or it would be too large."""
-
-
 @dataclass(frozen=True)
 class ExploredImage:
     """An image and what a model's attention does on it.
@@ -101,7 +97,7 @@ def explore_page(
         limit: of the page, in bytes.
 
     Raises:
-        PageError: weights are not shares or are of other tokens; or the page would exceed `limit`, and the message says what
+        UserError: weights are not shares or are of other tokens; or the page would exceed `limit`, and the message says what
             to leave out.
     """
     prefix = int(class_token) + registers
@@ -150,7 +146,7 @@ def explore_page(
         less = (
             f"leave out {over:.1%} or more" if over < 1 else "it cannot be so small; leave out most"
         )
-        raise PageError(
+        raise UserError(
             f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; {less} of its"
             f" {len(first[0].weights) + len(first[0].decoder)} layers, {len(first)} images or {len(moments)} checkpoints"
         )
@@ -224,13 +220,13 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
 
 
 def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
-    """Raise PageError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
+    """Raise UserError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
         off = (weights.detach().double().sum(-1) - 1).abs().max()
         if weights.shape[1:] != (tokens, tokens) or not bool(
             off <= SLACK
         ):  # nan is not below anything
-            raise PageError(
+            raise UserError(
                 f"{name!r}, layer {layer}: weights are (h, {tokens}, {tokens}) and sum to 1 in each row,"
                 f" got {tuple(weights.shape)} and rows off by up to {off:g}"
             )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -13,11 +15,12 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.figures.attention import ImageMaps, Patch
-from vit.figures.scale import PALETTE
-from vit.figures.sheet import Sheet
-from vit.figures.style import COLOURS, fitted, style
+from vit.figures.mosaic import Layout, Mosaic, with_size
+from vit.figures.scale import AROUND_UNIFORM
+from vit.figures.style import COLOURS, style
 
-MARKED = 24  # most frames for which the progress line has a point each
+MARKED = 24
+"""Most frames for which the progress line has a point each."""
 
 
 def film_frames(
@@ -33,8 +36,10 @@ def film_frames(
     query: Patch | None = None,
     scale: str = "shared",
     overlay: bool = False,
+    plain: bool = False,
+    width: float | None = None,
 ) -> list[Figure]:
-    """Draw a figure for each of F moments of a run: the image, its maps at that moment, and the run's progress.
+    """Draw a figure for each of F moments of a run: the image, its maps, and the run's progress.
 
     Size, place and scale are the same in all frames, so that only the attention moves.
 
@@ -44,62 +49,72 @@ def film_frames(
         moments: F names: "epoch 3 of 40".
         label: of the image.
         masses: (F, P).
+        panels: P names: "mean of heads", "head 0".
+        title, subtitle: the heading of every frame.
+        masses: (F, P), the share on tokens without a place in the image.
+        query: (row, column) of the query patch, outlined.
         scale: "shared" by all frames, or "log".
-        panels, query, overlay: as in `attention_figure`.
+        overlay: lay the maps over the image.
+        plain: leave out title, legend and notes.
+        width: of the frames in inches; None for what the pictures need.
 
     Raises:
-        ValueError: shapes, counts or the scale do not fit.
+        UserError: shapes, counts or the scale do not fit.
     """
     drawn = ImageMaps(
         maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay
     )
-    notes = drawn.notes()
-    notes[0] = notes[0].replace("for all maps", "for all maps and frames")
+    image_size = (image.shape[-2], image.shape[-1])
+    layout = drawn.layout(1, blocks=1, image_size=image_size, roof=0.28, width=width)
+    notes = [note.replace("all maps", "all maps and frames") for note in drawn.notes()]
     frames = []
     with style():
         for frame, moment in enumerate(moments):
-            sheet = drawn.sheet(
-                1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes
-            )
-            drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
-            sheet.bars(drawn.scales[:1], None, False, overlay)
-            _draw_progress(sheet, moment, frame, len(moments))
-            frames.append(sheet.figure)
+            mosaic = Mosaic(layout, drawn.grid)
+            picture = mosaic.tiles(image[None])[0]
+            drawn.draw(mosaic, 0, picture, frame)
+            mosaic.over(0, moment, size=10)
+            bars = drawn.bars(each=False)
+            if plain:
+                figure = mosaic.figure("", "", bars=bars)
+            else:
+                heading = with_size(title, image)
+                figure = mosaic.figure(heading, subtitle, keys=drawn.keys(), notes=notes, bars=bars)
+            _draw_progress(figure.axes[0], layout, frame, len(moments))
+            frames.append(figure)
     return frames
 
 
-def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
-    """Draw the moment's name on the left, and a line for the run with a point at the moment."""
-    done, rest = COLOURS.series[1], COLOURS.quiet
-    sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
-    axes = sheet.place(sheet.right - 240, 10, 240, 20)
-    axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))
+def _draw_progress(axes: Axes, layout: Layout, frame: int, frames: int) -> None:
+    """Draw a line for the run at the upper right, with a point at the moment of this frame."""
+    points = np.linspace(layout.right - layout.dots(1.6), layout.right - layout.dots(0.06), frames)
+    height = np.full(frames, layout.roof / 2)
     marks = "o" if frames <= MARKED else ""
-    axes.plot(
-        range(frames),
-        [0] * frames,
-        color=rest,
-        alpha=0.5,
-        linewidth=1.2,
-        marker=marks,
-        markersize=2.6,
-    )
-    axes.plot(
-        range(frame + 1), [0] * (frame + 1), color=done, linewidth=1.5, marker=marks, markersize=3
-    )
-    axes.plot([frame], [0], color=done, marker="o", markersize=6)
+    done = slice(frame + 1)
+    colour = COLOURS.series[1]
+    quiet: dict[str, Any] = {"color": COLOURS.quiet, "alpha": 0.5, "linewidth": 1.2, "markersize": 2.6}
+    axes.plot(points, height, marker=marks, **quiet)
+    axes.plot(points[done], height[done], color=colour, linewidth=1.5, marker=marks, markersize=3)
+    axes.plot(points[frame], height[frame], color=colour, marker="o", markersize=6)
 
 
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
-    """Write frames, figures or uint8 (H, W, 3), all of one size, as a looping GIF, whole or not at all.
+    """Write frames, all of one size, as a looping GIF, whole or not at all.
 
-    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last frame
-    lasts three times `seconds`; consecutive equal frames become one.
+    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the
+    same in each. The last frame lasts three times `seconds`; consecutive equal frames become one.
+
+    Args:
+        frames: figures, or uint8 (H, W, 3).
     """
-    pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
+    pictures = []
+    for frame in frames:
+        pictures.append(rendered(frame) if isinstance(frame, Figure) else frame)
     indexed = _indexed(np.stack(pictures))
-    each = round(seconds * 100) * 10  # milliseconds; a GIF counts hundredths of a second
-    durations = [each] * (len(indexed) - 1) + [each * 3]
+
+    # A GIF counts hundredths of a second, Pillow milliseconds
+    duration = round(seconds * 100) * 10
+    durations = [duration] * (len(indexed) - 1) + [duration * 3]
     with replacing(path) as temporary:
         indexed[0].save(
             temporary,
@@ -120,25 +135,29 @@ def rendered(figure: Figure) -> np.ndarray:
 
 
 def _indexed(pictures: np.ndarray) -> list[Image.Image]:
-    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest; Pillow's own search is approximate.
-
-    A colour counts by the root of its area; those of the maps get a quarter of that total besides.
-    """
+    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest in it."""
+    # Count the colours of all frames
     packed = pictures.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
     codes, index, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=-1).astype(np.uint8)
+
+    # A colour counts by the root of its area; those of the maps get a quarter of that total besides
     palette = colours
     if len(colours) > 256:
         weighted = colours.repeat(np.sqrt(counts).round().astype(int), 0)
-        weighted = np.concatenate([weighted, PALETTE.repeat(len(weighted) // 1024 + 1, 0)])
-        found = Image.fromarray(weighted[None]).quantize(256, kmeans=1).getpalette() or []
-        palette = np.array(found, dtype=np.uint8).reshape(-1, 3)
-    nearest = [
-        ((part[:, None].astype(int) - palette) ** 2).sum(-1).argmin(1)
-        for part in np.array_split(colours, len(colours) // 4096 + 1)
-    ]
+        of_maps = AROUND_UNIFORM(np.arange(256), bytes=True)[:, :3]
+        weighted = np.concatenate([weighted, of_maps.repeat(len(weighted) // 1024 + 1, 0)])
+        quantized = Image.fromarray(weighted[None]).quantize(256, kmeans=1)
+        palette = np.array(quantized.getpalette(), dtype=np.uint8).reshape(-1, 3)
+
+    # The nearest of the palette for each colour, in parts that fit memory; Pillow's is approximate
+    nearest = []
+    for part in np.array_split(colours, len(colours) // 4096 + 1):
+        distances = ((part[:, None].astype(int) - palette) ** 2).sum(-1)
+        nearest.append(distances.argmin(1).astype(np.uint8))
     frames = []
-    for frame in np.concatenate(nearest).astype(np.uint8)[index].reshape(packed.shape):
-        frames.append(Image.fromarray(frame))
-        frames[-1].putpalette(palette.tobytes())
+    for frame in np.concatenate(nearest)[index].reshape(packed.shape):
+        image = Image.fromarray(frame)
+        image.putpalette(palette.tobytes())
+        frames.append(image)
     return frames

@@ -1,9 +1,8 @@
-"""Figures made of images: reconstructions, sheets of a data set."""
+"""Figures made of images: reconstructions, sheets of a data set, patches pasted elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, hsv_to_rgb, to_rgb
@@ -11,8 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
-from vit.figures.style import COLOURS, DPI, fitted, styled
+from vit.figures.mosaic import QUERY, Mosaic, layout_for, with_size
+from vit.figures.scale import enlarged, image_bytes, to_bytes
+from vit.figures.style import COLOURS, DPI, canvas_figure, fitted, styled
+
+ROWS = ("original", "masked input", "reconstruction")
+"""The rows of a figure of reconstructions."""
 
 
 @styled
@@ -24,42 +27,54 @@ def reconstruction_figure(
     title: str,
     subtitle: str,
 ) -> Figure:
-    """Draw the rows original, masked and filled in, with a column per image.
+    """Draw the rows original, masked input and reconstruction, with a column per image.
 
     Args:
         original: (B, C, H, W) from 0 to 1.
-        filled: likewise.
-        hidden: bool (B, 1, H, W), True where hidden from the model.
+        filled: (B, C, H, W), the images as the model reconstructs them.
+        hidden: bool (B, 1, H, W), True where masked.
         labels: B names for the columns; may be empty strings.
-        subtitle: model, data, mask, and how hidden patches got their brightness.
+        subtitle: model, data, mask, and the source of the brightness of masked patches.
     """
-    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(COLOURS.absent), _pixels(original))
-    rows = {
-        "original": _pixels(original),
-        "what the\nmodel sees": seen,
-        "filled in": _pixels(filled),
-    }
-    count, (height, width) = len(original), original.shape[-2:]
-    across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
+    # Tiles of a whole number of dots per pixel
+    count = len(original)
+    height, width = original.shape[-2:]
+    inches = max(min(1.0, 7 / count), 0.6)
+    across = max(round(inches * DPI / width), 1) * width
     down = across // width * height
-    left, head, gap, margin = 140, 30, 8, 22
-    page = Page(
-        left + count * (across + gap) - gap + margin,
+    left = 168
+    head = 30
+    gap = 8
+    margin = 22
+
+    # The three rows, uint8 (B, H, W, 3)
+    pixels = image_bytes(original)
+    absent = to_bytes(np.array(to_rgb(COLOURS.absent)))
+    masked = np.where(hidden.permute(0, 2, 3, 1).numpy(), absent, pixels)
+    rows = (pixels, masked, image_bytes(filled))
+
+    # Pasted into one array
+    size = (
         head + len(rows) * (down + gap) + 8,
-        title,
-        subtitle,
+        max(left + count * (across + gap) - gap + margin, int(5.6 * DPI)),
     )
-    canvas = page.canvas()
-    for row, (name, pictures) in enumerate(rows.items()):
+    canvas = np.full((*size, 3), 255, dtype=np.uint8)
+    for row, pictures in enumerate(rows):
         y = head + row * (down + gap)
-        page.text(left - 12, y + down / 2, name, 9, ha="right")
-        for column, picture in enumerate(pictures):
+        for column, picture in enumerate(_magnified(pictures, (down, across))):
             x = left + column * (across + gap)
-            canvas.imshow(picture, aspect="auto", extent=(x, x + across, y + down, y))
-            if row == 0:
-                label = fitted(labels[column], across / DPI * 72, 7)
-                page.text(x + across / 2, y - 6.25, label, 7, ha="center", va="baseline")
-    return page.figure
+            canvas[y : y + down, x : x + across] = picture
+
+    # Words beside the rows and above the columns
+    figure, axes = canvas_figure(canvas, with_size(title, original), subtitle)
+    for row, name in enumerate(ROWS):
+        middle = head + row * (down + gap) + down / 2
+        axes.text(margin, middle, name, fontsize=8.5, va="center")
+    for column in range(count):
+        middle = left + column * (across + gap) + across / 2
+        label = fitted(labels[column], across / DPI * 72, 7.5)
+        axes.text(middle, head - 7, label, fontsize=7.5, ha="center", va="baseline")
+    return figure
 
 
 @styled
@@ -72,7 +87,7 @@ def sheet_figure(
     parts: Tensor | None = None,
     part_names: Sequence[str] = (),
 ) -> Figure:
-    """Draw a sheet of images, and beside it the part that each pixel belongs to, if known.
+    """Draw a sheet of images, and beside it the part that each pixel belongs to, if given.
 
     Args:
         images: uint8 (N, C, H, W).
@@ -81,60 +96,75 @@ def sheet_figure(
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
     """
-    rows, sides = -(-len(images) // columns), 1 if parts is None else 2
+    # Tiles of a whole number of dots per pixel
     height, width = images.shape[-2:]
-    across = whole(0.62 * DPI, width)
+    across = max(round(0.62 * DPI / width), 1) * width
     down = across // width * height
-    head, gap, margin = 24, 6, 22
-    side_width = columns * (across + gap) - gap + 2 * margin
+    rows = -(-len(images) // columns)
+    head = 24
+    gap = 6
+    margin = 22
+    side_width = columns * (across + gap) - gap + margin
+
+    # Paper for one or two halves, and a legend below them
     in_line = min(8, max(len(part_names), 1))
-    pictures = rows * (down + head) + 12
-    legend = 0 if parts is None else 12 + 24 * -(-len(part_names) // in_line)
-    page = Page(sides * side_width - margin * (sides - 1), pictures + 8 + legend, title, subtitle)
-    canvas, colours = page.canvas(), ListedColormap(_distinct_colours(len(part_names)))
-    for number, image in enumerate(images):
-        x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
-        canvas.imshow(
-            image.permute(1, 2, 0).numpy(), aspect="auto", extent=(x, x + across, y + down, y)
-        )
-        name = fitted(labels[number], across / DPI * 72, 6.5)
-        page.text(x + across / 2, y - 4.2, name, 6.5, ha="center", va="baseline")
-        if parts is not None:
-            x += side_width - margin
-            look: Any = {
-                "cmap": colours,
-                "vmin": -0.5,
-                "vmax": len(part_names) - 0.5,
-                "aspect": "auto",
-            }
-            canvas.imshow(parts[number].numpy(), extent=(x, x + across, y + down, y), **look)
+    halves = 1
+    legend = 0
     if parts is not None:
-        handles = [Patch(color=colours(i)) for i in range(len(part_names))]
-        corner = page.share(margin, pictures)
-        page.figure.legend(
-            handles,
+        halves = 2
+        legend = 12 + 24 * -(-len(part_names) // in_line)
+    bottom = rows * (down + head) + 12
+    sheet_width = max(halves * side_width + margin, int(5.6 * DPI))
+    canvas = np.full((bottom + legend + 8, sheet_width, 3), 255, dtype=np.uint8)
+
+    # Images at the left, parts at the right
+    colours = ListedColormap(_distinct_colours(len(part_names)))
+    pictures = [_magnified(image_bytes(images / 255), (down, across))]
+    if parts is not None:
+        painted = colours(parts.numpy(), bytes=True)[..., :3]
+        pictures.append(_magnified(painted, (down, across)))
+    for half, tiles in enumerate(pictures):
+        for number, tile in enumerate(tiles):
+            x = margin + half * side_width + number % columns * (across + gap)
+            y = head + number // columns * (down + head)
+            canvas[y : y + down, x : x + across] = tile
+
+    # Names above the images, and the legend of the parts
+    figure, axes = canvas_figure(canvas, with_size(title, images), subtitle)
+    for number, label in enumerate(labels):
+        middle = margin + number % columns * (across + gap) + across / 2
+        baseline = head + number // columns * (down + head) - 5
+        name = fitted(label, across / DPI * 72, 6.5)
+        axes.text(middle, baseline, name, fontsize=6.5, ha="center", va="baseline")
+    if parts is not None:
+        axes.legend(
+            [Patch(color=colours(part)) for part in range(len(part_names))],
             part_names,
             loc="upper left",
-            bbox_to_anchor=corner,
+            bbox_to_anchor=(margin, bottom),
+            bbox_transform=axes.transData,
             borderaxespad=0,
             borderpad=0,
             ncols=in_line,
         )
-    return page.figure
+    return figure
 
 
-def _pixels(images: Tensor) -> np.ndarray:
-    return images.permute(0, 2, 3, 1).numpy()
+def _magnified(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 (B, H, W, 3) -> (B, height, width, 3), a multiple of it: square pixels."""
+    return np.moveaxis(enlarged(np.moveaxis(pixels, -1, 1), size), 1, -1)
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    golden = (
-        0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
-    )
-    return [
-        tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2)))
-        for i in range(count)
-    ]
+    """Return colours of which neighbours are far apart on the colour wheel: golden-section steps."""
+    golden = 0.618034
+    colours = []
+    for number in range(count):
+        saturation = 0.45 + 0.35 * (number % 2)
+        value = 0.95 - 0.15 * (number % 3)
+        red, green, blue = hsv_to_rgb((number * golden % 1, saturation, value))
+        colours.append((float(red), float(green), float(blue)))
+    return colours
 
 
 @styled
@@ -159,26 +189,14 @@ def pasted_figure(
         words: for each row, the text under each image.
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
-    keys = [(QUERY, "the patch that is the same in all images of a row")]
-    sheet = Sheet(
-        len(rows),
-        0,
-        len(columns),
-        grid,
-        size,
-        title,
-        subtitle,
-        roof=34,
-        foot=30,
-        bar=False,
-        keys=keys,
-    )
+    layout = layout_for(len(rows), 0, len(columns), grid, size, roof=0.22, feet=1, bar=False)
+    mosaic = Mosaic(layout, grid)
     for block, images in enumerate(rows):
-        sheet.over(block, names[block], 9)
-        for axes, picture, name, under in zip(
-            sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
-        ):
-            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
-            sheet.outline(axes, patch)
-            axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
-    return sheet.figure
+        mosaic.over(block, names[block], 9)
+        for number, picture in enumerate(mosaic.tiles(images)):
+            mosaic.paste(block, number, picture)
+            mosaic.outline(block, number, patch)
+            mosaic.above(block, number, columns[number])
+            mosaic.below(block, number, words[block][number])
+    keys = [(QUERY, "the patch that is the same in all images of a row")]
+    return mosaic.figure(title, subtitle, keys=keys)

@@ -7,105 +7,193 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import Normalize
-from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, Normalize
+from matplotlib.ticker import LogLocator, MaxNLocator
 from PIL import Image
 from torch import Tensor
 
 from vit.figures.style import COLOURS
 
 SCALES = ("shared", "row", "log")
-PALETTE = matplotlib.colormaps[COLOURS.colours](np.arange(256), bytes=True)[:, :3]
-"""The colours of maps, from low to high: uint8 (256, 3)."""
+REDS = matplotlib.colormaps[COLOURS.colours]
+PALETTE = REDS(np.arange(256), bytes=True)[:, :3]
+"""The colours of values that begin at 0, from low to high: uint8 (256, 3)."""
+
+CENTRE = 0.3
+"""Place of a centre among the colours: what lies above it is more telling, and gets more room."""
+AROUND_UNIFORM = LinearSegmentedColormap.from_list(
+    "around uniform",
+    [
+        (0.0, "#a3c1de"),
+        (CENTRE, "#ffffff"),
+        (CENTRE + 0.12, "#fdd5c0"),
+        (CENTRE + 0.3, "#f4845f"),
+        (CENTRE + 0.48, "#c9252a"),
+        (1.0, "#5f0011"),
+    ],
+)
+"""The colours of shares: blue below uniform, white at uniform, red above it."""
+LEAST_TOP = 3.0
+"""Multiples of uniform at which a scale of shares ends at the earliest: nearly uniform maps look so."""
+PIXELATED = 64
+"""Pixels per side up to which an image is enlarged with square pixels."""
+FADED = 0.6
+"""Opacity of an image under a map."""
 
 
 class Scale(Normalize):
-    """A linear or logarithmic range of values and their colours; values beyond it get the first or last colour.
+    """A linear or logarithmic range of values; values beyond it get the first or last colour.
 
     Attributes:
         low, top: the values of the first and the last colour.
+        centre: the value of the middle colour; None if it follows from the others.
         lowest, highest: of all values.
         log: whether equal factors, not equal steps, are equally far apart in colour.
     """
 
-    def __init__(self, low: float, top: float, lowest: float, highest: float, log: bool = False):
+    def __init__(
+        self,
+        low: float,
+        top: float,
+        lowest: float,
+        highest: float,
+        centre: float | None = None,
+        log: bool = False,
+    ):
         super().__init__(low, top, clip=True)
-        self.low, self.top = low, top
-        self.lowest, self.highest, self.log = lowest, highest, log
+        self.low = low
+        self.top = top
+        self.lowest = lowest
+        self.highest = highest
+        self.centre = centre
+        self.log = log
+        # Values, or their logarithms, and the places of their colours
+        values = [low, top]
+        places = [0.0, 1.0]
+        if centre is not None:
+            values.insert(1, centre)
+            places.insert(1, CENTRE)
+        self._values = np.log(values) if log else np.array(values)
+        self._places = np.array(places)
+
+    @property
+    def colours(self) -> Colormap:
+        """The colours of this scale; a missing value has its own."""
+        colours = REDS if self.centre is None else AROUND_UNIFORM
+        return colours.with_extremes(bad=COLOURS.absent)
 
     def __call__(self, value: Any, clip: bool | None = None) -> Any:
         """Return where values lie between the first and the last colour, 0 to 1; nan is masked."""
-        inside = np.clip(np.ma.masked_invalid(value), self.low, self.top)
+        masked = np.ma.masked_invalid(value)
+        inside = np.clip(masked.filled(self.low), self.low, self.top)
         if self.log:
-            return np.ma.log(inside / self.low) / np.log(self.top / self.low)
-        return (inside - self.low) / (self.top - self.low)
+            inside = np.log(inside)
+        places = np.interp(inside, self._values, self._places)
+        return np.ma.array(places, mask=masked.mask)
 
     def inverse(self, value: Any) -> Any:
         """Return the values at places from 0 to 1."""
-        if self.log:
-            return self.low * (self.top / self.low) ** np.asarray(value)
-        return self.low + np.asarray(value) * (self.top - self.low)
+        values = np.interp(np.asarray(value), self._places, self._values)
+        return np.exp(values) if self.log else values
 
     @classmethod
-    def of(cls, values: np.ndarray, log: bool = False) -> Scale:
+    def of(cls, values: np.ndarray, log: bool = False, centre: float | None = None) -> Scale:
         """Return the scale for `values` of any shape; nan does not count.
 
-        It starts at 0, or at the lowest value if negative. A few outliers do not stretch it: if the highest is more than twice
-        the 98% quantile, it ends there, and the bar says so. Likewise, a logarithmic scale starts at the lowest positive value
-        or at the 0.5% quantile, and at most four decades below its end.
+        It starts at 0, or at the lowest value if negative. Outliers do not stretch it: if the
+        highest value is more than twice the 99% quantile, it ends there, and the bar says so. A
+        logarithmic scale starts at the lowest positive value or at the 0.5% quantile, at most
+        four decades below its end. A scale around a centre reaches at least three times that.
         """
         present = values[~np.isnan(values)]
-        lowest, highest = (
-            (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
-        )
-        usual = float(np.quantile(present, 0.98)) if present.size else 0.0
-        top = highest if highest <= 2 * usual or usual <= 0 else usual
-        if not log:
+        if not present.size:
+            present = np.zeros(1)
+        lowest = float(present.min())
+        highest = float(present.max())
+
+        # The end of the scale
+        top = highest
+        usual = float(np.quantile(present, 0.99))
+        if 0 < 2 * usual < highest:
+            top = usual
+        if centre is not None:
+            top = max(top, LEAST_TOP * centre)
+
+        # Its start
+        if log:
+            top = top if top > 0 else 1.0
+            low = _logarithmic_start(present, top)
+            if centre is not None:
+                low = min(low, centre / LEAST_TOP)
+        else:
             low = min(lowest, 0.0)
-            return cls(low, top if top > low else low + 1, lowest, highest)
-        top = top if top > 0 else 1.0
-        positive = present[present > 0]
-        low = top / 10
-        if positive.size:
-            usual = float(np.quantile(positive, 0.005))
-            low = max(float(positive.min()) if positive.min() >= usual / 10 else usual, top / 1e4)
-        return cls(low if low < top else top / 10, top, lowest, highest, log=True)
+            top = top if top > low else low + 1
+        return cls(low, top, lowest, highest, centre, log)
 
     @property
     def over(self) -> bool:
-        """Whether some value lies above the end of the bar."""
+        """Whether a value lies above the end of the bar."""
         return self.highest > self.top
 
     @property
     def under(self) -> bool:
-        """Whether some value lies below its start."""
+        """Whether a value lies below its start."""
         return self.lowest < self.low
 
     def ticks(self, most: int) -> list[float]:
         """Return round values within the scale, up to about `most` of them."""
+        locators: list[Any] = [MaxNLocator(max(most - 1, 1), steps=[1, 2, 2.5, 5, 10])]
         if self.log:
-            ways: list[Locator] = [
-                LogLocator(subs=subs, numticks=99) for subs in ((1, 2, 5), (1, 3), (1,))
-            ]
-        else:
-            ways = [MaxNLocator(max(most - 1, 1), steps=[1, 2, 2.5, 5, 10])]
+            # From dense to sparse: the first that is sparse enough is taken
+            steps = ((1, 2, 5), (1, 3), (1,))
+            locators = [LogLocator(subs=subs, numticks=99) for subs in steps]
         slack = 1e-6 * (self.top - self.low)
-        found = [self.low, self.top]
-        for locator in ways:
-            values = locator.tick_values(self.low, self.top)
-            inside = [
-                float(value) for value in values if self.low - slack <= value <= self.top + slack
-            ]
+        ticks = [self.low, self.top]
+        for locator in locators:
+            values = np.asarray(locator.tick_values(self.low, self.top), dtype=float)
+            inside = values[(values >= self.low - slack) & (values <= self.top + slack)]
             if len(inside) > 1:
-                found = inside
+                ticks = inside.tolist()
             if len(inside) <= most:
                 break
-        return found
+        return ticks
+
+
+def _logarithmic_start(values: np.ndarray, top: float) -> float:
+    """Return where a logarithmic scale that ends at `top` starts."""
+    positive = values[values > 0]
+    low = top / 10
+    if positive.size:
+        low = float(positive.min())
+        usual = float(np.quantile(positive, 0.005))
+        if low < usual / 10:
+            low = usual
+        low = max(low, top / 1e4)
+    return low if low < top else top / 10
+
+
+def overlay_colours(share: bool) -> ListedColormap:
+    """Return the colours of a map over an image, transparent at first, then increasingly opaque.
+
+    Args:
+        share: whether only shares above uniform are coloured.
+    """
+    strength = np.linspace(0, 1, 256)
+    if share:
+        strength = np.clip((strength - CENTRE) / (1 - CENTRE), 0, 1)
+    # The palest colours are left out: over an image they would look like a veil.
+    colours = REDS(0.4 + 0.6 * strength)[:, :3]
+    return ListedColormap(np.column_stack([colours, 0.9 * strength]))
 
 
 def brightness(picture: np.ndarray) -> np.ndarray:
     """(..., 3) from 0 to 1 -> (...): its brightness, by the weights of Rec. 709."""
     return picture @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def faded(picture: np.ndarray) -> np.ndarray:
+    """(..., 3) from 0 to 1 -> (..., 3): grey and pale, for an image under a map."""
+    return 1 - FADED + FADED * brightness(picture)[..., None].repeat(3, -1)
 
 
 def to_bytes(picture: np.ndarray) -> np.ndarray:
@@ -120,22 +208,30 @@ def image_bytes(images: Tensor) -> np.ndarray:
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3), smoothly: `size` is (width, height)."""
-    return np.stack(
-        [np.asarray(Image.fromarray(one).resize(size, Image.Resampling.LANCZOS)) for one in pixels]
-    )
+    """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3): `size` is (height, width).
+
+    Small images keep square pixels, large ones are resampled smoothly.
+    """
+    if max(pixels.shape[1:3]) <= PIXELATED:
+        return np.moveaxis(enlarged(np.moveaxis(pixels, -1, 1), size), 1, -1)
+    height, width = size
+    pictures = []
+    for picture in pixels:
+        image = Image.fromarray(picture).resize((width, height), Image.Resampling.LANCZOS)
+        pictures.append(np.asarray(image))
+    return np.stack(pictures)
 
 
 def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """(..., rows, columns) -> (..., H, W), each pixel with the value of its patch."""
-    rows, columns = (
-        np.arange(new) * old // new for new, old in zip(size, grids.shape[-2:], strict=False)
-    )
+    height, width = size
+    rows = np.arange(height) * grids.shape[-2] // height
+    columns = np.arange(width) * grids.shape[-1] // width
     return grids[..., rows[:, None], columns]
 
 
-def in_multiples_of_even(maps: np.ndarray) -> np.ndarray:
-    """Divide attention (..., rows, columns) by an even share: 1 spread over all patches that are not nan."""
+def in_multiples_of_uniform(maps: np.ndarray) -> np.ndarray:
+    """Divide attention (..., rows, columns) by a uniform share: 1 over all patches that are not nan."""
     return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
 
 

@@ -16,21 +16,25 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 from matplotlib.textpath import text_to_path
-from matplotlib.transforms import Bbox, ScaledTranslation
+from matplotlib.transforms import ScaledTranslation
 
 from vit.atomic import replacing
 
 P = ParamSpec("P")
 DPI = 150
+TITLE_SIZE = 13
+SUBTITLE_SIZE = 8.5
+"""Of the heading, in points."""
 ELLIPSIS = "…"
 SHEET: Any = matplotlib.rc_params_from_file(
     Path(__file__).with_name("vit.mplstyle"), use_default_template=False
@@ -74,21 +78,17 @@ COLOURS = Colours(
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Make a function draw its figure in our style, and lay it out there, once."""
+    """Make a function draw its figure in our style."""
 
     @wraps(draw)
-    def drawn(*args: P.args, **options: P.kwargs) -> Figure:
+    def draw_in_style(*args: P.args, **options: P.kwargs) -> Figure:
         with style():
             figure = draw(*args, **options)
-            if layout := figure.get_layout_engine():
-                layout.execute(figure)  # makes the first ticks too, whose look later ones copy
-                layout.execute(figure)  # with the room that these take
-                figure.set_layout_engine(None)
-                for axes in figure.axes:  # the solver's last digits vary from drawing to drawing
-                    axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
+            # Ticks take the style of the moment in which they are made, which is at the first drawing.
+            figure.draw_without_rendering()
         return figure
 
-    return drawn
+    return draw_in_style
 
 
 _captioned: ContextVar[str] = ContextVar("captioned", default="")
@@ -104,45 +104,95 @@ def captioned(about: str) -> Iterator[None]:
         _captioned.reset(before)
 
 
-def titled_figure(
-    width: float, height: float, title: str, subtitle: str, placed: bool = False
-) -> Figure:
-    """Return a figure with width x height inches of content under a heading, to be drawn within `styled`.
+class Heading(NamedTuple):
+    """A title and a subtitle in lines that fit a figure; `height` is the room they take, in inches."""
 
-    The title takes up to two lines, then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
-    heading: a page labels the figure itself. Constrained layout places axes, or, if `placed`, the caller does.
+    titles: list[str]
+    lines: list[str]
+    height: float
+
+
+def heading_for(width: float, title: str, subtitle: str) -> Heading:
+    """Return the heading of a figure of `width` inches; without a title it is empty.
+
+    The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it needs.
     """
-    titles, lines, head = [], [], 0.12
-    subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
-    if title:
-        room = (width - 0.3) * 72
-        titles, lines = wrapped(title[:500], room, 13, "bold"), wrapped(subtitle, room, 8.5)
-        if len(titles) > 2:
-            titles = [titles[0], fitted(" ".join(titles[1:]), room, 13, "bold")]
-        head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
-    total = (
-        math.ceil((height + head) * DPI - 1e-6) / DPI
-    )  # whole dots keep what is placed below sharp
-    figure = Figure(figsize=(width, total), dpi=DPI)
-    if not placed:
-        rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
-        figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect))
     if not title:
-        return figure
-    below = 0.18 + 0.24 * len(titles)
-    left, top = 0.15 / width, 1 - 0.14 / total
-    figure.text(left, top, "\n".join(titles), fontsize=13, weight="bold", va="top", linespacing=1.3)
-    quiet = COLOURS.quiet
+        return Heading([], [], 0.12)
+    room = (width - 0.3) * 72
+    titles = wrapped(title[:500], room, TITLE_SIZE, "bold")
+    if len(titles) > 2:
+        titles = [titles[0], fitted(" ".join(titles[1:]), room, TITLE_SIZE, "bold")]
+    subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
+    lines = wrapped(subtitle, room, SUBTITLE_SIZE)
+    return Heading(titles, lines, 0.22 + 0.24 * len(titles) + 0.17 * len(lines))
+
+
+def write_heading(figure: Figure, heading: Heading) -> None:
+    """Write a heading at the upper left of a figure."""
+    if not heading.titles:
+        return
+    width, height = figure.get_size_inches()
+    left = 0.15 / width
+    below = 0.18 + 0.24 * len(heading.titles)
     figure.text(
         left,
-        1 - below / total,
-        "\n".join(lines),
-        fontsize=8.5,
-        color=quiet,
+        1 - 0.14 / height,
+        "\n".join(heading.titles),
+        fontsize=TITLE_SIZE,
+        weight="bold",
+        va="top",
+        linespacing=1.3,
+    )
+    figure.text(
+        left,
+        1 - below / height,
+        "\n".join(heading.lines),
+        fontsize=SUBTITLE_SIZE,
+        color=COLOURS.quiet,
         va="top",
         linespacing=1.35,
     )
+
+
+def titled_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
+    """Return a figure with width x height inches of charts under a heading.
+
+    To be drawn within `styled`; constrained layout places the axes. Without a title there is no
+    heading: a page labels the figure itself.
+    """
+    heading = heading_for(width, title, subtitle)
+    total = height + heading.height
+    figure = Figure(figsize=(width, total), dpi=DPI)
+    rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect))
+    write_heading(figure, heading)
     return figure
+
+
+def canvas_figure(
+    pixels: np.ndarray, title: str, subtitle: str, dpi: int = DPI
+) -> tuple[Figure, Axes]:
+    """Return a figure that shows an array under a heading, a dot for each pixel.
+
+    Args:
+        pixels: uint8 (H, W, 3).
+        dpi: dots per inch.
+
+    Returns:
+        The figure, and axes over the array that count in dots from its upper left.
+    """
+    height, width = pixels.shape[:2]
+    heading = heading_for(width / dpi, title, subtitle)
+    # Whole dots above the array keep it sharp.
+    head = math.ceil(heading.height * dpi)
+    total = height + head
+    figure = Figure(figsize=(width / dpi, total / dpi), dpi=dpi)
+    axes = figure.add_axes((0, 0, 1, height / total))
+    axes.imshow(pixels, extent=(0, width, height, 0), aspect="auto", interpolation="none")
+    axes.set_axis_off()
+    write_heading(figure, heading)
+    return figure, axes
 
 
 def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:

@@ -1,4 +1,8 @@
-"""Look inside any vision transformer without changing it: what its attention looks at, how far, and what depends on it."""
+"""Look inside any vision transformer without changing it.
+
+`AttentionMaps` captures what each token attends to; the measures say how far, how selectively, and
+which input a result depends on.
+"""
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid

@@ -1,9 +1,12 @@
-"""Capture the attention maps of any unmodified vision transformer as it computes them.
+"""Capture the attention maps of any unmodified vision transformer while it runs.
 
 with AttentionMaps(model, layers=[-1]) as maps:
     model(images)
-maps.weights[11]                                  # (B, h, N, N): batch, head, query, key
-maps.to_grid(layer=11, query="cls")               # (B, h, rows, columns), and the mass not on patches
+maps.weights[11]                            # (B, h, N, N): batch, head, query, key
+maps.to_grid(layer=11, query="cls")         # (B, h, rows, columns), and the mass not on patches
+
+Letters: B batch, h heads, N tokens (prefix tokens, then patches), L patches of the grid, K visible
+patches under a mask.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +24,18 @@ from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import attention_layers, intercept_attention
 from vit.masking import Mask
 
+# (row, column)
 Patch = tuple[int, int]
-"""(row, column)"""
+# The query token: "cls", "register N", a patch, or a patch per image; "mean" over all patches
 Query = str | Patch | list[Patch]
-"""The query token: "cls", "register N", a patch (row, column), or one patch per image; "mean" over all patches."""
 
 
 class GridMaps(NamedTuple):
     """The attention of a query token, laid out on the image.
 
     Attributes:
-        maps: (B, h, rows, columns); nan for patches hidden from the model: absent, not unattended.
-        prefix_mass: (B, h), the attention on the class token and registers, which the maps leave out.
+        maps: (B, h, rows, columns); nan for masked patches, which are absent, not unattended.
+        prefix_mass: (B, h), the attention on class token and registers, which the maps leave out.
     """
 
     maps: Tensor
@@ -42,24 +45,29 @@ class GridMaps(NamedTuple):
 class AttentionMaps:
     """A context that keeps the attention weights of a model's layers.
 
-    The weights are those that mix the values: after any norms of queries and keys, whatever the kernel; in train mode, after
-    attention dropout. Each forward pass replaces the maps of the one before. The model is left as it was.
+    The weights are those that mix the values: after any norms of queries and keys, whatever the
+    kernel; in train mode, after attention dropout. Each forward pass replaces the maps of the one
+    before. The model is left as it was.
 
     Args:
-        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g. its decoder) while the
-            whole runs.
-        layers: numbers of the attention layers to keep, negative from the last; None for all, which must be of known kinds.
+        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g.
+            its decoder) while the whole runs.
+        layers: numbers of the attention layers to keep, negative from the last; None for all,
+            which must be of known kinds.
         gradients: keep the weights in the autograd graph, for `relevance`.
-        consume: called with (layer, weights) as each is computed, instead of keeping it: memory stays flat.
+        consume: called with (layer, weights) as each is computed, instead of keeping it: memory
+            stays flat.
         geometry: layout of the tokens; None to take it from the model.
 
     Attributes:
         weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout.
         names: of all attention layers.
+        layers: numbers of the layers to keep, from 0, ascending.
 
     Raises:
-        AttentionError: the model is closed (compiled, exported), has no such layer or one of another kind, a layer attends
-            more than once per pass or computes nan, or a wanted layer gave no maps: there are never fewer than asked for.
+        AttentionError: the model is closed (compiled, exported), has no such layer or one of
+            another kind, a layer attends more than once per pass or computes nan, or a layer gave
+            no maps: the block never ends with fewer maps than `layers`.
     """
 
     def __init__(
@@ -70,44 +78,36 @@ class AttentionMaps:
         consume: Callable[[int, Tensor], None] | None = None,
         geometry: Geometry | None = None,
     ):
-        self._every = layers is None
-        self.names = [name for name, _ in attention_layers(model, self._every)]
-        count = len(self.names)
-        asked = range(count) if layers is None else list(layers)
-        for layer in asked:
-            if not -count <= layer < count:
-                raise AttentionError(
-                    f"there is no attention layer {layer}: this model has {count}, from 0 to {count - 1}"
-                )
-        self.layers = sorted({layer % count for layer in asked})
+        self._model = model
+        self._gradients = gradients
+        self._consume = consume
+        self._geometry = geometry
+
+        # Unless the caller chooses layers, each layer that attends must be one we can follow
+        self._every_layer = layers is None
+        self.names = [name for name, _ in attention_layers(model, self._every_layer)]
+        self.layers = _layer_numbers(layers, len(self.names))
+
         self.weights: dict[int, Tensor] = {}
-        self._model, self._gradients, self._consume, self._geometry = (
-            model,
-            gradients,
-            consume,
-            geometry,
-        )
-        self._image_size: tuple[int, int] | None = None
-        self._seen: set[int] = set()
+        self._captured: set[int] = set()  # layers that gave maps since the block began
+        self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
         self._undo = ExitStack()
 
     def __enter__(self) -> AttentionMaps:
-        self._seen.clear()
+        self._captured.clear()
         self.weights.clear()
-        self._undo.enter_context(intercept_attention(self._model, self._hook, self._every))
-        self._undo.callback(
-            self._model.register_forward_pre_hook(lambda *_: self.weights.clear()).remove
-        )
-        patches = next(
-            (module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None
-        )
-        # The convolution that cuts images into patches sees their size
-        if patches is not None and patches.kernel_size == patches.stride:
-            self._undo.callback(patches.register_forward_pre_hook(self._measure).remove)
-        return self
+        undo = self._undo
+        undo.enter_context(intercept_attention(self._model, self._mix, self._every_layer))
 
-    def _measure(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._image_size = (inputs[0].shape[-2], inputs[0].shape[-1])
+        # A layer that the next pass skips must not keep the map of this one
+        undo.callback(self._model.register_forward_pre_hook(self._forget).remove)
+
+        # The convolution that cuts images into patches sees their size
+        convolutions = (part for part in self._model.modules() if isinstance(part, nn.Conv2d))
+        first = next(convolutions, None)
+        if first is not None and first.kernel_size == first.stride:
+            undo.callback(first.register_forward_pre_hook(self._measure).remove)
+        return self
 
     def __exit__(
         self,
@@ -116,37 +116,56 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        missing = [
-            self.names[layer] or "the model itself"
-            for layer in self.layers
-            if layer not in self._seen
-        ]
-        if kind is None and missing:
-            whole = getattr(self._model, "decoder", None) is not None
-            hint = "; layers= can leave them out" if self._seen else ""
-            hint += (
-                "; a decoder runs only under a mask: to look into the encoder, pass model.encoder"
-                if whole
-                else ""
-            )
+        if kind is None:
+            self._require_all_layers()
+
+    def _forget(self, _model: nn.Module, _inputs: Any) -> None:
+        self.weights.clear()
+
+    def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        height, width = inputs[0].shape[-2:]
+        self._image_size = (height, width)
+
+    def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        """Mix the values as the layer would have, and keep the weights on the way."""
+        if layer in self.layers:
+            self._keep(layer, weights)
+        return weights @ values
+
+    def _keep(self, layer: int, weights: Tensor) -> None:
+        self._captured.add(layer)
+        # In a map, nan stands for a masked patch, so damage must not pass for one
+        if not bool(weights.isfinite().all()):
             raise AttentionError(
-                f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
-                "they did not run within the `with` block, or compute attention in another way (as torch's own layer does, "
-                f"unless called with need_weights=False){hint}"
+                f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
             )
 
-    def _hook(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        if layer in self.layers:
-            self._seen.add(layer)
-            if not bool(weights.isfinite().all()):
-                raise AttentionError(
-                    f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
-                )
-            if self._consume is not None:
-                self._consume(layer, weights.detach())
-            else:
-                self.weights[layer] = weights if self._gradients else weights.detach()
-        return weights @ values
+        # Detached, the weights do not hold the graph of the whole pass in memory
+        if self._consume is not None:
+            self._consume(layer, weights.detach())
+        elif self._gradients:
+            self.weights[layer] = weights
+        else:
+            self.weights[layer] = weights.detach()
+
+    def _require_all_layers(self) -> None:
+        """Raise if a layer gave no maps: an empty map would look like a finding."""
+        missing = [layer for layer in self.layers if layer not in self._captured]
+        if not missing:
+            return
+
+        # Name a few, and what usually helps
+        names = ", ".join(self.names[layer] or "the model itself" for layer in missing[:4])
+        advice = ""
+        if self._captured:
+            advice += "; layers= can leave them out"
+        if getattr(self._model, "decoder", None) is not None:
+            advice += "; a decoder runs only under a mask: for the encoder, pass model.encoder"
+        raise AttentionError(
+            f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
+            "they did not run within the `with` block, or compute attention in another way (as "
+            f"torch's own layer does, unless called with need_weights=False){advice}"
+        )
 
     def of(self, layer: int) -> Tensor:
         """Return the weights (B, h, N, N) of a layer, negative from the last.
@@ -154,11 +173,13 @@ class AttentionMaps:
         Raises:
             AttentionError: the layer was not kept.
         """
-        number = layer % len(self.names) if -len(self.names) <= layer < len(self.names) else layer
+        # Counted from the first layer of the model, whichever were kept
+        number = layer
+        if layer < 0:
+            number = layer + len(self.names)
         if number not in self.weights:
-            raise AttentionError(
-                f"layer {layer} was not kept; it has: {', '.join(map(str, self.weights)) or 'nothing'}"
-            )
+            layers = ", ".join(map(str, self.weights)) or "none"
+            raise AttentionError(f"layer {layer} was not kept; the layers kept are: {layers}")
         return self.weights[number]
 
     @property
@@ -166,82 +187,139 @@ class AttentionMaps:
         """The layout of the tokens in the last images; some models take several sizes."""
         if self._geometry is not None:
             return self._geometry
-        usual = geometry_of(self._model)
-        return usual if self._image_size is None else usual.of_images(self._image_size)
+        geometry = geometry_of(self._model)
+        if self._image_size is not None:
+            geometry = geometry.of_images(self._image_size)
+        return geometry
 
     def to_grid(self, layer: int = -1, query: Query = "cls", mask: Mask | None = None) -> GridMaps:
         """Return the attention of one query token, laid out on the image.
 
         Args:
-            layer: one that was kept.
-            query: "cls", "register N", the patch at (row, column), or a list with a patch per image; or "mean" over all
-                patches.
-            mask: the encoder ran under it: the keys are the visible patches, in the mask's order, which differs from image to
-                image.
+            layer: one that was kept, negative from the last.
+            query: "cls", "register N", the patch at (row, column), or a list with a patch per
+                image; or "mean" over all patches.
+            mask: the one under which the encoder ran: the keys are the visible patches, in the
+                mask's order, which differs from image to image.
 
         Raises:
-            AttentionError: there is no such layer or token, or the patch was hidden from the encoder.
+            AttentionError: there is no such layer or token, or the query patch is masked.
         """
         return to_grid(self.of(layer), self.geometry, query, mask)
+
+
+def _layer_numbers(layers: Iterable[int] | None, count: int) -> list[int]:
+    """Return layers, negative from the last, as ascending numbers from 0; None for all."""
+    if layers is None:
+        return list(range(count))
+    numbers = set()
+    for layer in layers:
+        if not -count <= layer < count:
+            raise AttentionError(
+                f"there is no attention layer {layer}: "
+                f"this model has {count}, from 0 to {count - 1}"
+            )
+        numbers.add(layer % count)
+    return sorted(numbers)
 
 
 def to_grid(
     weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mask | None = None
 ) -> GridMaps:
-    """Return the attention of one query token, laid out on the image; see `AttentionMaps.to_grid`.
+    """Return the attention of one query token, laid out on the image.
 
     Args:
-        weights: (B, h, N, N), e.g. a rollout as (B, 1, N, N).
+        weights: (B, h, N, N), e.g. of `AttentionMaps`, or a rollout as (B, 1, N, N).
+        geometry: layout of the tokens.
+        query: "cls", "register N", the patch at (row, column), or a list with a patch per image;
+            or "mean" over all patches.
+        mask: the one under which the encoder ran.
+
+    Raises:
+        AttentionError: the tokens are not those of `geometry` and `mask`, there is no such query
+            token, or the query patch is masked.
     """
-    prefix, patches = geometry.num_prefix_tokens, geometry.grid_size[0] * geometry.grid_size[1]
-    # The tokens must be the prefix tokens and the visible patches, in this order
-    tokens = weights.shape[-1]
-    visible = patches if mask is None else mask.ids_keep.shape[1]
-    if tokens != prefix + visible or weights.shape[-2] != tokens:
-        found = (
-            f"{weights.shape[-2]} queries and {tokens} keys"
-            if weights.shape[-2] != tokens
-            else f"{tokens} tokens"
-        )
-        raise AttentionError(
-            f"{found} are not {prefix} prefix tokens and {visible} patches; where the encoder ran under a mask, give it as "
-            "mask=, where its tokens lie otherwise, geometry=Geometry(...)"
-        )
-    # The rows of the query token
-    if query == "mean":
-        rows = weights[:, :, prefix:].mean(dim=2)  # (B, h, N)
-    else:
-        asking = query if isinstance(query, list) else [query] * len(weights)
-        if len(asking) != len(weights):
-            raise AttentionError(f"{len(asking)} query patches for {len(weights)} images")
-        place = torch.tensor([geometry.token(token) for token in asking], dtype=torch.long)  # (B,)
-        if mask is not None:
-            there = mask.ids_keep.cpu() == place[:, None] - prefix  # (B, K)
-            hidden = (place >= prefix) & ~there.any(dim=1)
-            if hidden.any():
-                first = asking[int(hidden.int().argmax())]
-                raise AttentionError(
-                    f"the patch {first} is hidden from the encoder in some of the images, so it has no query there"
-                )
-            place = torch.where(place < prefix, place, prefix + there.int().argmax(dim=1))
-        rows = weights[
-            torch.arange(len(weights), device=weights.device), :, place.to(weights.device)
-        ]
-    # Each key back to its place on the grid, except for the prefix tokens
-    mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
+    _require_tokens(weights, geometry, mask)
+    rows = _rows_of_query(weights, geometry, query, mask)  # (B, h, N)
+
+    # Prefix tokens have no place in the image: their part stands beside the map
+    prefix = geometry.num_prefix_tokens
+    prefix_mass = rows[..., :prefix].sum(-1)  # (B, h)
+    patches = rows[..., prefix:]  # (B, h, L), under a mask (B, h, K)
+
+    # Under a mask, key k is patch ids_keep[k] of the grid
     if mask is not None:
-        grid = on_patches.new_full((*on_patches.shape[:2], patches), float("nan"))
-        ids = mask.ids_keep.to(grid.device)[:, None].expand_as(on_patches)  # (B, h, K)
-        on_patches = grid.scatter(2, ids, on_patches)
-    return GridMaps(on_patches.unflatten(-1, geometry.grid_size), mass)
+        grid = patches.new_full((*patches.shape[:2], geometry.num_patches), float("nan"))
+        ids = mask.ids_keep.to(grid.device)[:, None].expand_as(patches)  # (B, h, K)
+        patches = grid.scatter(2, ids, patches)  # (B, h, L)
+    return GridMaps(patches.unflatten(-1, geometry.grid_size), prefix_mass)
+
+
+def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> None:
+    """Refuse weights (B, h, N, N) whose tokens are not the prefix tokens and visible patches."""
+    queries, keys = weights.shape[-2:]
+    prefix = geometry.num_prefix_tokens
+    visible = geometry.num_patches
+    if mask is not None:
+        visible = mask.ids_keep.shape[1]
+    if queries == keys == prefix + visible:
+        return
+    raise AttentionError(
+        f"{queries} queries and {keys} keys are not {prefix} prefix tokens and {visible} patches; "
+        "where the encoder ran under a mask, give it as mask=, where its tokens are laid out "
+        "otherwise, geometry=Geometry(...)"
+    )
+
+
+def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask | None) -> Tensor:
+    """Return the weights (B, h, N) of one query token per image, or their mean over patches."""
+    prefix = geometry.num_prefix_tokens
+    if query == "mean":
+        return weights[:, :, prefix:].mean(dim=2)
+
+    # One query token for all images, or a patch for each
+    batch = len(weights)
+    queries = query if isinstance(query, list) else [query] * batch
+    if len(queries) != batch:
+        raise AttentionError(f"{len(queries)} query patches for {batch} images")
+    tokens = torch.tensor([geometry.token(name) for name in queries], dtype=torch.long)  # (B,)
+
+    # Under a mask, a patch stands where ids_keep has it, if the encoder sees it at all
+    if mask is not None:
+        matches = mask.ids_keep.cpu() == tokens[:, None] - prefix  # (B, K)
+        is_patch = tokens >= prefix  # (B,)
+        masked = is_patch & ~matches.any(dim=1)  # (B,)
+        if masked.any():
+            image = int(masked.int().argmax())
+            raise AttentionError(
+                f"the patch {queries[image]} is masked in image {image}: the encoder does not see "
+                "it, so it has no query there"
+            )
+        tokens = torch.where(is_patch, prefix + matches.int().argmax(dim=1), tokens)
+
+    # One row for each image, since the patch may differ from image to image
+    images = torch.arange(batch, device=weights.device)
+    return weights[images, :, tokens.to(weights.device)]
 
 
 def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) -> Tensor:
-    """Return an encoder's weights under a mask with the visible patches in grid order: (B, h, N, N)."""
+    """Reorder an encoder's weights under a mask: its visible patches stand in grid order.
+
+    Args:
+        weights: (B, h, N, N), tokens in the mask's order.
+        mask: the one under which the encoder ran; None leaves the weights as they are.
+        num_prefix_tokens: class token and registers, which stay first.
+
+    Returns:
+        (B, h, N, N).
+    """
     if mask is None:
         return weights
-    order = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
-    prefix = torch.arange(num_prefix_tokens, device=order.device).expand(len(order), -1)
-    order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)
-    rows = weights.gather(2, order[..., None].expand_as(weights))
-    return rows.gather(3, order[..., None, :].expand_as(weights))
+    # The place among the tokens of the first, second, ... visible patch in grid order
+    patches = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
+    prefix = torch.arange(num_prefix_tokens, device=patches.device).expand(len(patches), -1)
+    order = torch.cat([prefix, patches], dim=1)[:, None]  # (B, 1, N)
+
+    # Rows are queries, columns are keys: both follow the same order
+    queries_sorted = weights.gather(2, order[..., None].expand_as(weights))
+    return queries_sorted.gather(3, order[..., None, :].expand_as(weights))

@@ -1,4 +1,4 @@
-"""The layout of a model's tokens in the image: the grid of patches, and the prefix tokens, which have no place."""
+"""The layout of a model's tokens in the image: prefix tokens, which have no place, then patches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from torch import nn
 from vit.config import pair
 from vit.errors import AttentionError
 
+# Tokens before registers and patches in transformers' models, whose settings do not say
 PREFIX_TOKENS = {
-    "vit": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
-    "clip_vision_model": 1, "deit": 2, "ijepa": 0, "siglip_vision_model": 0,
-}  # fmt: skip
-"""The number of tokens before registers and patches in transformers' models, whose settings do not say."""
+    "vit": 1,
+    "vit_msn": 1,
+    "dinov2": 1,
+    "dinov2_with_registers": 1,
+    "dinov3_vit": 1,
+    "beit": 1,
+    "clip_vision_model": 1,
+    "deit": 2,
+    "ijepa": 0,
+    "siglip_vision_model": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -34,51 +42,69 @@ class Geometry:
     class_token: bool
 
     @property
+    def num_patches(self) -> int:
+        """L, the patches of the whole grid."""
+        rows, columns = self.grid_size
+        return rows * columns
+
+    @property
     def num_tokens(self) -> int:
         """N, prefix tokens and patches."""
-        return self.num_prefix_tokens + self.grid_size[0] * self.grid_size[1]
+        return self.num_prefix_tokens + self.num_patches
 
     @property
     def middle(self) -> tuple[int, int]:
-        """The patch in the middle of the grid; the later one of two."""
-        return self.grid_size[0] // 2, self.grid_size[1] // 2
+        """The patch in the middle of the grid; of two, the one further down or to the right."""
+        rows, columns = self.grid_size
+        return rows // 2, columns // 2
 
     def of_images(self, size: tuple[int, int]) -> Geometry:
-        """Return the layout for images of (H, W); some models take several sizes."""
-        (height, width), (p, q) = size, self.patch_size
+        """Return the layout for images of (H, W) pixels; some models take several sizes."""
+        height, width = size
+        p, q = self.patch_size
         return replace(self, grid_size=(height // p, width // q))
 
     def token(self, query: str | tuple[int, int]) -> int:
-        """Return the index of a token: "cls", "register 0", "register 1", ..., or the patch at (row, column).
+        """Return the index of a token among the N.
+
+        Args:
+            query: "cls", "register N" with N from 0, or the patch at (row, column).
 
         Raises:
             AttentionError: the model has no such token.
         """
-        rows, columns = self.grid_size
+        # A patch by its row and column, then the tokens that have a name
         if isinstance(query, tuple):
-            row, column = query
-            if not (0 <= row < rows and 0 <= column < columns):
-                raise AttentionError(
-                    f"there is no patch in row {row}, column {column}: the grid is {rows} x {columns}, from 0"
-                )
-            return self.num_prefix_tokens + row * columns + column
+            return self._patch_token(*query)
         if query == "cls":
             if not self.class_token:
                 raise AttentionError(
-                    "this model has no class token; ask for a patch by (row, column), or for 'mean'"
+                    "this model has no class token; name a patch by (row, column), or 'mean'"
                 )
             return 0
+
+        # Registers stand between the class token and the patches
         word, _, number = query.partition(" ")
-        registers = self.num_prefix_tokens - self.class_token
         if word != "register" or not number.isdecimal() or len(number) > 4:
             raise AttentionError(
                 f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}"
             )
+        # DeiT's distillation token counts as one
+        registers = self.num_prefix_tokens - self.class_token
         if int(number) >= registers:
             raise AttentionError(
                 f"this model has {registers} registers, counted from 0, and no {query}"
             )
         return self.class_token + int(number)
+
+    def _patch_token(self, row: int, column: int) -> int:
+        rows, columns = self.grid_size
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise AttentionError(
+                f"there is no patch in row {row}, column {column}: "
+                f"the grid is {rows} x {columns}, from 0"
+            )
+        return self.num_prefix_tokens + row * columns + column
 
 
 def geometry_of(model: nn.Module) -> Geometry:
@@ -87,25 +113,54 @@ def geometry_of(model: nn.Module) -> Geometry:
     Raises:
         AttentionError: the model does not say how its tokens are laid out.
     """
-    # Our masked autoencoder holds its layout in its encoder
-    other: Any = model if hasattr(model, "patch_embed") else getattr(model, "encoder", model)
-    embed: Any = getattr(other, "patch_embed", None)
-    if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
-        (p, q), (down, across) = (
-            embed.patch_size,
-            getattr(embed, "feature_ratio", (1, 1)),
-        )  # of a hybrid's feature map
-        prefix, class_token = other.num_prefix_tokens, other.cls_token is not None
-        return Geometry(tuple(embed.grid_size), (p * down, q * across), prefix, class_token)
+    # Our masked autoencoder has its layout in its encoder
+    encoder: Any = model
+    if not hasattr(model, "patch_embed"):
+        encoder = getattr(model, "encoder", model)
+    embedding = getattr(encoder, "patch_embed", None)
+    if hasattr(embedding, "grid_size") and hasattr(encoder, "num_prefix_tokens"):
+        return _from_patch_embedding(encoder)
+
+    # transformers' models say their type, and that says which tokens come first
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
-    if kind == "vit_mae":  # even with mask_ratio 0
-        ways = "look at load_model(model), or give it ascending noise=, and pass geometry=Geometry(...)"
-        raise AttentionError(f"{type(model).__name__} shuffles its patches; {ways}")
+    # ViTMAE shuffles its patches even with mask_ratio 0
+    if kind == "vit_mae":
+        raise AttentionError(
+            f"{type(model).__name__} shuffles its patches; capture load_model(model) instead, or "
+            "give it ascending noise=, and pass geometry=Geometry(...)"
+        )
     if kind in PREFIX_TOKENS:
-        (height, width), (p, q) = pair(config.image_size), pair(config.patch_size)
-        prefix = PREFIX_TOKENS[kind] + getattr(config, "num_register_tokens", 0)
-        return Geometry((height // p, width // q), (p, q), prefix, PREFIX_TOKENS[kind] > 0)
+        return _from_transformers(config)
     raise AttentionError(
-        f"{type(model).__name__} does not say how its tokens lie in the image; pass geometry=Geometry(...)"
+        f"{type(model).__name__} does not say how its tokens lie in the image; "
+        "pass geometry=Geometry(...)"
+    )
+
+
+def _from_patch_embedding(encoder: Any) -> Geometry:
+    """Return the layout of an encoder of ours or timm's."""
+    embedding = encoder.patch_embed
+    p, q = embedding.patch_size
+    # A hybrid cuts patches from a feature map that is smaller than the image by this ratio
+    down, across = getattr(embedding, "feature_ratio", (1, 1))
+    return Geometry(
+        grid_size=tuple(embedding.grid_size),
+        patch_size=(p * down, q * across),
+        num_prefix_tokens=encoder.num_prefix_tokens,
+        class_token=encoder.cls_token is not None,
+    )
+
+
+def _from_transformers(config: Any) -> Geometry:
+    """Return the layout of a model of transformers, by its settings."""
+    height, width = pair(config.image_size)
+    p, q = pair(config.patch_size)
+    # All but I-JEPA and SigLIP, which have none of these, begin with a class token
+    special = PREFIX_TOKENS[config.model_type]
+    return Geometry(
+        grid_size=(height // p, width // q),
+        patch_size=(p, q),
+        num_prefix_tokens=special + getattr(config, "num_register_tokens", 0),
+        class_token=special > 0,
     )

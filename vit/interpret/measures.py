@@ -1,6 +1,6 @@
 """Measures of attention weights: distance, entropy, rollout, relevance, and the ablation of heads.
 
-Letters: B batch, h heads, N tokens, rows x columns patches.
+Letters: B batch, h heads, N tokens (prefix tokens, then patches), L patches.
 """
 
 from __future__ import annotations
@@ -15,51 +15,78 @@ from vit.encoder import eval_mode
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
-from vit.interpret.layers import intercept_attention
+from vit.interpret.layers import Hook, intercept_attention
 
 
 def attention_rollout(
     weights: Sequence[Tensor], discard: float = 0.0, num_prefix_tokens: int = 1
 ) -> Tensor:
-    """Return how much of each input token reaches each token through all layers (Abnar and Zuidema 2020).
+    """Return how much of each input token reaches each token (Abnar and Zuidema 2020).
 
-    In each layer, A is the mean over heads, and half stays with the token itself (the residual): 0.5 (A + I).
+    In each layer, A is the mean over heads, and half stays with the token itself (the residual
+    connection): 0.5 (A + I). The layers are multiplied.
 
     Args:
-        weights: (B, h, N, N) of each layer, from the first to the last; `weights.amax(1, keepdim=True)` for the maximum over
-            heads in place of their mean.
-        discard: share of each layer's smallest weights to leave out; the columns of prefix tokens are kept.
+        weights: (B, h, N, N) of each layer, from the first to the last; `w.amax(1, keepdim=True)`
+            for the maximum over heads in place of their mean.
+        discard: share of each layer's smallest weights to leave out; the columns of prefix tokens
+            are kept.
         num_prefix_tokens: class token and registers.
 
     Returns:
         (B, N, N): row = token, column = input token; rows sum to 1.
+
+    Raises:
+        AttentionError: there is no layer, one has other queries than keys, or `discard` is not
+            from 0 to below 1.
     """
     if not 0 <= discard < 1:
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
-    result: Tensor | None = None
+
+    # Each layer is multiplied to those before it
+    rollout: Tensor | None = None
     for layer in weights:
-        result = rollout_step(result, layer, discard, num_prefix_tokens)
-    if result is None:
+        rollout = rollout_step(rollout, layer, discard, num_prefix_tokens)
+    if rollout is None:
         raise AttentionError("a rollout needs the weights of at least one layer")
-    return result
+    return rollout
 
 
 def rollout_step(
     before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1
 ) -> Tensor:
-    """Return a rollout (B, N, N) through one more layer; `before` is None at the first. See `attention_rollout`."""
-    _refuse_other_queries(weights)
-    fused = weights.float().mean(1)  # (B, N, N)
+    """Return `attention_rollout` through one more layer.
+
+    Args:
+        before: rollout (B, N, N) through the layers before; None at the first.
+        weights: (B, h, N, N) of this layer.
+        discard: share of its smallest weights to leave out.
+        num_prefix_tokens: class token and registers, whose columns are kept.
+
+    Returns:
+        (B, N, N).
+    """
+    _require_queries_are_keys(weights)
+    attention = weights.float().mean(1)  # (B, N, N)
+
+    # Leave the smallest weights out, never those of prefix tokens
     if discard:
-        patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
-        lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices
-        kept = patches.scatter(1, lowest, 0.0).view_as(fused[..., num_prefix_tokens:])
-        fused = torch.cat([fused[..., :num_prefix_tokens], kept], dim=-1)
-    mixed = 0.5 * (
-        fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused)
-    )
-    mixed = mixed / mixed.sum(-1, keepdim=True)
-    return mixed if before is None else mixed @ before
+        to_prefix = attention[..., :num_prefix_tokens]
+        to_patches = attention[..., num_prefix_tokens:]  # (B, N, L)
+        flat = to_patches.flatten(1)  # (B, N L)
+        count = int(flat.shape[1] * discard)
+        smallest = flat.topk(count, dim=1, largest=False).indices
+        thinned = flat.scatter(1, smallest, 0.0).view_as(to_patches)
+        attention = torch.cat([to_prefix, thinned], dim=-1)
+
+    # Half of each token is its own, half is mixed; rows sum to 1
+    attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
+    identity = torch.eye(attention.shape[-1]).to(attention)
+    step = 0.5 * (attention + identity)
+    step = step / step.sum(-1, keepdim=True)
+    if before is None:
+        return step
+    return step @ before
 
 
 def relevance(
@@ -68,80 +95,96 @@ def relevance(
     score: int | Callable[[Tensor], Tensor],
     run: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Return which input tokens a result depends on: attention weighted by its gradient (Chefer, Gur and Wolf 2021).
+    """Return which input tokens a score depends on (Chefer, Gur and Wolf 2021).
 
-    R = I, then in each layer R = R + mean over heads of max(gradient * A, 0) times R; per image.
+    Attention is weighted by its gradient: R = I, then in each layer R = R + C R, where C is the
+    mean over heads of max(gradient * A, 0); per image.
 
     Args:
         model: the relevance passes through its attention layers; left as it was.
         inputs: (B, C, H, W), normalised.
-        score: the index of a class if `run` returns logits (B, classes); else a function from what it returns to one score per
-            image (B,).
+        score: the index of a class if `run` returns logits (B, classes); else a function from
+            what it returns to one score per image (B,).
         run: from inputs to a result; None for `model`.
 
     Returns:
         (B, N, N): row = token, column = the input token that it depends on.
 
     Raises:
-        AttentionError: there is no such class, no score per image, or layers see different tokens.
+        AttentionError: there is no such class, no score per image, or layers get different tokens.
     """
+    if run is None:
+        run = model
     with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
-        # Frozen layers give their attention no gradient, so the input requires one.
-        result = (run or model)(inputs.detach().clone().requires_grad_())
-        scores = score(result) if callable(score) else _class_scores(result, score)
+        # Frozen layers give their attention no gradient, so the input requires one
+        output = run(inputs.detach().clone().requires_grad_())
+        scores = score(output) if callable(score) else _class_scores(output, score)
         if scores.shape != inputs.shape[:1]:
             raise AttentionError(
-                f"score gives {tuple(scores.shape)} for {len(inputs)} images; one number per image is needed"
+                f"score gives {tuple(scores.shape)} for {len(inputs)} images; "
+                "one number per image is needed"
             )
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
+        # Images do not mix, so the gradient of the sum is each image's own
         gradients = torch.autograd.grad(scores.sum(), layers, allow_unused=True)
+
+    # All layers must have the same tokens, or their matrices cannot be multiplied
     batch, _, tokens, _ = layers[0].shape
     if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
         raise AttentionError(
-            "these attention layers see different numbers of tokens; follow a part, model.encoder, and give run= for the whole"
+            "these attention layers get different numbers of tokens; "
+            "follow a part, model.encoder, and give run= for the whole"
         )
-    found = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):  # pairs by layer
-        if gradient is not None:
-            found = found + (gradient * weights.detach()).float().clamp(min=0).mean(dim=1) @ found
-    return found.detach()
+
+    # Before the first layer, each token depends on itself alone
+    result = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):
+        # A layer that the score does not depend on has no gradient
+        if gradient is None:
+            continue
+        contribution = (gradient * weights.detach()).float().clamp(min=0).mean(dim=1)  # (B, N, N)
+        result = result + contribution @ result
+    return result.detach()
 
 
 def _class_scores(logits: Tensor, number: int) -> Tensor:
-    """Return the logits (B, classes) of one class (B,)."""
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        call = (
-            "model(x).logits"
-            if hasattr(logits, "logits")
-            else "model.encoder.forward_head(model.encoder(x))"
-        )
-        way = f"give run=, e.g. lambda x: {call}, or a function as score"
-        raise AttentionError(
-            f"a class has a score among logits (B, classes), and the model returns {found}; {way}"
-        )
+    """Return the logits (B,) of one class among logits (B, classes)."""
+    if not isinstance(logits, Tensor):
+        raise _not_logits(type(logits).__name__, "model(x).logits")
+    if logits.ndim != 2:
+        raise _not_logits(str(tuple(logits.shape)), "model.forward_head(model(x))")
     if not 0 <= number < logits.shape[1]:
         raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
     return logits[:, number]
 
 
-def _refuse_other_queries(weights: Tensor) -> None:
-    """Refuse a layer whose queries are not its keys (B, h, N, M), e.g. one that pools all tokens into one."""
+def _not_logits(result: str, call: str) -> AttentionError:
+    """Return the error that a model's result is no logits, and `call` would give them."""
+    return AttentionError(
+        f"a class has a score among logits (B, classes), and the model returns {result}; "
+        f"give run=, e.g. lambda x: {call}, or a function as score"
+    )
+
+
+def _require_queries_are_keys(weights: Tensor) -> None:
+    """Refuse a layer (B, h, N, M) with other queries than keys, e.g. one that pools all tokens."""
     queries, keys = weights.shape[-2:]
     if queries != keys:
         raise AttentionError(
-            f"a layer has {queries} queries and {keys} keys: its rows are not tokens; leave it out with layers="
+            f"a layer has {queries} queries and {keys} keys: its rows are not tokens; "
+            "leave it out with layers="
         )
 
 
 def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
-    """Return the mean distance between a patch and the patches it attends to, weighted by attention.
+    """Return the mean distance between a patch and the patches it attends to, by attention.
 
-    Attention on prefix tokens, which have no place, is left out, and the rest is scaled to sum to 1 (Dosovitskiy et al. 2021,
-    fig. 7).
+    Attention on prefix tokens, which have no place, is left out, and the rest is scaled to sum to 1
+    (Dosovitskiy et al. 2021, fig. 7).
 
     Args:
         weights: (B, h, N, N).
+        geometry: layout of the N tokens.
 
     Returns:
         (B, h), pixels.
@@ -149,37 +192,45 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
     Raises:
         AttentionError: the layer's tokens are not those of `geometry`.
     """
-    _refuse_other_queries(weights)
+    _require_queries_are_keys(weights)
     if weights.shape[-1] != geometry.num_tokens:
         raise AttentionError(
             f"{weights.shape[-1]} tokens are not the {geometry.num_tokens} of {geometry}"
         )
-    (rows, columns), (p, q) = geometry.grid_size, geometry.patch_size
-    y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p
-    x = torch.arange(columns, device=weights.device).repeat(rows) * q
-    apart = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).float().sqrt()  # (L, L)
-    weights = weights.float()  # in half precision, squared pixels overflow
-    between = weights[..., geometry.num_prefix_tokens :, geometry.num_prefix_tokens :]
-    between = between / between.sum(-1, keepdim=True).clamp(min=1e-12)
-    return (between * apart).sum(-1).mean(-1)
+
+    # The distance in pixels between each two patches
+    rows, columns = geometry.grid_size
+    p, q = geometry.patch_size
+    y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p  # (L,)
+    x = torch.arange(columns, device=weights.device).repeat(rows) * q  # (L,)
+    squares = (y[:, None] - y) ** 2 + (x[:, None] - x) ** 2
+    distances = squares.float().sqrt()  # (L, L)
+
+    # Its mean by the weights between patches; in half precision, squared pixels would overflow
+    prefix = geometry.num_prefix_tokens
+    attention = weights.float()[..., prefix:, prefix:]  # (B, h, L, L)
+    attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
+    return (attention * distances).sum(-1).mean(-1)
 
 
 def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """Return the mean entropy of a query's weights: 0 bits if all are on one key, log2 N if even.
+    """Return the mean entropy of a query's weights: 0 bits if one key has all, log2 N if uniform.
 
     Args:
         weights: (B, h, N, N).
-        num_prefix_tokens: queries to leave out, the class token's and the registers', for the mean over patches.
+        num_prefix_tokens: queries to leave out, the class token's and the registers', for the
+            mean over patches.
 
     Returns:
         (B, h), bits.
     """
+    # xlogy counts a weight of 0 as 0, where 0 * log 0 would be nan
     weights = weights[..., num_prefix_tokens:, :].float()
     return -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)
 
 
 def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
-    """Return the fewest patches that hold `share` of a map's mass, as DINO shows at 60%.
+    """Return the fewest patches that hold `share` of a map's mass (60% in DINO, Caron et al. 2021).
 
     Args:
         maps: (B, h, rows, columns); nan counts as 0.
@@ -187,56 +238,70 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
 
     Returns:
         bool (B, h, rows, columns).
+
+    Raises:
+        AttentionError: `share` is not above 0 and at most 1.
     """
     if not 0 < share <= 1:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")
+    # In double precision: rounding in the sums decides about no patch
     flat = maps.double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
-    before = values.cumsum(-1) - values  # the mass of all larger ones
-    kept = (before < share * values.sum(-1, keepdim=True)) & (values > 0)
-    return torch.zeros_like(kept).scatter(-1, order, kept).unflatten(-1, maps.shape[2:])
+
+    # A patch belongs to the mask while the larger ones together hold less than the share
+    mass_of_larger = values.cumsum(-1) - values
+    inside = (mass_of_larger < share * values.sum(-1, keepdim=True)) & (values > 0)
+    mask = torch.zeros_like(inside).scatter(-1, order, inside)
+    return mask.unflatten(-1, maps.shape[2:])
 
 
 @torch.no_grad()
 def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
-    """Return the loss with each head silenced (its output set to zero), minus the loss of the whole model.
+    """Return how much the loss rises when a head is silenced (its output set to zero), for each.
 
     Args:
         model: its heads are silenced one at a time; left as it was.
         loss: runs the model and returns a scalar, the same each time.
 
     Returns:
-        (layers, h); nan if a layer has fewer heads than another.
+        (layers, h): loss without the head, minus the loss with all heads; nan if a layer has fewer
+        heads than another.
 
     Raises:
         AttentionError: `loss` computes no attention that can be silenced.
     """
-    heads: dict[int, int] = {}
+    heads: dict[int, int] = {}  # number of heads by layer
 
-    def count(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+    def count_heads(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         heads[layer] = weights.shape[1]
         return weights @ values
 
+    # One pass with all heads gives the loss to compare with, and how many heads there are
     with eval_mode(model):
-        with intercept_attention(model, count) as layers:
-            whole = float(loss())
+        with intercept_attention(model, count_heads) as layers:
+            loss_with_all = float(loss())
         if not heads:
             raise AttentionError(
-                "no attention was computed, or in a way that cannot be followed (as by torch's own layer)"
+                "no attention was computed, or in a way that cannot be followed "
+                "(as by torch's own layer)"
             )
-        lost = torch.full((len(layers), max(heads.values())), float("nan"))
-        for layer, head in (
-            (layer, head) for layer, number in heads.items() for head in range(number)
-        ):
 
-            def without(
-                number: int, weights: Tensor, values: Tensor, layer: int = layer, head: int = head
-            ) -> Tensor:
-                mixed = weights @ values
-                if number == layer:
-                    mixed[:, head] = 0
-                return mixed
+        # Then one pass for each head without it
+        increase = torch.full((len(layers), max(heads.values())), float("nan"))
+        for layer, count in heads.items():
+            for head in range(count):
+                with intercept_attention(model, _silence(layer, head)):
+                    increase[layer, head] = float(loss()) - loss_with_all
+    return increase
 
-            with intercept_attention(model, without):
-                lost[layer, head] = float(loss()) - whole
-    return lost
+
+def _silence(layer: int, head: int) -> Hook:
+    """Return a hook that mixes values as the model does, except for one head, which gives 0."""
+
+    def mix(number: int, weights: Tensor, values: Tensor) -> Tensor:
+        mixed = weights @ values  # (B, h, N, d)
+        if number == layer:
+            mixed[:, head] = 0
+        return mixed
+
+    return mix

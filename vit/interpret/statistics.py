@@ -1,4 +1,4 @@
-"""Means of attention measures over any number of images; one layer's weights are in memory at a time."""
+"""Means of attention measures over any number of images, with one layer's weights in memory."""
 
 from __future__ import annotations
 
@@ -52,39 +52,47 @@ def attention_statistics(
         geometry: layout of the tokens; None to take it from the model and the images.
 
     Raises:
-        AttentionError: there are no images; or as in `AttentionMaps`.
+        AttentionError: there are no images, or the maps cannot be captured.
     """
-    # Sums over the images, by layer
-    sums: dict[int, Tensor] = {}  # (h, 4): distance, its square, entropy, mass on the prefix
+    # Sums over images, by layer: (h, 4), which are distance, its square, entropy, prefix mass
+    sums: dict[int, Tensor] = {}
+
+    def add(layer: int, weights: Tensor) -> None:
+        layout = maps.geometry  # of these images: a model may take several sizes
+        prefix = layout.num_prefix_tokens
+        # In double precision, so that the spread survives the difference of two large sums
+        distance = attention_distance(weights, layout).double()  # (B, h)
+        entropy = attention_entropy(weights, prefix)
+        prefix_mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
+        measures = torch.stack([distance, distance.square(), entropy, prefix_mass], dim=-1)
+        sums[layer] = sums.get(layer, 0) + measures.sum(0).cpu()
+
+    # Each layer's weights are measured as they are computed, and not kept
     count = 0
-
-    def consume(layer: int, weights: Tensor) -> None:
-        places = maps.geometry  # of these images: a model may take several sizes
-        prefix = places.num_prefix_tokens
-        distance = attention_distance(weights, places).double()  # (B, h)
-        mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
-        found = torch.stack(
-            [distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1
-        ).sum(0)
-        sums[layer] = sums.get(layer, 0) + found.cpu()
-
-    maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
+    maps = AttentionMaps(model, layers, consume=add, geometry=geometry)
     with eval_mode(model):
         for images in batches:
             with maps:
                 model(images)
             count += len(images)
     if not count:
-        raise AttentionError("there are no images to count over")
-    # The means, as tables by layer and head
+        raise AttentionError("there are no images to average over")
+
+    # The means as a table (l, h, 4); heads that a layer does not have stay nan
     numbers = sorted(sums)
-    table = torch.full(
-        (len(numbers), max(len(sums[layer]) for layer in numbers), 4),
-        float("nan"),
-        dtype=torch.double,
+    heads = max(len(layer_sums) for layer_sums in sums.values())
+    means = torch.full((len(numbers), heads, 4), float("nan"), dtype=torch.double)
+    for row, layer in enumerate(numbers):
+        means[row, : len(sums[layer])] = sums[layer] / count
+
+    # Var(x) = E(x^2) - E(x)^2, which rounding may bring just below 0
+    distance, distance_square, entropy, prefix_mass = means.unbind(-1)
+    variance = (distance_square - distance.square()).clamp(min=0)
+    return AttentionStatistics(
+        images=count,
+        layers=torch.tensor(numbers),
+        distance=distance.float(),
+        distance_spread=variance.sqrt().float(),
+        entropy=entropy.float(),
+        prefix_mass=prefix_mass.float(),
     )
-    for place, layer in enumerate(numbers):
-        table[place, : len(sums[layer])] = sums[layer] / count
-    distance, _, entropy, mass = table.float().unbind(-1)
-    spread = (table[..., 1] - table[..., 0].square()).clamp(min=0).sqrt().float()
-    return AttentionStatistics(count, torch.tensor(numbers), distance, spread, entropy, mass)

@@ -1,25 +1,32 @@
-"""A data set's images, or a folder's, to show a model."""
+"""The images of a data set or a folder, to show a model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from typing import Literal
+
+from torch import Tensor
 
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import list_folder, readable
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import AttentionError
-from vit.look.shown import ModelWithImages, with_files
+from vit.look.subject import ModelWithImages, with_files
 from vit.mae import Model
+
+OnBadImage = Literal["stop", "skip"]
 
 
 def with_data(
-    model: Model, data: str, root: str, count: int, on_bad_image: Literal["stop", "skip"] = "stop"
+    model: Model, data: str, root: str, count: int, on_bad_image: OnBadImage = "stop"
 ) -> ModelWithImages:
-    """Show a model up to `count` test images, spread evenly over their classes; of a folder without any, of all its images.
+    """Return a model with up to `count` test images, evenly spaced over their classes.
+
+    Of a folder without test images, all its images are candidates.
 
     Args:
         model: as `load_model` returns it.
@@ -29,33 +36,63 @@ def with_data(
         on_bad_image: at an unreadable one, stop, or show the others.
 
     Raises:
+        AttentionError: `data` is neither a name nor a folder.
         DataError: the data is missing or cannot be read.
     """
-    origin, folder = model.origin, Path(data).expanduser()
-
-    # A whole data set; of Scenes, which are drawn on the fly, a part is enough
     if data in BUILT_IN:
-        limit = 10 * count if data == "scenes" else 0
-        config = DataConfig(**named_data(data, root), limit=limit, on_bad_image=on_bad_image)
-        found = load_data(config, origin.image_size, prepared=origin.prepared)
-        test, chosen = found.test, found.test.showcase(count)
-        names, title = [test.label_names[i] for i in chosen.tolist()], f"{found.name}, test images"
-        return ModelWithImages(
-            model,
-            names,
-            title,
-            lambda numbers: origin.fit(test.images[chosen[list(numbers)]], whole=found.prepared),
-        )
-
-    # A folder, of which only the chosen images are read
+        return _with_data_set(model, data, root, count, on_bad_image)
+    folder = Path(data).expanduser()
     if not folder.is_dir():
         raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
-    *_, (split, files) = list_folder(folder).items()
-    files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
+    return _with_folder(model, folder, count, on_bad_image)
+
+
+def with_readable_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
+    """Return a model with the image files that can be read; a warning names each of the others."""
+    good = readable(paths)
+    return with_files(model, list(compress(paths, good)))
+
+
+def _with_data_set(
+    model: Model, name: str, root: str, count: int, on_bad_image: OnBadImage
+) -> ModelWithImages:
+    """Return a model with test images of a whole data set, which stays in memory."""
+    # Scenes are drawn on the fly, so a part is enough
+    limit = 0
+    if name == "scenes":
+        limit = 10 * count
+    origin = model.origin
+    config = DataConfig(**named_data(name, root), limit=limit, on_bad_image=on_bad_image)
+    dataset = load_data(config, origin.image_size, prepared=origin.prepared)
+
+    # `showcase` takes them evenly from the classes
+    test = dataset.test
+    chosen = test.showcase(count)
+
+    def load(numbers: Sequence[int]) -> Tensor:
+        return origin.fit(test.images[chosen[list(numbers)]], whole=dataset.prepared)
+
+    names = [test.label_names[number] for number in chosen.tolist()]
+    return ModelWithImages(model, names, f"{dataset.name}, test images", load)
+
+
+def _with_folder(
+    model: Model, folder: Path, count: int, on_bad_image: OnBadImage
+) -> ModelWithImages:
+    """Return a model with images of a folder, of which only the chosen ones are read."""
+    # The last split is the test split, or the only one
+    split, files = list(list_folder(folder).items())[-1]
+    chosen = evenly_spaced(len(files), min(count, len(files)))
+    files = [files[number] for number in chosen.tolist()]
+    paths = [folder / file.name for file in files]
+
+    # Leave unreadable files out before the model is shown any
     if on_bad_image == "skip":
-        files = [*compress(files, readable([folder / file.name for file in files]))]
+        files = list(compress(files, readable(paths)))
+        paths = [folder / file.name for file in files]
+
+    # Images of a folder without classes are called after their files
     names = [file.class_name or Path(file.name).stem for file in files]
-    title = f"{folder.resolve().name}, {'test images' if split in ('test', 'val') else 'images'}"
-    return replace(
-        with_files(model, [folder / file.name for file in files]), names=names, data=title
-    )
+    kind = "test images" if split in ("test", "val") else "images"
+    title = f"{folder.resolve().name}, {kind}"
+    return replace(with_files(model, paths), names=names, data=title)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from vit.device import Compute
 from vit.evaluate.reconstruction import Reconstruction, reconstruct
-from vit.look.shown import ModelWithImages
+from vit.look.subject import ModelWithImages
 
 
 def fill_in(subject: ModelWithImages) -> Reconstruction:
-    """Return the images with the patches that the subject's mask hides as the model's decoder fills them in.
+    """Return the images with their masked patches as the model's decoder fills them in.
 
     Args:
         subject: under a mask, its model with a decoder.
     """
+    model: Any = subject.model  # one with a decoder
+    assert subject.mask is not None
+    # A few pictures are filled in at once, wherever the model was trained
     compute = Compute(torch.device("cpu"))
-    normalize = subject.model.origin.normalize
-    return reconstruct(subject.model, subject.pixels, normalize, subject.mask, compute)  # type: ignore[arg-type]
+    return reconstruct(model, subject.pixels, model.origin.normalize, subject.mask, compute)

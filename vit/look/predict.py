@@ -1,4 +1,7 @@
-"""Apply a loaded model to new images: class probabilities and features."""
+"""Apply a loaded model to new images: class probabilities and features.
+
+Letters: B images, N tokens, L patches, D width.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,16 @@ from vit.encoder import eval_mode
 from vit.errors import CheckpointError, DataError
 from vit.mae import Model
 
+# An image file, or a PIL image
 Picture: TypeAlias = str | Path | Image.Image
-"""An image file, or a PIL image."""
 
 
 class Embeddings(NamedTuple):
     """The features of B images from a model's last layer, after its norms.
 
     Attributes:
-        pooled: float32 (B, D), the head's input: the class token or the mean over the patches (`encoder.config.global_pool`).
+        pooled: float32 (B, D), the head's input: the class token or the mean over the patches
+            (`encoder.config.global_pool`).
         patches: float32 (B, L, D), the token of each patch, row by row.
     """
 
@@ -37,18 +41,25 @@ def require_head(model: Model) -> None:
     Raises:
         CheckpointError: it has no head, or one that does not choose between classes.
     """
-    source, kind = (
-        (model.origin.source, model.origin.problem_type) if model.origin else ("this model", "")
-    )
+    # A model that was built here, not loaded, has no source to name
+    source = "this model"
+    problem_type = ""
+    if model.origin:
+        source = model.origin.source
+        problem_type = model.origin.problem_type
+
+    # One output is a regression; a loaded head may also say that it is for several labels at once
     classes = model.encoder.config.num_classes
-    if classes == 1 or kind:
-        way = "in Python, model.encoder.forward_head returns its logits"
+    if classes == 1 or problem_type:
         raise CheckpointError(
-            f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}"
+            f"{source}: its head is for {problem_type or 'one output'}, no choice between classes; "
+            "in Python, model.encoder.forward_head returns its logits"
         )
     if not classes:
-        way = "use a classifier such as vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
-        raise CheckpointError(f"{source} has no classification head; {way}")
+        raise CheckpointError(
+            f"{source} has no classification head; use a classifier such as "
+            "vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
+        )
 
 
 @torch.no_grad()
@@ -58,8 +69,10 @@ def predict(
     """Return a classifier's class probabilities.
 
     Args:
-        model: from `load_model`, on any device; `model.origin.class_names` names the columns of the result.
-        images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the model's training.
+        model: from `load_model`, on any device; `model.origin.class_names` names the columns of the
+            result.
+        images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the
+            model's training.
         batch_size: images at a time.
 
     Returns:
@@ -69,11 +82,15 @@ def predict(
         CheckpointError: the model has no head, was not loaded, or computes nan or infinity.
         DataError: an image cannot be read, or there is none.
     """
+    # A batch at a time through the encoder and the head
     require_head(model)
+    parts = []
     with eval_mode(model):
-        logits = torch.cat(
-            [model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)]
-        )
+        for tokens in _tokens(model, images, batch_size):
+            parts.append(model.encoder.forward_head(tokens))
+
+    # In float32, so that half precision does not round probabilities
+    logits = torch.cat(parts)
     _require_finite(model.origin.source, "logits", logits)
     return logits.float().softmax(1).cpu()
 
@@ -86,29 +103,31 @@ def embed(
 
     Args:
         model: from `load_model`, on any device; it needs no head.
-        images: as for `predict`.
+        images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the
+            model's training.
         batch_size: images at a time.
 
     Raises:
         CheckpointError: the model was not loaded, or computes nan or infinity.
         DataError: an image cannot be read, or there is none.
     """
-    encoder, found = model.encoder, []
+    # Pooled as the head would read them, and each patch's token as it is
+    encoder = model.encoder
+    pooled = []
+    patches = []
     with eval_mode(model):
         for tokens in _tokens(model, images, batch_size):
-            pooled, patches = (
-                encoder.fc_norm(encoder.pool(tokens)),
-                tokens[:, encoder.num_prefix_tokens :],
-            )
-            found.append((pooled.float().cpu(), patches.float().cpu()))
-    return Embeddings(*map(torch.cat, zip(*found, strict=True)))
+            pooled.append(encoder.fc_norm(encoder.pool(tokens)).float().cpu())
+            patches.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
+    return Embeddings(torch.cat(pooled), torch.cat(patches))
 
 
 def _tokens(
     model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
 ) -> Iterator[Tensor]:
-    """Yield the tokens (B, N, D) of images, batch by batch; each batch's files are read in turn."""
-    origin, encoder = model.origin, model.encoder
+    """Yield the tokens (b, N, D) of images, batch by batch; only a batch's files are read."""
+    # How images are prepared is part of what `load_model` returns
+    origin = model.origin
     if origin is None:
         raise CheckpointError(
             "nothing says how this model's images are prepared; load it with vit.load_model"
@@ -117,22 +136,25 @@ def _tokens(
         images = [images]
     if len(images) == 0:
         raise DataError("there are no images")
-    device, dtype = next(encoder.parameters()).device, next(encoder.parameters()).dtype
+
+    # The input follows the model, wherever it was moved and in whatever precision
+    parameter = next(model.encoder.parameters())
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
         if isinstance(batch, Tensor):
-            inputs = origin.inputs(batch.to(device))
+            inputs = origin.inputs(batch.to(parameter.device))
         else:
-            inputs = torch.stack([_input(origin, image) for image in batch]).to(device)
-        tokens = encoder(inputs.to(dtype))
+            inputs = torch.stack([_input(origin, image) for image in batch])
+        tokens = model.encoder(inputs.to(parameter.device).to(parameter.dtype))
         _require_finite(origin.source, "tokens", tokens)
         yield tokens
 
 
-def _require_finite(source: str, what: str, values: Tensor) -> None:
+def _require_finite(source: str, name: str, values: Tensor) -> None:
+    """Refuse nan and infinity, which damaged weights give."""
     if not bool(values.isfinite().all()):
         raise CheckpointError(
-            f"{source}: its {what} of some images are nan or infinite; the weights are damaged"
+            f"{source}: its {name} of some images are nan or infinite; the weights are damaged"
         )
 
 
@@ -141,6 +163,8 @@ def _input(origin: Origin, image: Picture) -> Tensor:
     if isinstance(image, Image.Image):
         return origin.transform(image)
     if not isinstance(image, str | Path):
-        ways = "images are files, PIL images (Image.fromarray makes one), or a uint8 tensor (B, 3, h, w)"
-        raise DataError(f"an image cannot be a {type(image).__name__}: {ways}")
+        raise DataError(
+            f"an image cannot be a {type(image).__name__}: images are files, PIL images "
+            "(Image.fromarray makes one), or a uint8 tensor (B, 3, h, w)"
+        )
     return origin.normalize(origin.read_images([image]))[0]

@@ -1,4 +1,4 @@
-"""Images for a model: which ones, and in batches that do not fill the memory."""
+"""Law: images to show are evenly spaced over classes, and batches do not fill the memory."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.look.datasets import with_data
-from vit.look.shown import ModelWithImages, short_name
+from vit.look.subject import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
@@ -28,11 +28,14 @@ def saved(folder, size, heads):
 def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, tmp_path):
     """The weights of a layer over a batch are what fills the memory."""
     model = saved(tmp_path, size, heads)
-    load = lambda numbers: torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)  # noqa: E731
-    batches = [len(batch) for batch in ModelWithImages(model, [""] * 40, "", load).batches()]
-    assert sum(batches) == 40
+
+    def load(numbers):
+        return torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)
+
+    sizes = [len(batch) for batch in ModelWithImages(model, [""] * 40, "", load).batches()]
+    assert sum(sizes) == 40
     tokens = size**2 + 1
-    assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in batches)
+    assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in sizes)
 
 
 def test_scenes_need_no_files(tmp_path):
@@ -95,7 +98,14 @@ def test_short_names(tmp_path):
 
 
 def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
-    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    code = "import sys, vit.look.subject, vit.look.panels; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
+    assert unwanted.isdisjoint(done.stdout.split())
+
+
+def test_drawing_a_photo_imports_neither_folder_reader_cache_nor_scenes():
+    code = "import sys, vit.cli.attention; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = {"vit.data.folder", "vit.data.cache", "vit.data.sources", "vit.scenes"}
     assert unwanted.isdisjoint(done.stdout.split())

@@ -1,0 +1,193 @@
+"""A model with images that are prepared as in its training, and the mask and query token to use.
+
+A data set's images come from `vit.look.datasets`; image files need nothing of it.
+
+Letters: B batch, C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from vit.errors import AttentionError
+from vit.inputs import to_float
+from vit.interpret.capture import Patch, Query
+from vit.interpret.geometry import Geometry, geometry_of
+from vit.mae import Model
+from vit.masking import Mask, mask_from_noise, num_keep
+
+# The most tokens in a batch, and attention weights of one layer; more would only take memory
+MAX_TOKENS = 8192
+MAX_WEIGHTS = 8 << 20
+
+
+@dataclass
+class ModelWithImages:
+    """A model, and images that are read when needed.
+
+    Attributes:
+        model: as `load_model` returns it.
+        names: of the images: files without suffixes, or classes.
+        data: a description of the images, for a caption.
+        load: image numbers -> uint8 (B, C, H, W), as the model takes them.
+        mask: the patches that the encoder does not see; None for whole images.
+        query: the token whose attention is shown.
+        paths: the images' files; empty if they come from a data set.
+    """
+
+    model: Model
+    names: list[str]
+    data: str
+    load: Callable[[Sequence[int]], Tensor]
+    mask: Mask | None = None
+    query: Query = "mean"
+    paths: Sequence[str | Path] = ()
+
+    # --- The images, at each step of their preparation ---
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """All images, uint8 (B, C, H, W)."""
+        return self.load(range(len(self.names)))
+
+    @cached_property
+    def images(self) -> Tensor:
+        """All images, float32 (B, C, H, W) from 0 to 1."""
+        return to_float(self.pixels, self.model.origin.image_size)
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """All images, normalised: the model's input."""
+        return self.model.origin.normalize(self.images)
+
+    @property
+    def batch_size(self) -> int:
+        """Images per batch, so that memory stays flat."""
+        tokens = self.geometry.num_tokens
+        weights = self.model.encoder.config.num_heads * tokens**2
+        return max(1, min(MAX_TOKENS // tokens, MAX_WEIGHTS // weights))
+
+    def batches(self) -> Iterator[Tensor]:
+        """Yield the model's input in batches (b, C, H, W), each read when needed."""
+        origin = self.model.origin
+        for numbers in torch.arange(len(self.names)).split(self.batch_size):
+            images = to_float(self.load(numbers.tolist()), origin.image_size)
+            yield origin.normalize(images)
+
+    # --- The patches ---
+
+    @property
+    def geometry(self) -> Geometry:
+        """The layout of the encoder's tokens."""
+        return geometry_of(self.model)
+
+    @property
+    def masked(self) -> Tensor:
+        """Which patches are masked: bool (B, rows, columns)."""
+        shape = (len(self.names), *self.geometry.grid_size)
+        if self.mask is None:
+            return torch.zeros(shape, dtype=torch.bool)
+        return self.mask.mask.bool().view(shape)
+
+    def with_mask(
+        self, ratio: float, seed: int, masked: Patch | None = None, visible: Patch | None = None
+    ) -> Self:
+        """Return the same model and images under a random mask.
+
+        Args:
+            ratio: share of the patches to mask.
+            seed: of the random numbers.
+            masked: a patch to mask in every image.
+            visible: a patch to leave visible in every image.
+
+        Raises:
+            AttentionError: there is no such patch, or no patch would be masked or visible.
+        """
+        geometry = self.geometry
+        count = geometry.num_patches
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.rand(len(self.names), count, generator=generator)
+
+        # The patches with the least noise stay visible; noise is from 0 to 1
+        if masked is not None:
+            noise[:, geometry.token(masked) - geometry.num_prefix_tokens] = 2.0
+        if visible is not None:
+            noise[:, geometry.token(visible) - geometry.num_prefix_tokens] = -1.0
+        try:
+            return replace(self, mask=mask_from_noise(noise, num_keep(count, ratio)))
+        except ValueError as error:
+            raise AttentionError(str(error)) from error
+
+    def middle_patches(self, allowed: Tensor) -> list[Patch]:
+        """Return per image the allowed patch nearest to the middle of the grid.
+
+        Args:
+            allowed: bool (B, rows, columns), True for at least one patch of each image.
+        """
+        rows, columns = self.geometry.grid_size
+        row, column = self.geometry.middle
+        down = torch.arange(rows)[:, None] - row
+        across = torch.arange(columns) - column
+        distance = down**2 + across**2  # (rows, columns)
+
+        # Others are further away than any; of patches at the same distance, the first counts
+        candidates = torch.where(allowed, distance, distance.max() + 1)
+        nearest = candidates.flatten(1).argmin(1)  # (B,)
+        return [divmod(number, columns) for number in nearest.tolist()]
+
+    # --- Words for captions ---
+
+    @property
+    def caption(self) -> str:
+        """A line on the model and the images."""
+        return f"{model_caption(self.model)} · {self.data}"
+
+    @property
+    def mask_caption(self) -> str:
+        """How many patches of each image are masked."""
+        masked = self.masked[0]
+        return f"{int(masked.sum())} of {masked.numel()} patches masked"
+
+
+def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
+    """Return a model with image files."""
+
+    # Read when needed: a list of files may be longer than memory
+    def load(numbers: Sequence[int]) -> Tensor:
+        return model.origin.read_images([paths[number] for number in numbers])
+
+    names = [Path(path).stem for path in paths]
+    return ModelWithImages(model, names, "image files", load, paths=paths)
+
+
+def model_caption(model: Model) -> str:
+    """Return one line about a loaded model: its source, its size, its training data."""
+    config = model.encoder.config
+    patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))  # 4, or 4 x 2
+    # What differs between the models that people compare
+    caption = f"{short_name(model.origin.source)}: {config.depth} layers x {config.num_heads} heads"
+    caption += f", width {config.embed_dim}, patch {patch}"
+    if model.origin.data:
+        caption += f", trained on {model.origin.data}"
+    return caption
+
+
+def short_name(source: str) -> str:
+    """Return a checkpoint's name for a caption.
+
+    It is a hub's full name, or the last part of a path; for a run's snapshot, "run, snapshot".
+    """
+    if source.startswith(("timm/", "hf/")):
+        return source
+    # A snapshot is only called "step-20", so its run is named too
+    path = Path(source).resolve()
+    if path.parent.name in ("snapshots", "checkpoints"):
+        return f"{path.parent.parent.name}, {path.stem}"
+    return path.name
