@@ -37,7 +37,8 @@ def confusion_figure(
 ) -> Figure:
     """Draw how often each class was taken for each, in percent of its images.
 
-    A row per class, correct predictions on the diagonal. Each row is rounded so that it sums to 100; a cell without images is empty.
+    A row per class, correct predictions on the diagonal. Each row is rounded so that it sums to
+    100; a cell without images is empty.
 
     Args:
         table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction;
@@ -131,7 +132,8 @@ def reliability_figure(
 ) -> Figure:
     """Draw accuracy by confidence, and below it the images per bin.
 
-    On the diagonal, a classifier is right as often as it says. Bins of fewer than `FEW` images are pale: their accuracy says little.
+    On the diagonal, a classifier is right as often as it says. Bins of fewer than `FEW` images are
+    pale: their accuracy says little.
 
     Args:
         bins: a value per bin: its mean "confidence" and "accuracy", None if it is empty, and the
