@@ -92,7 +92,12 @@ def _draw_progress(axes: Axes, layout: Layout, frame: int, frames: int) -> None:
     marks = "o" if frames <= MARKED else ""
     done = slice(frame + 1)
     colour = COLOURS.series[1]
-    quiet: dict[str, Any] = {"color": COLOURS.quiet, "alpha": 0.5, "linewidth": 1.2, "markersize": 2.6}
+    quiet: dict[str, Any] = {
+        "color": COLOURS.quiet,
+        "alpha": 0.5,
+        "linewidth": 1.2,
+        "markersize": 2.6,
+    }
     axes.plot(points, height, marker=marks, **quiet)
     axes.plot(points[done], height[done], color=colour, linewidth=1.5, marker=marks, markersize=3)
     axes.plot(points[frame], height[frame], color=colour, marker="o", markersize=6)
