@@ -60,7 +60,7 @@ def run(argv: Sequence[str]) -> int:
         draw_hours(runs, picture)
     if options.json:
         records = [
-            {"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures}
+            {"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.scores}
             for run in runs
         ]
         print_json({"table": rows, "runs": records})

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from vit.training.run import Run
 
 command_parser = train_parser
+BEST_SHIPPED = "vit-tiny-p4-cifar10"
+"""The model of `vit models` whose features classify best by nearest neighbours."""
 
 
 def main() -> int:
@@ -76,11 +78,14 @@ def train(command: TrainCommand) -> None:
         if not run.dist.is_main:
             return
 
+        from vit.report.baselines import measure_baselines
         from vit.report.page import write_report  # matplotlib, which no step needs
         from vit.report.pictures import draw_pictures
 
         # the summary comes after the pictures: a folder with a summary holds a finished run
         with run.dist.others_ended():
+            shipped = shipped_baseline(run)
+            run.summary["baselines"] = measure_baselines(run, shipped)
             draw_pictures(run, folder, run.summary)
         write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
@@ -89,6 +94,19 @@ def train(command: TrainCommand) -> None:
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():
                 print(f"  {name:<20} {content}", flush=True)
+
+
+def shipped_baseline(run: Run) -> Model | None:
+    """Load the model of the package that the run's features are compared with; None if it has seen such images."""
+    from vit.checkpoints import load_model
+    from vit.report.baselines import OWN_IMAGES
+
+    # Nor is it worth loading where nearest neighbours cannot be measured, or where the run began with it
+    if run.data.source not in OWN_IMAGES or "knn" not in run.objective.measures:
+        return None
+    if not run.data.train.labelled or run.config.model.init == BEST_SHIPPED:
+        return None
+    return load_model(BEST_SHIPPED, part="encoder")
 
 
 def print_summary(run: Run) -> None:

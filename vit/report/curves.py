@@ -37,7 +37,7 @@ def curves_of(
 def reconstruction_curves(
     settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
 ) -> list[Curve]:
-    """Return the loss over the hidden patches, and how often an image's other view is found."""
+    """Return the loss over the masked patches, and how often an image's other view is found."""
     lines = {}
     if scores:
         baselines = scores["test_loss_of_baselines"]
@@ -46,7 +46,7 @@ def reconstruction_curves(
             "guessing the mean of the visible": baselines["mean_of_visible_patches"],
             "copying the nearest visible": baselines["nearest_visible_patch"],
         }
-    title = "loss over the hidden patches"
+    title = "loss over the masked patches"
     if not settings["reconstruct.contrast"]:
         return [Curve(title, "loss", "val_loss", lines)]
     other_view = Curve("other view found among the batch's", "pair_accuracy", share=True)
