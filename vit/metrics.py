@@ -53,8 +53,10 @@ class Metric:
 
     def of_summary(self, summary: Mapping[str, Any]) -> float | None:
         """Return its value in summary.json, or None."""
+        # The same key means another quantity in a classifier's summary
         if self.of_classifier not in (None, "test_accuracy" in summary):
             return None
+        # Step down; a branch may be null, as that of neighbours is without labels
         value: Any = summary
         for key in self.in_summary.split("."):
             value = (value or {}).get(key)
@@ -66,8 +68,10 @@ class Metric:
         Args:
             value: as measured.
             brief: with fewer digits.
-            images: the number of images behind it, 0 if unknown; a percentage of few has no decimals.
+            images: the number of images behind it, 0 if unknown; a percentage of few has no
+                decimals.
         """
+        # Decimals of few images would claim what they cannot tell
         full_format, brief_format = FORMATS[self.kind]
         if 0 < images < FEW_IMAGES and full_format.endswith("%"):
             return format(value, ".0%")
@@ -75,21 +79,26 @@ class Metric:
             return format(value, brief_format)
         return format(value, full_format)
 
-    def write_with_error(self, value: float, images: int, brief: bool = False) -> str:
-        """Return the value as text, an accuracy with its standard error: "45.3% ± 0.5%".
+    def write_error(self, value: float, images: int, brief: bool = False) -> str:
+        """Return how sure an accuracy on `images` images is, as text: its standard error, "± 0.5%".
 
-        An accuracy of 0 or 1 has none by the formula, so it comes with its count: "100% (4 of 4)".
+        An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
         """
-        text = self.write(value, brief, images)
         if self.kind != "accuracy" or not images:
-            return text
+            return ""
         error = standard_error(value, images)
         if error == 0:
-            return f"{text} ({round(value * images):,} of {images:,})"
-        return f"{text} ± {self.write(error, brief, images)}"
+            return f"({round(value * images):,} of {images:,})"
+        return f"± {self.write(error, brief, images)}"
+
+    def write_with_error(self, value: float, images: int, brief: bool = False) -> str:
+        """Return the value and how sure it is: "45.3% ± 0.5%", or "0.431" for a loss."""
+        text = self.write(value, brief, images)
+        return f"{text} {self.write_error(value, images, brief)}".rstrip()
 
 
 ALL_METRICS = (
+    # Of a pretraining: the loss, and two guesses that need no model
     Metric(
         "masked_loss",
         "loss",
@@ -117,6 +126,7 @@ ALL_METRICS = (
         ("reconstruction", "nearest_visible_patch"),
         baseline_of="masked_loss",
     ),
+    # Of a classifier
     Metric(
         "accuracy",
         "accuracy",
@@ -150,6 +160,7 @@ ALL_METRICS = (
         ("head", "cross_entropy"),
         of_classifier=True,
     ),
+    # Of features, with no training on top, and with a linear layer
     Metric(
         "knn_accuracy",
         "accuracy",
@@ -174,6 +185,7 @@ ALL_METRICS = (
         "linear probe",
         in_results=("linear", "accuracy"),
     ),
+    # Of the run
     Metric("seconds", "time", "seconds of training", "seconds", "seconds"),
 )
 METRICS = {metric.key: metric for metric in ALL_METRICS}
@@ -210,21 +222,22 @@ def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
     return scores
 
 
-def test_images(document: Mapping[str, Any]) -> int:
-    """Return the number of images that summary.json or results.json measured on; 0 if it does not say."""
+def tested_images(document: Mapping[str, Any]) -> int:
+    """Return the number of images behind summary.json or results.json; 0 if it does not say."""
     data = document.get("data") or {}
     return int(data.get("test_images", 0))
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
     """Return what a run measured at its end, without the time; baselines follow their metric."""
-    images = test_images(summary)
+    images = tested_images(summary)
+    mask = summary.get("test_mask")
     lines = []
     for key, value in summary_values(summary).items():
         if key == "seconds":
             continue
+        # A loss means little without its mask
         remark = ""
-        mask = summary.get("test_mask")
         if key == "masked_loss" and mask:
             remark = f"{mask['kind']} mask, {mask['ratio']:.0%} masked"
         text = METRICS[key].write_with_error(value, images)
@@ -234,7 +247,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
 
 def results_lines(results: Mapping[str, Any]) -> list[Line]:
     """Return what `vit evaluate` measured; the remarks include the baselines."""
-    images = test_images(results)
+    images = tested_images(results)
     lines = []
     for metric in METRICS.values():
         method, key = metric.in_results
@@ -249,11 +262,13 @@ def results_lines(results: Mapping[str, Any]) -> list[Line]:
         for row in rows:
             if key not in row:
                 continue
+            # Several seeds have a deviation, which includes the choice of images
             if key == "accuracy" and "spread" in row:
                 value = metric.write(row[key])
                 value += f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds"
             else:
                 value = metric.write_with_error(row[key], images)
+            # How it was measured, and beside what
             remarks = _protocol(method, key, row)
             for baseline in baselines(metric.key):
                 _, baseline_key = baseline.in_results
@@ -292,10 +307,13 @@ def _of_seeds(choice: Any, form: str = "") -> str:
 
 def aligned(lines: Sequence[Line]) -> list[str]:
     """Return scores for a terminal: labels, values and remarks in columns, baselines indented."""
+    # Labels
     labels = []
     for line in lines:
         indent = "  " if line.metric.baseline_of else ""
         labels.append(indent + line.metric.label)
+
+    # As wide as the longest
     label_width = max((len(label) for label in labels), default=0)
     value_width = max((len(line.value) for line in lines), default=0)
 

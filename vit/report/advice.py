@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vit.evaluate.classification import read_confusion
-from vit.metrics import FEW_IMAGES, METRICS, summary_values, test_images
+from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
 from vit.report.text import plural
 from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_verdicts
@@ -11,13 +11,15 @@ from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_v
 FEW_TO_TRAIN_ON = 5000
 """Below so many training images, beginning with trained weights is worth a try."""
 WIDE_GAP = 0.05
-"""A calibration error from which a classifier's confidence should not be taken for a probability."""
+"""From this calibration error on, a confidence should not be taken for a probability."""
 
 
 def next_steps(record: RunRecord) -> list[str]:
     """Return what to do after a run, most urgent first."""
     if not record.summary:
         return ["Continue this run with --resume: its pictures and scores come at its end."]
+
+    # What is wrong with the images comes first: it touches every score
     steps = steps_on_the_images(record)
     if "test_confusion" in record.summary:
         steps += steps_of_a_classifier(record)
@@ -29,15 +31,20 @@ def next_steps(record: RunRecord) -> list[str]:
 def steps_on_the_images(record: RunRecord) -> list[str]:
     """Say what is wrong with the images that the run was measured on."""
     steps = []
+
+    # Other images than the user meant
     if record.data.get("warning"):
         steps.append("Read the warning above first: these are not the images that were meant.")
-    count = test_images(record.summary)
+
+    # Too few to see small differences
+    count = tested_images(record.summary)
     if count < FEW_IMAGES:
-        images = plural(count, "image")
-        steps.append(
-            f"Measure on more images: {images} cannot show small differences. A folder named test"
-            " beside the folder named train holds images to measure on."
-        )
+        step = f"Measure on more images: {plural(count, 'image')} cannot show small differences."
+        if record.data.get("source") == "folder":
+            step += " They go into a folder named test, beside one named train."
+        steps.append(step)
+
+    # No labels
     baselines = record.summary.get("baselines") or {}
     if "skipped" in baselines.get("knn", {}):
         steps.append(
@@ -56,18 +63,21 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
     shipped = ((summary.get("baselines") or {}).get("knn") or {}).get("shipped")
     steps = []
 
-    # It has not learned enough
-    worse = [verdict for verdict in losses.values() if verdict == "worse"]
-    behind = any(neighbours.get(name) == "worse" for name in ("raw_pixels", "untrained"))
-    if worse:
+    # It has not learned enough; few images alone do not say so
+    fills_in_worse = "worse" in losses.values()
+    not_better = {"worse"}
+    if tested_images(summary) >= FEW_IMAGES:
+        not_better.add("unclear")
+    behind = any(neighbours.get(name) in not_better for name in ("raw_pixels", "untrained"))
+    if fills_in_worse:
         steps.append(
             f"Train longer than {plural(epochs, 'epoch')} (train.epochs), or with another learning"
             " rate (optim.blr): a guess without a model fills in better."
         )
     elif behind:
         steps.append(
-            f"Train longer than {plural(epochs, 'epoch')} (train.epochs): telling classes apart"
-            " takes longer to learn than filling in."
+            f"Train longer than {plural(epochs, 'epoch')} (train.epochs): its features do not tell"
+            " classes apart better than the baselines, which takes longer to learn than filling in."
         )
 
     # Another start
@@ -89,7 +99,7 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
         "Look inside with vit explore: what each head attends to, layer by layer, and what the"
         " model fills in."
     )
-    if not worse and "knn_accuracy" in summary_values(summary):
+    if not fills_in_worse and "knn_accuracy" in summary_values(summary):
         steps.append("Fine-tune it with the labels: the settings finetune_cifar10_tiny_p4 do so.")
     return steps
 
@@ -99,18 +109,24 @@ def steps_of_a_classifier(record: RunRecord) -> list[str]:
     summary = record.summary
     table = read_confusion(summary["test_confusion"]).to_sparse().coalesce()
     steps = []
+
+    # It has not learned enough
     if judge_constant_guess(table) == "worse":
         steps.append(
             "Train longer (train.epochs), or begin with pretrained weights (model.init): always"
             " guessing the most common class is right more often."
         )
+
+    # It is too sure, or not sure enough; few images say little about either
     gap = summary_values(summary)["calibration_error"]
-    enough = test_images(summary) >= FEW_IMAGES
+    enough = tested_images(summary) >= FEW_IMAGES
     if enough and gap > WIDE_GAP:
         text = METRICS["calibration_error"].write(gap, brief=True)
         steps.append(
             f"Do not take its confidence for a probability: the two differ by {text} on average."
         )
+
+    # It can be used, and compared
     steps.append(
         "Train once more with another seed (train.seed) before believing a difference between two"
         " settings: vit compare puts runs that differ only in the seed into one row."

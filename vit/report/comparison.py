@@ -11,7 +11,7 @@ from typing import Any
 
 from vit.config import OBJECTIVES, spelled
 from vit.errors import RunError, one_line
-from vit.metrics import METRICS, Metric, test_images
+from vit.metrics import METRICS, Metric, tested_images
 from vit.report.record import WRONG_VALUES, RunRecord, read_run, settings_that_matter
 
 TERMINAL_WIDTH = 120
@@ -41,7 +41,7 @@ class FinishedRun:
     scores: dict[str, float]
 
 
-# ---- One run -----------------------------------------------------------------------------------------
+# ---- One run -------------------------------------------------------------------------------------
 
 
 def read_finished(folder: Path) -> FinishedRun:
@@ -63,6 +63,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 def identity_of(record: RunRecord) -> dict[str, Any]:
     """Return what two runs have in common if they differ only in the seed."""
+    # Settings
     summary = record.summary
     data = summary["data"]
     identity = {}
@@ -81,6 +82,7 @@ def identity_of(record: RunRecord) -> dict[str, Any]:
 
 def seeds_of(record: RunRecord) -> str:
     """Return the seeds of a run in words: "0", or "0 (subset 1)"."""
+    # A subset's seed says nothing where no subset is drawn
     settings = record.settings
     seeds = str(settings["train.seed"])
     draws_a_subset = settings["data.labels"] < 1 or settings["data.val_size"]
@@ -100,6 +102,7 @@ def scores_of(record: RunRecord) -> dict[str, float]:
         if value is not None and not metric.baseline_of:
             scores[metric.short] = value
 
+    # A probe belongs to the run if it saw the run's images, and all their labels
     method, key = LINEAR.in_results
     for results in record.results.values():
         images_hash = results["data"]["content_hash"]
@@ -130,7 +133,7 @@ def patches_of(run: FinishedRun) -> str:
     return f"patch {patch} of {spelled(settings['model.image_size'])}"
 
 
-# ---- Side by side ------------------------------------------------------------------------------------
+# ---- Side by side --------------------------------------------------------------------------------
 
 
 def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
@@ -142,6 +145,7 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
     groups: dict[str, list[FinishedRun]] = {}
     paths = set()
     for run in runs:
+        # One folder may have several names
         path = run.record.files.path
         if path.resolve() in paths:
             raise RunError(f"{path} is given twice")
@@ -170,12 +174,15 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
 
     rows = []
     for group in group_by_seed(runs):
+        # What was trained
         first = group[0]
         row = {"run": ", ".join(one_line(str(run.record.files.path)) for run in group)}
         for key in settings:
             row[key] = setting_cell(first, key)
         if len(data_names) > 1:
             row["data"] = data_names[first.identity["data"]]
+
+        # What it was measured on, and the scores
         train, test, tested_on = first.identity["counts"]
         row["images"] = f"{train:,}"
         row["measured on"] = f"{test:,} {tested_on}"
@@ -188,20 +195,26 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     for name in rows[0]:
         if any(row[name] for row in rows):
             filled.append(name)
-    return [{name: row[name] for name in filled} for row in rows]
+    table = []
+    for row in rows:
+        table.append({name: row[name] for name in filled})
+    return table
 
 
 def different_settings(runs: Sequence[FinishedRun]) -> list[str]:
     """Return the settings in which any two runs differ, in order."""
+    # A run of another version may lack some of them, so all keys come before any value
     values: dict[str, set[str]] = {}
     for run in runs:
         for key in run.record.settings:
             if key in run.identity:
                 values.setdefault(key, set())
+
+    # As JSON, because lists cannot be in a set
     for run in runs:
-        for key, different in values.items():
-            different.add(json.dumps(run.identity.get(key)))
-    return [key for key, different in values.items() if len(different) > 1]
+        for key, spellings in values.items():
+            spellings.add(json.dumps(run.identity.get(key)))
+    return [key for key, spellings in values.items() if len(spellings) > 1]
 
 
 def setting_cell(run: FinishedRun, key: str) -> str:
@@ -228,6 +241,7 @@ def target_columns(runs: Sequence[FinishedRun]) -> dict[Path, str]:
 
     Losses of different targets are not comparable; where all have one, the column is "loss" alone.
     """
+    # The size of patches is named only where it differs
     pretrainings = [run for run in runs if target_of(run)]
     with_patches = len({patches_of(run) for run in pretrainings}) > 1
     columns = {}
@@ -248,13 +262,15 @@ def score_cells(group: Sequence[FinishedRun], targets: Mapping[Path, str]) -> di
         targets: the column of each pretraining's loss, by folder.
     """
     path = group[0].record.files.path
-    images = test_images(group[0].record.summary)
-    cells = {}
+    images = tested_images(group[0].record.summary)
+    cells: dict[str, str] = {}
     for metric in METRICS.values():
+        # A linear probe of the best layer is another quantity
         columns = [metric.short]
         if metric is LINEAR:
             columns.append(BEST_LAYER)
         for column in columns:
+            # The mean of some of them would belong to other runs than the row names
             values = [run.scores[column] for run in group if column in run.scores]
             text = ""
             if len(values) == len(group):
@@ -277,7 +293,7 @@ def mean_of(values: Sequence[float], metric: Metric, images: int) -> str:
     return text
 
 
-# ---- As text -----------------------------------------------------------------------------------------
+# ---- As text -------------------------------------------------------------------------------------
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
@@ -287,9 +303,11 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
         markdown: as a Markdown table.
     """
     columns = list(rows[0])
-    cells = [[row[name] for name in columns] for row in rows]
+    cells = [[*row.values()] for row in rows]
     if markdown:
         return markdown_table([columns, ["---"] * len(columns), *cells])
+
+    # On its side, runs become columns; more runs than columns would not get narrower
     upright = aligned([columns, *cells])
     if max(len(line) for line in upright) <= TERMINAL_WIDTH or len(rows) >= len(columns):
         return upright

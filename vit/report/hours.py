@@ -1,4 +1,4 @@
-"""`vit compare --hours`: accuracy over the hours of training, of runs that measured it meanwhile."""
+"""`vit compare --hours`: accuracy over the hours of training, where runs measured it meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from vit.errors import RunError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
-from vit.metrics import METRICS, test_images
+from vit.metrics import METRICS, tested_images
 from vit.report.comparison import FinishedRun, group_by_seed, mean_of
 from vit.report.record import WRONG_VALUES, RunRecord
 
@@ -31,6 +31,7 @@ def draw_hours(runs: Sequence[FinishedRun], path: Path) -> None:
         RunError: no run can be drawn, there are too many to tell apart, or a run's files lack what
             is drawn.
     """
+    # A colour for each group
     measured = measured_while_training(runs)
     groups = group_by_seed(measured)
     if len(groups) > len(SERIES):
@@ -48,9 +49,10 @@ def draw_hours(runs: Sequence[FinishedRun], path: Path) -> None:
             except WRONG_VALUES as error:
                 problem = f"{type(error).__name__}: {error}"
                 raise RunError(f"{run.record.files.path} cannot be drawn: {problem}") from error
+            # Pretrainings and classifiers have a panel each
             images[measured_on] = None
             lines.setdefault(title, []).append(replace(line, label=run.record.name))
-        count = test_images(group[0].record.summary)
+        count = tested_images(group[0].record.summary)
         for title, group_lines in lines.items():
             panels[title] += with_one_label(group_lines, count)
 
@@ -102,6 +104,7 @@ def course_of(run: RunRecord, series: int) -> tuple[str, RunLine, str]:
     Hours count from the start of the training behind its first weights. The end is what the run
     measured, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
     """
+    # The line
     key = panel_key(run)
     title, metric = PANELS[key]
     seconds_before = run.summary.get("init_seconds", 0.0)
@@ -135,6 +138,7 @@ def with_one_label(lines: Sequence[RunLine], images: int) -> list[RunLine]:
     Args:
         images: the number behind each end.
     """
+    # One label in the legend, with the ends' mean
     label = ", ".join(line.label for line in lines)
     ends = [line.end[1] for line in lines if line.end]
     if ends:

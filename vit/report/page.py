@@ -44,6 +44,7 @@ def write_report(path: Path, out: Path) -> int:
     Raises:
         RunError: `out` is another file, or the run's files are not as this version writes them.
     """
+    # Replace no file that somebody else has written
     record = read_run(path)
     if out.exists() and not is_report(out):
         advice = "name another file with --out"
@@ -64,6 +65,7 @@ def is_report(path: Path) -> bool:
     """Return whether a file is a page written here."""
     if not path.is_file():
         return False
+    # The signature stands near the start
     with path.open("rb") as file:
         return SIGNATURE.encode() in file.read(2000)
 
@@ -73,6 +75,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
 
     Equal folders give equal text.
     """
+    # What was trained
     settings = record.settings
     kind = "pretraining"
     if OBJECTIVES[settings["train.objective"]].labels:
@@ -87,6 +90,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         if settings[f"model.{key}"] is not None:
             size[key] = settings[f"model.{key}"]
 
+    # The page
     evaluated, unread = evaluations(record)
     return render_page(
         TEMPLATE,
@@ -115,11 +119,14 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 
     Without curves.png, which a run draws at its end, the curves so far are drawn.
     """
+    # As they are in the folder
     pictures = dict.fromkeys(PICTURES, "")
     for stem in PICTURES:
         path = record.files.path / f"{stem}.png"
         if path.is_file():
             pictures[stem] = data_uri(path.read_bytes())
+
+    # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
         curves = curves_of(record.settings, record.tested_on, record.summary, record.metrics)
         subtitle = f"{record.epochs:.1f} of {plural(record.settings['train.epochs'], 'epoch')}"
@@ -141,6 +148,7 @@ def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     defaults = flat_settings(Config().to_dict())
     changed = []
     for key, value in settings.items():
+        # A run of another version may have a setting that this one lacks
         if key not in defaults:
             changed.append((key, spelled(value), ""))
         elif value != defaults[key]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from vit.evaluate.classification import read_confusion
-from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, test_images
+from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, tested_images
 from vit.report.record import WRONG_VALUES, RunRecord
 from vit.report.text import duration, enumerated
 from vit.report.verdicts import (
@@ -42,16 +42,33 @@ class Chart:
     confused: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-# ---- At the top --------------------------------------------------------------------------------------
+# ---- At the top ----------------------------------------------------------------------------------
 
 
-def key_scores(record: RunRecord) -> list[tuple[str, str, str]]:
-    """Return the most telling scores: the number, its name, and what it means."""
+class KeyScore(NamedTuple):
+    """A number at the top of the page.
+
+    Attributes:
+        number: as text.
+        error: how sure it is; may be "".
+        name: what it is.
+        meaning: of what, and beside which baseline.
+    """
+
+    number: str
+    error: str
+    name: str
+    meaning: str
+
+
+def key_scores(record: RunRecord) -> list[KeyScore]:
+    """Return the most telling scores."""
     summary = record.summary
     if not summary:
         return scores_so_far(record)
+    # What each number means
     values = summary_values(summary)
-    images = test_images(summary)
+    images = tested_images(summary)
     training = "this run" if record.settings["model.init"] else "training"
     meanings = {
         "accuracy": f"of {record.tested} are classified correctly",
@@ -59,6 +76,8 @@ def key_scores(record: RunRecord) -> list[tuple[str, str, str]]:
         "masked_loss": f"on masked patches of {record.tested_on}",
         "knn_accuracy": f"with no labels in {training}",
     }
+
+    # Those that this run has
     scores = []
     for key, meaning in meanings.items():
         if key not in values:
@@ -72,26 +91,31 @@ def key_scores(record: RunRecord) -> list[tuple[str, str, str]]:
         if baseline:
             value = baseline.write(values[baseline.key], brief=True, images=images)
             meaning += f"; {baseline.label}: {value}"
-        scores.append((metric.write_with_error(values[key], images, brief=True), name, meaning))
+        number = metric.write(values[key], brief=True, images=images)
+        error = metric.write_error(values[key], images, brief=True)
+        scores.append(KeyScore(number, error, name, meaning))
     speed = f"{summary['images_per_second']:,.0f} images/s"
-    return [*scores, (duration(summary["seconds"]), "of training", speed)]
+    return [*scores, KeyScore(duration(summary["seconds"]), "", "of training", speed)]
 
 
-def scores_so_far(record: RunRecord) -> list[tuple[str, str, str]]:
-    """Return the scores of a run that is not finished, as `key_scores`; none before its first step."""
+def scores_so_far(record: RunRecord) -> list[KeyScore]:
+    """Return the scores of a run that is not finished; none before its first step."""
+    # Other lines hold what was measured on held-out images
     steps = [line for line in record.metrics if "loss" in line]
     if not steps:
         return []
     last = steps[-1]
     epochs = record.settings["train.epochs"]
+    share = f"{last['epoch'] / epochs:.0%}"
+    step = f"at step {last['step']:,}, on augmented images"
     return [
-        (f"{last['epoch'] / epochs:.0%}", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
-        (f"{last['loss']:.3f}", "training loss", f"at step {last['step']:,}, on augmented images"),
-        (f"{last['images_per_second']:,.0f}", "images/s", "so far"),
+        KeyScore(share, "", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+        KeyScore(f"{last['loss']:.3f}", "", "training loss", step),
+        KeyScore(f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
     ]
 
 
-# ---- Beside the baselines ----------------------------------------------------------------------------
+# ---- Beside the baselines ------------------------------------------------------------------------
 
 
 def charts_of(record: RunRecord) -> list[Chart]:
@@ -99,9 +123,12 @@ def charts_of(record: RunRecord) -> list[Chart]:
     summary = record.summary
     if not summary:
         return []
+    # A classifier
     values = summary_values(summary)
     if "test_confusion" in summary:
         return [classification_chart(record, values)]
+
+    # A pretraining
     charts = []
     if "masked_loss" in values:
         charts.append(loss_chart(record, values))
@@ -112,12 +139,14 @@ def charts_of(record: RunRecord) -> list[Chart]:
 
 def loss_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
     """Chart the loss on masked patches beside the guesses that need no model."""
+    # The bars
     metric = METRICS["masked_loss"]
     rows = [("the model", values[metric.key])]
     for baseline in baselines(metric.key):
         if baseline.key in values:
             rows.append((baseline.label, values[baseline.key]))
 
+    # What the numbers are, and what follows
     unit = "colours"
     if record.settings["reconstruct.norm_pix_loss"]:
         unit = "normalised patches"
@@ -159,19 +188,21 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
         sentences.append(f"Baselines were not measured: {compared['skipped']}.")
 
     # The networks that this run has not trained
-    names = {"untrained": "the untrained network"}
-    if compared.get("shipped"):
-        names["shipped"] = f"{compared['shipped']}, not trained here"
+    names = {"untrained": "the untrained network", "shipped": compared.get("shipped", "")}
     network_rows = []
     for key, name in names.items():
         if key in compared.get("correct", {}):
+            if key == "shipped":
+                name += ", not trained here"
             network_rows.append((name, compared["correct"][key] / compared["queries"]))
 
+    # One chart, if all saw the same images
     caption = "Classes by nearest neighbours: higher is better"
     if all_compared(summary):
-        sentences += sentences_of(verdicts, names | {"raw_pixels": "raw pixels"})
+        sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels", **names})
         return [Chart(caption, bars_of_accuracies(rows + network_rows, images), sentences)]
 
+    # Else two: an accuracy among few images to search is no measure of one among many
     sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels"})
     charts = [Chart(caption, bars_of_accuracies(rows, images), sentences)]
     if network_rows:
@@ -197,8 +228,10 @@ def sentences_of(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> l
     starts = {
         "better": "The model's features tell classes apart better than",
         "worse": "They tell classes apart worse than",
-        "unclear": "Too few images to tell them from",
+        "unclear": "Too few images to tell the model's features from",
     }
+
+    # Baselines of one verdict share a sentence
     sentences = []
     for verdict, start in starts.items():
         baselines_of_verdict = []
@@ -217,11 +250,13 @@ def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Char
     images = images_by_class(table)  # (classes,)
     count = int(images.sum())
 
+    # The bars
     rows = [("the model", values["accuracy"])]
     if "accuracy_with_flip" in values:
         rows.append(("the model, with mirror images", values["accuracy_with_flip"]))
     rows.append(("always the most common class", float(images.max()) / count))
 
+    # What the numbers are, and what follows
     cross_entropy = METRICS["cross_entropy"].write(values["cross_entropy"])
     calibration_metric = METRICS["calibration_error"]
     calibration = calibration_metric.write(values["calibration_error"], True, count)
@@ -246,12 +281,14 @@ def confused_classes(record: RunRecord, table: Tensor) -> list[tuple[str, str, s
         record: whose sample images name the classes.
         table: confusions, sparse (classes, classes).
     """
+    # The names of the classes travel with the sample images
     labels, predicted = table.indices()
     images = images_by_class(table)
     names = [f"class {number}" for number in range(len(table))]
     if record.samples:
         names = record.samples.class_names
 
+    # Mistakes, the most frequent first
     shares = table.values() / images[labels]
     wrong = (labels != predicted).nonzero()[:, 0]
     order = shares[wrong].argsort(descending=True, stable=True)
@@ -280,6 +317,7 @@ def bars_of_accuracies(
 
 def bars(rows: Sequence[tuple[str, float]], texts: Sequence[str]) -> list[tuple[str, str, str]]:
     """Return the bars of a chart, whose values are written as `texts`; see `Chart`."""
+    # A loss cannot be negative, but a file can hold anything
     longest = max((value for _, value in rows if value > 0), default=1.0)
     chart = []
     for (name, value), text in zip(rows, texts, strict=True):
@@ -288,7 +326,7 @@ def bars(rows: Sequence[tuple[str, float]], texts: Sequence[str]) -> list[tuple[
     return chart
 
 
-# ---- Measured by vit evaluate ------------------------------------------------------------------------
+# ---- Measured by vit evaluate --------------------------------------------------------------------
 
 
 def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
@@ -310,6 +348,7 @@ def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict
     Raises:
         LookupError, TypeError, ValueError, AttributeError: it is not as `vit evaluate` writes it.
     """
+    # The images
     data = results["data"]
     trained = f"{data['train_images']:,} training images"
     tested = f"{data['test_images']:,} {data['tested_on']}"
@@ -326,6 +365,7 @@ def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict
         cells = [column.write(row[column.in_results[1]]) for column in columns]
         losses.append((row["mask"], f"{row['ratio']:.0%}", *cells))
 
+    # A warning that stands at the top of the page already is not repeated
     warnings = [results.get("note")]
     if data.get("warning") != record.data.get("warning"):
         warnings.insert(0, data.get("warning"))

@@ -1,6 +1,6 @@
 """Whether a model does better than a baseline, or the images are too few to tell.
 
-A difference counts if it exceeds two standard errors; below, another few images could turn it around.
+A difference counts if it exceeds two standard errors: a smaller one may be the choice of images.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def judge_pairs(only_model: int, only_other: int) -> Verdict:
 
 
 def judge_accuracies(model: float, other: float, images: int) -> Verdict:
-    """Judge two accuracies on `images` images each, where it is not known which images are right."""
+    """Judge two accuracies on `images` images each, without knowing which images are right."""
+    # As if of different images: the error is larger than that of pairs, so it errs to caution
     error = math.hypot(standard_error(model, images), standard_error(other, images))
     return judge(model - other, error)
 
@@ -70,6 +71,7 @@ def neighbour_verdicts(summary: Mapping[str, Any]) -> dict[str, Verdict]:
     """
     neighbours = summary.get("neighbours") or {}
     compared = (summary.get("baselines") or {}).get("knn") or {}
+    # Image by image, where both classified the same ones
     verdicts = {}
     for name, (only_model, only_other) in compared.get("pairs", {}).items():
         verdicts[name] = judge_pairs(only_model, only_other)
@@ -101,6 +103,8 @@ def judge_constant_guess(table: Tensor) -> Verdict:
     labels, predicted = table.indices()
     counts = table.values()
     images = images_by_class(table)
+
+    # The guess is right for the images of the most common class, and for no other
     common = images.argmax()
     right = labels == predicted
     only_model = counts[right & (labels != common)].sum()
