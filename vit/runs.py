@@ -49,9 +49,10 @@ class RunFiles:
     @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
+        # A folder that is being written has other attributes too
         paths = []
         for name, path in vars(self).items():
-            if name != "path":
+            if isinstance(path, Path) and name != "path":
                 paths.append(path)
         return paths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vit.evaluate.classification import read_confusion
 from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
-from vit.report.text import plural
+from vit.report.text import enumerated, plural
 from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_verdicts
 
 FEW_TO_TRAIN_ON = 5000
@@ -68,16 +68,17 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
     not_better = {"worse"}
     if tested_images(summary) >= FEW_IMAGES:
         not_better.add("unclear")
-    behind = any(neighbours.get(name) in not_better for name in ("raw_pixels", "untrained"))
+    names = {"raw_pixels": "raw pixels", "untrained": "the untrained network"}
+    ahead = [name for key, name in names.items() if neighbours.get(key) in not_better]
     if fills_in_worse:
         steps.append(
             f"Train longer than {plural(epochs, 'epoch')} (train.epochs), or with another learning"
             " rate (optim.blr): a guess without a model fills in better."
         )
-    elif behind:
+    elif ahead:
         steps.append(
             f"Train longer than {plural(epochs, 'epoch')} (train.epochs): its features do not tell"
-            " classes apart better than the baselines, which takes longer to learn than filling in."
+            f" classes apart better than {enumerated(ahead)}; that takes longer to learn than filling in."
         )
 
     # Another start
