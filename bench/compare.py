@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from bench.contestants import Contestant, build
 from bench.job import Job
-from vit.errors import UserError
+from vit.errors import TrainingError, UserError
 from vit.progress import track
 
 WIDEST = 0.15
@@ -37,12 +37,6 @@ GROUPS = {
     "optimizer": ("adam", "_foreach", "norm"),
     "copies": ("copy_", "cat", "gather", "scatter", "fill_", "clone", "index"),
 }
-
-
-class BenchError(UserError):
-    """A contestant that cannot be timed."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,7 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
         profiled: profile the first one afterwards.
 
     Raises:
-        BenchError: one of them cannot be timed.
+        TrainingError: one of them cannot be timed.
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(job)) for job in jobs]
@@ -158,12 +152,12 @@ class Worker:
         try:
             return answer.result()
         except BrokenProcessPool as error:
-            raise BenchError(
+            raise TrainingError(
                 f"{self.job.contestant}: its process was killed, perhaps out of memory"
             ) from error
         except Exception as error:  # settings, memory, a library of another version
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            raise BenchError(f"{self.job.contestant}: {kind}{error}") from error
+            raise TrainingError(f"{self.job.contestant}: {kind}{error}") from error
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def bench(
         plot: picture of the scaling.
 
     Raises:
-        BenchError: a contestant cannot be timed.
+        TrainingError: a contestant cannot be timed.
         ConfigError: a job cannot be done.
     """
     # Refuse impossible jobs before spending minutes on the others. "auto" is settled here: processes might choose differently.

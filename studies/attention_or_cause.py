@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from studies.experiment import Experiment, Trained, trained_and_random
 from studies.figures import arms_figure, scatter_figure
-from studies.tables import Results, Seeds, StudyError, Table, seeds
+from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
 from vit.encoder import eval_mode
-from vit.errors import AttentionError
+from vit.errors import AttentionError, RunError
 from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.measures import Panel
@@ -75,7 +75,7 @@ def study(experiment: Experiment) -> Results:
     rows, columns = experiment.config.model.grid_size
     visible = num_keep(rows * columns, experiment.config.mask.ratio)
     if visible < 2 * TOP:
-        raise StudyError(f"{visible} visible patches are too few to rank; lower mask.ratio")
+        raise RunError(f"{visible} visible patches are too few to rank; lower mask.ratio")
     models = experiment.models()
     images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
 

@@ -35,34 +35,37 @@ def study(experiment: Experiment) -> Results:
     encoder = models[0].model.encoder
     values, width = encoder.patch_embed.W_E.shape
     head = width // encoder.attention(0).num_heads
-    rank = min(width - 1, values)  # the norm before a layer removes one direction, the mean
+    # The norm before a layer removes one direction, the mean
+    rank = min(width - 1, values)
     chance = float(chance_angles(head, rank, width - 1).mean())
-    found = trained_and_random(
-        models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES])
-    )
-    after, before = found["trained"], found["random weights"]  # (seeds, matrices, layers)
 
-    gives = ("what it asks for", "what it is found by", "what it hands over")
-    vector = "the vector of a token, in its layer"
-    shapes = Table(
-        "What they are",
-        ("matrix", "shape", "how many", "it reads", "it gives"),
-        [
-            (
-                "W_E, the embedding",
-                f"{values} x {width}",
-                1,
-                "the pixels of a patch",
-                "the patch's first vector",
-            ),
-            *(
-                (name, f"{width} x {width}", len(encoder.blocks), vector, what)
-                for name, what in zip(MATRICES, gives, strict=True)
-            ),
-        ],
-    )
-    angles = Table(
-        f"Mean angle in degrees between the space that W_E writes ({rank} of {width} dimensions) and a head's ({head})",
+    # The angle of every matrix in every layer: (seeds, matrices, layers)
+    angles = trained_and_random(models, lambda _, model: angles_of_matrices(model.encoder))
+    after = angles["trained"]
+    before = angles["random weights"]
+
+    # What the matrices are
+    first_vector = "the patch's first vector"
+    shape_rows: list[tuple[object, ...]] = [
+        ("W_E, the embedding", f"{values} x {width}", 1, "the pixels of a patch", first_vector)
+    ]
+    outputs = {"W_Q": "its query", "W_K": "its key", "W_V": "its value"}
+    shape = f"{width} x {width}"
+    for name, output in outputs.items():
+        vector = "the vector of a token, in its layer"
+        shape_rows.append((name, shape, len(encoder.blocks), vector, output))
+    columns = ("matrix", "shape", "how many", "it reads", "it gives")
+    shapes = Table("What they are", columns, shape_rows)
+
+    # What they read
+    angle_rows = []
+    for i, name in enumerate(MATRICES):
+        first_before = seeds(before[:, i, 0])
+        first_after = seeds(after[:, i, 0])
+        angle_rows.append((name, first_before, first_after, seeds(after[:, i]), f"{chance:.1f}"))
+    table = Table(
+        f"Mean angle in degrees between the space that W_E writes ({rank} of {width} dimensions)"
+        f" and a head's ({head})",
         (
             "matrix",
             "first layer, at the start",
@@ -70,50 +73,47 @@ def study(experiment: Experiment) -> Results:
             "all layers, trained",
             "two random spaces",
         ),
-        [
-            (
-                name,
-                seeds(before[:, i, 0]),
-                seeds(after[:, i, 0]),
-                seeds(after[:, i]),
-                f"{chance:.1f}",
-            )
-            for i, name in enumerate(MATRICES)
-        ],
+        angle_rows,
     )
 
-    panels = [
-        Panel(
-            f"first layer, {when}",
-            [[chance], *(of[:, i, 0].tolist() for i in range(len(MATRICES)))],
-            "degrees",
-            limits=(0, 90),
-        )
-        for when, of in (("before training", before), ("trained", after))
-    ]
-    about = (
-        f"{models[0].data.name} · mean angle between the directions that W_E writes and those that a head reads: 0 where they"
-        " are the same, 90 where they have nothing in common"
+    # The picture
+    panels = []
+    for moment, moment_angles in (("before training", before), ("trained", after)):
+        arms = [[chance]]
+        for i in range(len(MATRICES)):
+            arms.append(moment_angles[:, i, 0].tolist())
+        panels.append(Panel(f"first layer, {moment}", arms, "degrees", limits=(0, 90)))
+    caption = (
+        f"{models[0].data.name} · mean angle between the directions that W_E writes and those that"
+        " a head reads: 0 where they are the same, 90 where they have nothing in common"
     )
     names = ["two random spaces", *MATRICES]
-    figure = arms_figure(
-        names, panels, "Do W_Q, W_K and W_V read what the embedding writes?", about
-    )
-    return Results([shapes, angles], {"angles": figure})
+    title = "Do W_Q, W_K and W_V read what the embedding writes?"
+    return Results([shapes, table], {"angles": arms_figure(names, panels, title, caption)})
+
+
+def angles_of_matrices(encoder: VisionTransformer) -> Tensor:
+    """Return the angle of each of `MATRICES` to W_E in each layer: (matrices, layers)."""
+    return torch.stack([reading(encoder, name) for name in MATRICES])
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:
-    """Return how far a matrix of `MATRICES` is from reading what W_E writes: the heads' mean angle in degrees, (layers,)."""
+    """Return how far a matrix of `MATRICES` is from reading what W_E writes, layer by layer.
+
+    Returns:
+        The heads' mean angle in degrees, (layers,).
+    """
     written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
-    found = []
+    layers = []
     for block in encoder.blocks:
         assert isinstance(block, Block)
-        matrix = _centred(
-            (getattr(block.attn, name).detach() * block.norm1.weight.detach()[:, None]).T
-        )  # (D, D)
+        # The norm's scale multiplies what the matrix reads
+        scale = block.norm1.weight.detach()[:, None]
+        matrix = _centred((getattr(block.attn, name).detach() * scale).T)  # (D, D)
         heads = matrix.unflatten(0, (block.attn.num_heads, -1))  # (h, d, D)
-        found.append(torch.stack([principal_angles(written, head).mean() for head in heads]).mean())
-    return torch.stack(found).float()
+        angles = [principal_angles(written, head).mean() for head in heads]
+        layers.append(torch.stack(angles).mean())
+    return torch.stack(layers).float()
 
 
 def _centred(rows: Tensor) -> Tensor:
@@ -126,19 +126,23 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
 
     There are as many as the smaller space has dimensions (Björck and Golub 1973).
     """
-    angles = subspace_angles(
-        *(rows.cpu().double().numpy().T for rows in (a, b))
-    )  # the largest first
+    # scipy takes columns, and gives the largest first
+    columns_of_a = a.cpu().double().numpy().T
+    columns_of_b = b.cpu().double().numpy().T
+    angles = subspace_angles(columns_of_a, columns_of_b)
     return torch.from_numpy(np.degrees(angles[::-1]))
 
 
 def chance_angles(m: int, n: int, dim: int) -> Tensor:
-    """Return the mean principal angles between random subspaces of m and n out of `dim` dimensions: (min(m, n),)."""
+    """Return the mean principal angles between random subspaces of m and n out of `dim` dimensions.
+
+    Returns:
+        As many as the smaller has dimensions: (min(m, n),).
+    """
     generator = torch.Generator().manual_seed(0)
-    found = [
-        principal_angles(
-            *(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n))
-        )
-        for _ in range(20)
-    ]
-    return torch.stack(found).mean(0)
+    draws = []
+    for _ in range(20):
+        first = torch.randn(m, dim, generator=generator, dtype=torch.float64)
+        second = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+        draws.append(principal_angles(first, second))
+    return torch.stack(draws).mean(0)

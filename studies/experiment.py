@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from studies import StudyConfig
-from studies.tables import Seeds, StudyError, seeds
+from studies.tables import Seeds, seeds
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, load_trained, save_model
@@ -27,6 +27,7 @@ from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.device import Compute
+from vit.errors import RunError
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
@@ -163,7 +164,7 @@ class Trained:
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
         """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
         if self.model.decoder is None:
-            raise StudyError(
+            raise RunError(
                 f"--checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches"
             )
         kind, ratio, grid_size = (
@@ -210,7 +211,7 @@ class Trained:
             ).scores
             accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
             write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
-        return read_mapping(kept, StudyError)
+        return read_mapping(kept)
 
     def numbers_that_learn(self) -> int:
         """Count the parameters that are neither fixed nor frozen."""
@@ -269,7 +270,7 @@ class Experiment:
             model = with_architecture(self.config.model, self.checkpoint)
             if model.qkv != "linear" or not model.qkv_bias:
                 what = "W_Q, W_K, W_V and their biases, which studies look at"
-                raise StudyError(f"--checkpoint: {self.name} does not have {what}")
+                raise RunError(f"--checkpoint: {self.name} does not have {what}")
             self.config = replace(self.config, model=model)
             self.study = replace(self.study, seeds=self.study.seeds[:1])
 
@@ -295,7 +296,7 @@ class Experiment:
             self.used[config.data] = load_data(config.data, config.model.image_size_2d)
         if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
             on = ", ".join(self.measured_on.values())
-            raise StudyError(
+            raise RunError(
                 f"--out holds this study on other images ({on}); name another folder with --out"
             )
         return self.used[config.data]
@@ -304,7 +305,7 @@ class Experiment:
         """Return the images; refuse those without labels."""
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
-            raise StudyError(
+            raise RunError(
                 f"{data.name} has no labels to measure features by; take images of two classes or more"
             )
         return data
@@ -354,7 +355,7 @@ class Experiment:
             since = time.perf_counter()
             _train(config, data, folder, ARMS[arm].start)
             self.waited += time.perf_counter() - since
-        self.seconds[folder] = read_mapping(folder / "learned.json", StudyError)["seconds"]
+        self.seconds[folder] = read_mapping(folder / "learned.json")["seconds"]
         return folder
 
 

@@ -42,25 +42,33 @@ COMPARED = (
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
     data = experiment.require_labels()
+
+    # The arms
     models = {arm: experiment.models(arm) for arm in COMPARED}
+    scores = {}
+    for arm, trained in models.items():
+        scores[arm] = over_seeds([model.scores for model in trained])
     usual = models[USUAL]
-    scores = {arm: over_seeds([one.scores for one in trained]) for arm, trained in models.items()}
-    whole, untrained = scores[USUAL], over_seeds([one.initial_scores for one in usual])
+    usual_scores = scores[USUAL]
+    untrained = over_seeds([model.initial_scores for model in usual])
 
     # Baselines without any model
     guess = usual[0].reconstruction()["mean_of_visible_patches"]
-    bank, queries = (pixel_features(part.images) for part in (data.train, data.test))
+    bank = pixel_features(data.train.images)
+    queries = pixel_features(data.test.images)
     pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)
 
+    # The table
     rows: list[tuple[str | Seeds, ...]] = []
     for arm, trained in models.items():
-        found, numbers = scores[arm], f"{trained[0].numbers_that_learn():,}"
-        lost = (
-            ("", "")
-            if found is whole
-            else (found["loss"] - whole["loss"], found["linear"] - whole["linear"])
-        )
-        rows.append((arm, numbers, *found.values(), *lost))
+        arm_scores = scores[arm]
+        lost: tuple[str | Seeds, ...] = ("", "")
+        if arm != USUAL:
+            more_loss = arm_scores["loss"] - usual_scores["loss"]
+            more_accuracy = arm_scores["linear"] - usual_scores["linear"]
+            lost = (more_loss, more_accuracy)
+        numbers = f"{trained[0].numbers_that_learn():,}"
+        rows.append((arm, numbers, *arm_scores.values(), *lost))
     nothing = "no model: mean of the visible patches, raw pixels"
     rows += [
         ("all, before training", "", *untrained.values(), "", ""),
@@ -73,20 +81,16 @@ def study(experiment: Experiment) -> Results:
         f" measured on {len(data.test):,} test images"
     )
 
+    # The picture
     lines = {
         "loss": {"mean of the visible": guess},
         "knn": {"before training": untrained["knn"].mean, "raw pixels": pixels},
         "linear": {"before training": untrained["linear"].mean},
     }
-    panels = [
-        Panel(
-            title,
-            [found[key].values for found in scores.values()],
-            lines=lines[key],
-            share=key != "loss",
-        )
-        for key, title in SCORES.items()
-    ]
+    panels = []
+    for key, title in SCORES.items():
+        values = [arm_scores[key].values for arm_scores in scores.values()]
+        panels.append(Panel(title, values, lines=lines[key], share=key != "loss"))
     title = "What is lost when a part does not learn, or is not there"
     figure = arms_figure([*models], panels, title, f"{data.name}, {budget}")
     return Results([Table(budget, columns, rows)], {"arms": figure})

@@ -1,9 +1,9 @@
 """What is attention if W_Q, W_K and W_V are the identity, compared with learned matrices, on images and in numbers?
 
 Without the three matrices (Q = K = V = X), the logit of two patches is the similarity of their tokens, head by head. A
-correlation of 1 between logits and cosine means that a patch looks at what is like it; a symmetry of 1, that a logit is the
-same both ways; an own share above the even one, that a patch looks at itself. The last row of the second table is the price of
-going without the matrices, the difference from learned ones seed by seed; it counts if it exceeds twice its spread.
+correlation of 1 between logits and cosine means that a patch attends to what is like it; a symmetry of 1, that a logit is the
+same both ways; an own share above the uniform one, that a patch attends to itself. The last row of the second table is the
+price of going without the matrices, the difference from learned ones seed by seed; it counts if it exceeds twice its spread.
 
 *Limits.* A head sees a slice of each token, so even without matrices its logits are not the whole cosine. The learned scale of
 the norm before it acts as a diagonal matrix, and tokens hold their positions too: near patches are alike for that alone. W_O
@@ -18,12 +18,13 @@ images.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
 from studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
-from studies.tables import Results, Table, seeds
+from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import VisionTransformer
 from vit.figures import attention_figure
 from vit.figures.measures import Panel, layers_figure
@@ -38,23 +39,33 @@ OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
+    # Measure the attention of both arms, before and after training: (seeds, layers, measures)
     data = experiment.require_labels()
-    plain, learned = experiment.models(IDENTITY), experiment.models()
+    images = experiment.study.images
+    plain = experiment.models(IDENTITY)
+    learned = experiment.models()
     arms = {IDENTITY: plain, "learned matrices": learned}
-    found: dict[str, Tensor] = {}  # (seeds, layers, measures)
+    measures: dict[str, Tensor] = {}
     for name, models in arms.items():
         both = trained_and_random(
-            models, lambda one, model: by_layer(one, model.encoder, experiment.study.images)
+            models, lambda trained, model: by_layer(trained, model.encoder, images)
         )
-        found |= {
-            f"{name}, before training": both["random weights"],
-            f"{name}, trained": both["trained"],
-        }
-    even = 1 / geometry_of(learned[0].model).num_tokens
+        measures[f"{name}, before training"] = both["random weights"]
+        measures[f"{name}, trained"] = both["trained"]
 
-    count = min(experiment.study.images, len(data.test))
+    # What attention does
+    uniform = 1 / geometry_of(learned[0].model).num_tokens
+    rows: list[tuple[str | Seeds, ...]] = []
+    for name, values in measures.items():
+        first = seeds(values[:, 0, OWN_SHARE], share=True)
+        cells: list[str | Seeds] = [name, first, seeds(values[:, :, OWN_SHARE], share=True)]
+        for measure in (CORRELATION, SYMMETRY, ENTROPY):
+            cells.append(seeds(values[:, :, measure]))
+        rows.append(tuple(cells))
+    count = min(images, len(data.test))
     attention = Table(
-        f"What attention does on {count:,} test images: patches, means over heads (even share: {even:.1%})",
+        f"What attention does on {count:,} test images: patches, means over heads"
+        f" (uniform: {uniform:.1%})",
         (
             "model",
             "own share, first layer",
@@ -63,112 +74,127 @@ def study(experiment: Experiment) -> Results:
             "symmetry of logits",
             "entropy, bits",
         ),
-        [
-            (
-                name,
-                seeds(of[:, 0, OWN_SHARE], share=True),
-                seeds(of[:, :, OWN_SHARE], share=True),
-                *(seeds(of[:, :, measure]) for measure in (CORRELATION, SYMMETRY, ENTROPY)),
-            )
-            for name, of in found.items()
-        ],
-    )
-    scores = {name: over_seeds([one.scores for one in models]) for name, models in arms.items()}
-    lost = [scores[IDENTITY][key] - scores["learned matrices"][key] for key in SCORES]
-    price = Table(
-        f"What it is worth: {experiment.config.train.epochs} epochs on {len(data.train):,} images",
-        ("model", "numbers that learn", *SCORES.values()),
-        [
-            *(
-                (name, f"{arms[name][0].numbers_that_learn():,}", *of.values())
-                for name, of in scores.items()
-            ),
-            ("difference, in points where in percent", "", *lost),
-        ],
+        rows,
     )
 
-    series = [
-        {name: of[..., measure].numpy() for name, of in found.items()} for measure in range(3)
-    ]
+    # What the three matrices are worth
+    scores = {}
+    price_rows: list[tuple[str | Seeds, ...]] = []
+    for name, models in arms.items():
+        scores[name] = over_seeds([model.scores for model in models])
+        numbers = f"{models[0].numbers_that_learn():,}"
+        price_rows.append((name, numbers, *scores[name].values()))
+    lost = [scores[IDENTITY][key] - scores["learned matrices"][key] for key in SCORES]
+    price_rows.append(("difference, in points where in percent", "", *lost))
+    budget = f"{experiment.config.train.epochs} epochs on {len(data.train):,} images"
+    columns = ("model", "numbers that learn", *SCORES.values())
+    price = Table(f"What it is worth: {budget}", columns, price_rows)
+
+    # The pictures
+    series: list[dict[str, np.ndarray]] = []
+    for measure in (OWN_SHARE, CORRELATION, SYMMETRY):
+        series.append({name: values[..., measure].numpy() for name, values in measures.items()})
     panels = [
         Panel(
             "what a patch gives itself",
             series[OWN_SHARE],
             "of its attention",
-            {"even": even},
+            {"uniform": uniform},
             share=True,
         ),
         Panel("do logits follow the cosine of tokens?", series[CORRELATION], "correlation"),
         Panel("is a logit the same both ways?", series[SYMMETRY], "symmetry"),
     ]
-    about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
+    caption = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
+    title = "Attention without the three matrices, and with them"
     pictures = {
         "maps": maps_figure(plain[0], learned[0]),
-        "layers": layers_figure(
-            panels, "Attention without the three matrices, and with them", about
-        ),
+        "layers": layers_figure(panels, title, caption),
     }
     return Results([attention, price], pictures)
 
 
 def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return own share, correlation, symmetry and entropy of patches' attention: (layers, 4), means over all else."""
+    """Measure the attention of patches, as means over all but the layers.
+
+    Returns:
+        Own share, correlation, symmetry and entropy: (layers, 4).
+    """
     prefix = encoder.num_prefix_tokens
     sums = torch.zeros(len(encoder.blocks), 4)
     inputs = trained.inputs(images)
     for part in inputs.split(100):
         for number, layer in enumerate(asking(encoder, part)):
-            weights, patches = layer.logits.softmax(-1), layer.logits[..., prefix:, prefix:]
+            weights = layer.logits.softmax(-1)  # (B, h, N, N)
+            patch_logits = layer.logits[..., prefix:, prefix:]  # (B, h, L, L)
             measures = (
                 self_share(weights, prefix),
-                correlation_with_cosine(patches, layer.tokens[:, prefix:]),
-                symmetry(patches),
+                correlation_with_cosine(patch_logits, layer.tokens[:, prefix:]),
+                symmetry(patch_logits),
                 attention_entropy(weights, prefix),
             )
-            sums[number] += torch.stack([of.mean() for of in measures]).cpu() * len(part)
+            means = torch.stack([measure.mean() for measure in measures])
+            sums[number] += means.cpu() * len(part)
     return sums / len(inputs)
 
 
 def maps_figure(plain: Trained, learned: Trained) -> Figure:
-    """Draw where one patch of each of two test images looks, in each layer, without the three matrices and with them."""
-    chosen = plain.data.test.images[plain.data.test.showcase(2)]  # (2, C, h, w)
+    """Draw the attention of one patch of each of two test images, in each layer of three models."""
+    # The images, and the patch in each whose attention is drawn
+    test = plain.data.test
+    originals = test.images[test.showcase(2)]  # (2, C, h, w)
     embed = plain.model.encoder.patch_embed
-    images = to_float(chosen, embed.image_size)
-    asks = busiest(patchify(images, embed.patch_size), embed.grid_size)
-    rows = {
+    images = to_float(originals, embed.image_size)
+    queries = busiest(patchify(images, embed.patch_size), embed.grid_size)
+
+    # The maps of each model: (2, layers, rows, columns), and what is left for prefix tokens
+    models = {
         "no W, random": plain.initial,
         "no W, trained": plain.model,
         "learned W": learned.model,
     }
-    maps, masses = [], []
-    for model in rows.values():
-        with AttentionMaps(model.encoder) as found, torch.no_grad():
-            model.encoder(plain.prepare(chosen))
-        layers = [found.to_grid(layer, asks) for layer in found.layers]
-        maps.append(
-            torch.stack([one.maps.mean(1) for one in layers], dim=1)
-        )  # (2, layers, rows, columns)
-        masses.append(torch.stack([one.prefix_mass.mean(1) for one in layers], dim=1))
+    maps = []
+    masses = []
+    for model in models.values():
+        with AttentionMaps(model.encoder) as attention, torch.no_grad():
+            model.encoder(plain.prepare(originals))
+        layers = [attention.to_grid(layer, queries) for layer in attention.layers]
+        maps.append(torch.stack([layer.maps.mean(1) for layer in layers], dim=1))
+        masses.append(torch.stack([layer.prefix_mass.mean(1) for layer in layers], dim=1))
+
+    # A row for each model, image by image
+    row_queries = []
+    for query in queries:
+        row_queries += [query] * len(models)
     return attention_figure(
-        images.repeat_interleave(len(rows), 0),
+        images.repeat_interleave(len(models), 0),
         torch.stack(maps, 1).flatten(0, 1),
         [f"layer {layer}" for layer in range(maps[0].shape[1])],
-        [*rows] * len(images),
-        "Where a patch looks, by similarity alone and by learned W_Q and W_K",
+        [*models] * len(images),
+        "What a patch attends to, by similarity alone and by learned W_Q and W_K",
         f"{plain.data.name} · mean of heads · {plain.name}",
         masses=torch.stack(masses, 1).flatten(0, 1),
-        query=[ask for ask in asks for _ in rows],
+        query=row_queries,
         scale="row",
     )
 
 
 def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return row and column of each image's patch (B, L, P) with the most contrast, off the border if possible."""
+    """Return row and column of each image's patch with the most contrast, off the border.
+
+    Args:
+        patches: (B, L, P).
+    """
     contrast = patches.std(-1).unflatten(1, grid_size)  # (B, rows, columns)
-    top, left = ((size - 1) // 4 for size in grid_size)
-    inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]
-    columns = inner.shape[2]
-    return [
-        (top + place // columns, left + place % columns)
-        for place in inner.flatten(1).argmax(1).tolist()
-    ]
+
+    # Small grids have no patch off the border
+    rows, columns = grid_size
+    top = (rows - 1) // 4
+    left = (columns - 1) // 4
+    inner = contrast[:, top : rows - top, left : columns - left]
+
+    inner_columns = inner.shape[2]
+    busiest_patches = []
+    for index in inner.flatten(1).argmax(1).tolist():
+        busiest_patches.append((top + index // inner_columns, left + index % inner_columns))
+    return busiest_patches

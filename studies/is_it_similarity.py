@@ -40,8 +40,9 @@ from studies.analysis.logits import (
 )
 from studies.experiment import Experiment, Trained, trained_and_random
 from studies.figures import pairs_figure
-from studies.tables import Results, Seeds, StudyError, Table, seeds
+from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
+from vit.errors import RunError
 from vit.evaluate.reconstruction import grid_distances
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
@@ -110,7 +111,7 @@ def require_logits(encoder: VisionTransformer) -> None:
             -1, (block.attn.num_heads, -1)
         )  # (2, D, h, d)
         if not heads.any(-1).any(1).all():
-            raise StudyError(
+            raise RunError(
                 f"in layer {number}, W_Q or W_K of a head is zero: its logits compare nothing; take another model"
             )
 

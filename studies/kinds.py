@@ -15,12 +15,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from studies.experiment import Experiment, Trained
-from studies.tables import StudyError
 from vit.config import ModelConfig
 from vit.data import Dataset
 from vit.data.images import evenly_spaced
 from vit.data.sources import SCENES_SEED
 from vit.encoder import Block, VisionTransformer, eval_mode
+from vit.errors import RunError
 from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
@@ -250,7 +250,7 @@ def require_parts(experiment: Experiment, names: Sequence[str]) -> None:
     if rare:
         height, width = model.patch_size_2d
         smaller = f"model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
-        raise StudyError(
+        raise RunError(
             f"too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
             f" {smaller if experiment.checkpoint is None else 'another checkpoint'}"
         )
@@ -326,7 +326,7 @@ def _kinds(
     """Keep the kinds that are frequent enough in `labels`, with what they meet in `counted`."""
     kept = _frequent(labels, len(names))
     if len(kept) < FEWEST:
-        raise StudyError(
+        raise RunError(
             f"{data}: {len(kept)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
             " take more images (--images, --data.limit) or smaller patches (model.patch_size, another checkpoint)"
         )

@@ -32,14 +32,19 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
+    # Measure every model with tables in the place of W_E, and with W_E
     models = experiment.models()
-    found = torch.stack(
-        [table_errors(one, experiment.study.images) for one in models]
-    )  # (seeds, sizes, 3)
-    sizes = found[0, :, 0].int().tolist()  # the same for all: they begin with the same patches
-    errors, losses = found[..., 1], found[..., 2]
-    linear = seeds([masked_loss(one, one.inputs(experiment.study.images)) for one in models])
+    images = experiment.study.images
+    measures = torch.stack([table_errors(model, images) for model in models])  # (seeds, sizes, 3)
+    # The same sizes for all: they begin with the same patches
+    sizes = measures[0, :, 0].int().tolist()
+    errors = measures[..., 1]  # (seeds, sizes)
+    losses = measures[..., 2]  # (seeds, sizes)
+    linear = seeds([masked_loss(model, model.inputs(images)) for model in models])
 
+    # Two ways to the same numbers
+    table_difference = max(one_hot_difference(model) for model in models)
+    strided_difference = max(convolution_difference(model) for model in models)
     proofs = Table(
         "The same thing in two ways: largest difference of any number",
         ("one way", "the other", "difference"),
@@ -47,38 +52,35 @@ def study(experiment: Experiment) -> Results:
             (
                 "looking a row up in a table (nn.Embedding)",
                 "one-hot vector times the table",
-                f"{max(map(one_hot_difference, models)):.1e}",
+                f"{table_difference:.1e}",
             ),
             (
                 "a patch's pixels times W_E",
                 "the strided convolution with the same numbers",
-                f"{max(map(convolution_difference, models)):.1e}",
+                f"{strided_difference:.1e}",
             ),
         ],
     )
+
+    # What tables lose
+    rows: list[tuple[object, ...]] = []
+    for i, size in enumerate(sizes):
+        loss = seeds(losses[:, i])
+        rows.append((size, seeds(errors[:, i], share=True), loss, loss - linear))
+    rows.append(("W_E, no table", seeds([0.0] * len(models), share=True), linear, ""))
     tables = Table(
         "A table of the most typical patches in the place of W_E",
         (
             "rows",
             "relative error of the first vectors",
-            "loss over hidden patches",
+            "loss over masked patches",
             "more than with W_E",
         ),
-        [
-            *(
-                (
-                    size,
-                    seeds(errors[:, i], share=True),
-                    seeds(losses[:, i]),
-                    seeds(losses[:, i]) - linear,
-                )
-                for i, size in enumerate(sizes)
-            ),
-            ("W_E, no table", seeds([0.0] * len(models), share=True), linear, ""),
-        ],
+        rows,
     )
 
-    shown = len(models[0].sample(experiment.study.images))
+    # The picture
+    count = len(models[0].sample(images))
     panels = [
         Panel(
             "first vectors: error of the table",
@@ -86,67 +88,84 @@ def study(experiment: Experiment) -> Results:
             "of their length",
             share=True,
         ),
-        Panel("hidden patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
+        Panel("masked patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
     ]
-    about = (
-        f"{models[0].data.name}, {shown:,} test images · line: mean over seeds, band: their range"
+    caption = (
+        f"{models[0].data.name}, {count:,} test images · line: mean over seeds, band: their range"
     )
-    places = [f"{size:,}" for size in sizes]
-    figure = layers_figure(
-        panels, "A patch embedding as a table", about, places, "rows of the table"
-    )
+    ticks = [f"{size:,}" for size in sizes]
+    title = "A patch embedding as a table"
+    figure = layers_figure(panels, title, caption, ticks, "rows of the table")
     return Results([proofs, tables], {"table": figure})
 
 
 def one_hot_difference(trained: Trained) -> float:
-    """Return the largest difference between looking up in a table and multiplying one-hot vectors with it."""
-    vectors = trained.model.encoder.patch_embed(trained.patches(16)).detach().flatten(0, 1)
+    """Return the largest difference between a look-up in a table and one-hot vectors times it."""
+    embed = trained.model.encoder.patch_embed
+    vectors = embed(trained.patches(16)).detach().flatten(0, 1)  # (n, D)
     table = nn.Embedding.from_pretrained(vectors)
     numbers = torch.arange(len(vectors), device=vectors.device)
-    return float((table(numbers) - F.one_hot(numbers).to(vectors) @ table.weight).abs().max())
+    products = F.one_hot(numbers).to(vectors) @ table.weight
+    return float((table(numbers) - products).abs().max())
 
 
 @torch.no_grad()
 def convolution_difference(trained: Trained) -> float:
-    """Return the largest difference between patches times W_E and the convolution that strides by a patch."""
-    inputs, embed = trained.inputs(16), trained.model.encoder.patch_embed
+    """Return the largest difference between patches times W_E and a convolution with its numbers.
+
+    The convolution strides by a patch.
+    """
+    inputs = trained.inputs(16)
+    embed = trained.model.encoder.patch_embed
     strided = F.conv2d(inputs, embed.proj.weight, embed.proj.bias, stride=embed.patch_size)
-    return float(
-        (strided.flatten(2).transpose(1, 2) - embed(patchify(inputs, embed.patch_size))).abs().max()
-    )
+    vectors = strided.flatten(2).transpose(1, 2)  # (B, D, rows, columns) -> (B, L, D)
+    products = embed(patchify(inputs, embed.patch_size))  # (B, L, D)
+    return float((vectors - products).abs().max())
 
 
 @torch.no_grad()
 def table_errors(trained: Trained, images: int) -> Tensor:
-    """Return the rows, the error relative to the vectors' length, and the loss of tables of `SIZES`: float64 (sizes, 3).
+    """Measure tables of `SIZES`: rows, relative error of the vectors, loss: float64 (sizes, 3).
 
     If there are too few different patches, the last table has a row for each.
     """
-    known = trained.patches(500, "train").flatten(0, 1)  # (n, P)
-    inputs, patches = trained.inputs(images), trained.patches(images)  # (B, C, H, W), (B, L, P)
+    train_patches = trained.patches(500, "train").flatten(0, 1)  # (n, P)
+    inputs = trained.inputs(images)  # (B, C, H, W)
+    patches = trained.patches(images)  # (B, L, P)
     embed = trained.model.encoder.patch_embed
-    meant = embed(patches)  # (B, L, D)
-    found = []
+    vectors = embed(patches)  # (B, L, D)
+    lengths = vectors.square().sum((1, 2)).sqrt()  # (B,)
+
+    measures = []
     for size in SIZES:
-        centres = clusters(known, size, rounds=10)
-        typical = centres[torch.cdist(patches.flatten(0, 1), centres).argmin(1)].view_as(patches)
-        error = (embed(typical) - meant).square().sum((1, 2)).sqrt() / meant.square().sum(
-            (1, 2)
-        ).sqrt()
-        loss = masked_loss(trained, inputs, unpatchify(typical, embed.patch_size, embed.grid_size))
-        found.append((len(centres), float(error.mean()), loss))
+        # Each patch becomes the row most like it
+        centres = clusters(train_patches, size, rounds=10)
+        nearest = torch.cdist(patches.flatten(0, 1), centres).argmin(1)
+        typical = centres[nearest].view_as(patches)
+
+        # What that does to the vectors, and to what the model fills in
+        error = (embed(typical) - vectors).square().sum((1, 2)).sqrt() / lengths
+        images_of_table = unpatchify(typical, embed.patch_size, embed.grid_size)
+        loss = masked_loss(trained, inputs, images_of_table)
+        measures.append((len(centres), float(error.mean()), loss))
         if len(centres) < size:
             break
-    return torch.tensor(found, dtype=torch.float64)
+    return torch.tensor(measures, dtype=torch.float64)
 
 
 @torch.no_grad()
-def masked_loss(trained: Trained, inputs: Tensor, shown: Tensor | None = None) -> float:
-    """Return the loss over the hidden patches of images (B, C, H, W), if the model sees the images `shown` instead."""
-    seen, total = (inputs if shown is None else shown).split(256), 0.0
-    for part, (images, mask) in zip(seen, trained.masked(inputs, 256), strict=True):
-        loss = masked_patch_loss(
-            trained.model(part, mask), trained.model.targets(images), mask.mask
-        )
+def masked_loss(trained: Trained, inputs: Tensor, seen: Tensor | None = None) -> float:
+    """Return the loss over the masked patches of images (B, C, H, W).
+
+    Args:
+        seen: what the model sees in their place, (B, C, H, W); None for the images.
+    """
+    if seen is None:
+        seen = inputs
+    total = 0.0
+    batches = zip(seen.split(256), trained.masked(inputs, 256), strict=True)
+    for part, (images, mask) in batches:
+        prediction = trained.model(part, mask)
+        loss = masked_patch_loss(prediction, trained.model.targets(images), mask.mask)
         total += float(loss) * len(images)
     return total / len(inputs)

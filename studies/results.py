@@ -14,11 +14,11 @@ from typing import Any
 
 from studies import STUDIES
 from studies.experiment import Experiment
-from studies.tables import StudyError
 from vit import __version__
 from vit.atomic import write_json, write_text
 from vit.config import flat_settings
 from vit.device import device_name
+from vit.errors import RunError
 from vit.figures import save_figure
 from vit.figures.style import captioned
 from vit.machine import choose_compute
@@ -35,20 +35,20 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     the study's module.
 
     Raises:
-        StudyError: the folder holds any other file, a package is missing, or the study cannot be made.
+        RunError: the folder holds any other file, a package is missing, or the study cannot be made.
     """
     # Refuse what cannot be made or written
     folder = out / name
     settings = settings_of(experiment)
-    existing = read_mapping(folder / "results.json", StudyError)
+    existing = read_mapping(folder / "results.json")
     differs = any(existing.get(key) != value for key, value in settings.items())
     if differs and folder.exists() and any(folder.iterdir()):
         content = "a study with other settings" if existing else "other files"
-        raise StudyError(f"{folder} holds {content}; name another folder with --out")
+        raise RunError(f"{folder} holds {content}; name another folder with --out")
     missing = [package for package in ("scipy", "sklearn") if find_spec(package) is None]
     if missing:
         packages = " and ".join(missing)
-        raise StudyError(f"{name}: {packages} cannot be imported; pip install -e '.[studies]'")
+        raise RunError(f"{name}: {packages} cannot be imported; pip install -e '.[studies]'")
 
     # Train and measure, on the images of the existing results
     for data in existing.get("data", []):
@@ -58,8 +58,8 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     try:
         with captioned(experiment.name):
             results = module.study(experiment)
-    except StudyError as error:
-        raise StudyError(f"{name}: {error}") from error
+    except RunError as error:
+        raise RunError(f"{name}: {error}") from error
     measuring_seconds = time.perf_counter() - since - experiment.waited
 
     # Write the numbers first: what is interrupted after them can be made again

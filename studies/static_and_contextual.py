@@ -28,11 +28,12 @@ from torch import Tensor
 
 from studies.experiment import Experiment, Trained, trained_and_random
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
-from studies.tables import Results, Seeds, StudyError, Table, seeds
+from studies.tables import Results, Seeds, Table, seeds
 from vit.config import ModelConfig
 from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
+from vit.errors import RunError
 from vit.figures.images import pasted_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
@@ -118,7 +119,7 @@ def study(experiment: Experiment) -> Results:
     require_parts(experiment, (WHEEL, BALL))
     count = len(experiment.data().test)
     if count < PATCHES + 2:
-        raise StudyError(
+        raise RunError(
             f"{count} test images are too few; patches of {PATCHES} are put into others, so take {PATCHES + 2} at least"
         )
     models, drawn = experiment.models(), experiment.models(config=scenes)

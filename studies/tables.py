@@ -10,21 +10,22 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.errors import UserError
 from vit.figures.style import Figure
-
-
-class StudyError(UserError):
-    """A study that cannot be made."""
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """One measure, once per seed."""
+    """One measure, once per seed.
+
+    Attributes:
+        values: of the seeds.
+        share: whether they are shares, written in percent.
+        digits: decimals; None: as many as are meaningful given the spread.
+    """
 
     values: tuple[float, ...]
-    share: bool = False  # whether they are shares, written in percent
-    digits: int | None = None  # decimals; None: as many as are meaningful given the spread
+    share: bool = False
+    digits: int | None = None
 
     @property
     def mean(self) -> float:
@@ -34,7 +35,9 @@ class Seeds:
     @property
     def spread(self) -> float | None:
         """The standard deviation over the seeds (n - 1); None for a single one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        if len(self.values) == 1:
+            return None
+        return statistics.stdev(self.values)
 
     def plain(self) -> list[float | None]:
         """Return the values for JSON; None for those that are not finite."""
@@ -43,35 +46,64 @@ class Seeds:
     def __sub__(self, other: Seeds) -> Seeds:
         """Subtract seed by seed, so that what both share cancels; shares differ by points."""
         unit = 100 if self.share else 1
-        return Seeds(tuple(unit * (a - b) for a, b in zip(self.values, other.values, strict=True)))
+        differences = []
+        for value, subtracted in zip(self.values, other.values, strict=True):
+            differences.append(unit * (value - subtracted))
+        return Seeds(tuple(differences))
 
     def __str__(self) -> str:
         """Return "50.2% ± 0.4" or "0.512 ± 0.003"."""
-        if not all(map(math.isfinite, self.values)):
+        if not all(math.isfinite(value) for value in self.values):
             return "not finite"
-        factor, unit = (100, "%") if self.share else (1, "")
-        mean, spread = self.mean * factor, self.spread and self.spread * factor
+
+        # In percent or not
+        mean = self.mean
+        spread = self.spread
+        unit = ""
+        if self.share:
+            unit = "%"
+            mean *= 100
+            if spread is not None:
+                spread *= 100
+
+        # How many digits mean anything
         digits = self.digits
         if digits is None and self.share:
             digits = 1
         elif digits is None and 0 < abs(mean) < 1e-4:
-            return f"{mean:.1e}" + (f" ± {spread:.0e}" if spread is not None else "")
+            return _with_spread(f"{mean:.1e}", spread, ".0e")
         elif digits is None:
-            size = math.log10(spread or abs(mean) or 100)
-            digits = min(max((1 if spread else 2) - math.floor(size), 0), 6)
-        mean = round(mean, digits) + 0.0  # not -0.00
-        return f"{mean:.{digits}f}{unit}" + (
-            f" ± {spread:.{digits}f}" if spread is not None else ""
-        )
+            digits = meaningful_digits(mean, spread)
+
+        # Adding 0.0 turns -0.00 into 0.00
+        mean = round(mean, digits) + 0.0
+        return _with_spread(f"{mean:.{digits}f}{unit}", spread, f".{digits}f")
+
+
+def meaningful_digits(mean: float, spread: float | None) -> int:
+    """Return the decimals of a mean: up to the second digit of its spread, or its own third."""
+    digits = 2 - math.floor(math.log10(abs(mean) or 100))
+    if spread:
+        digits = 1 - math.floor(math.log10(spread))
+    return min(max(digits, 0), 6)
+
+
+def _with_spread(mean: str, spread: float | None, form: str) -> str:
+    """Return "mean ± spread", or the mean alone."""
+    if spread is None:
+        return mean
+    return f"{mean} ± {spread:{form}}"
 
 
 def seeds(
     values: Tensor | Sequence[float], share: bool = False, digits: int | None = None
 ) -> Seeds:
-    """Return `Seeds` of one number per seed, or of a tensor (seeds, ...), averaged over all else."""
+    """Return `Seeds` of a number per seed, or of a tensor (seeds, ...), averaged over all else."""
     if isinstance(values, Tensor):
-        values = (values.flatten(1).mean(1) if values.ndim > 1 else values).tolist()
-    return Seeds(tuple(map(float, values)), share, digits)
+        if values.ndim > 1:
+            values = values.flatten(1).mean(1)
+        values = values.tolist()
+    return Seeds(tuple(float(value) for value in values), share, digits)
 
 
 @dataclass(frozen=True)
@@ -84,9 +116,11 @@ class Table:
 
     def as_markdown(self) -> str:
         """Return the table as Markdown, its title above it."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        cells = (" | ".join(str(cell).replace("|", r"\|") for cell in line) for line in lines)
-        return "\n".join([f"**{self.title}**", "", *(f"| {line} |" for line in cells)])
+        lines = [f"**{self.title}**", ""]
+        for row in (self.columns, ["---"] * len(self.columns), *self.rows):
+            cells = [str(cell).replace("|", r"\|") for cell in row]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
 
     def as_plain(self) -> dict[str, Any]:
         """Return plain values for JSON, each seed's own; None for those that are not finite."""

@@ -1,7 +1,7 @@
 """One loss, one backward pass: does it reach every matrix, how far does each move, and which could as well stand still?
 
 The first table gives the gradient of the masked loss in each matrix of the encoder, before and after training, and how far the
-matrix has moved, all relative to the size of the matrix. W_Q and W_K choose where a token looks, W_V and W_O what it takes
+matrix has moved, all relative to the size of the matrix. W_Q and W_K choose what a token attends to, W_V and W_O what it takes
 along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
 gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
 what it adds to the logits of a query. The last table gives the price of freezing one matrix at its random start; a difference
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from studies.experiment import USUAL, Experiment, Trained
 from studies.figures import arms_figure
-from studies.tables import Results, Table, seeds
+from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import eval_mode
 from vit.figures.measures import Panel
 from vit.figures.style import Figure
@@ -48,9 +48,11 @@ MOST_IMAGES = 256  # for a gradient: a batch or two of the training
 class Pull(NamedTuple):
     """What a loss does to the matrices and biases of models, by name; sizes are root mean squares."""
 
-    gradient: dict[str, Tensor]  # sizes (seeds, moments, layers)
-    weight: dict[str, Tensor]  # likewise
-    moved: dict[str, Tensor]  # (seeds, layers) of matrices, relative to the size at the start
+    # Sizes, (seeds, moments, layers)
+    gradient: dict[str, Tensor]
+    weight: dict[str, Tensor]
+    # Of matrices, relative to the size at the start, (seeds, layers)
+    moved: dict[str, Tensor]
 
     @property
     def relative(self) -> dict[str, Tensor]:
@@ -60,51 +62,60 @@ class Pull(NamedTuple):
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
+    # The gradients; positions are those of models that learn them
     models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
     pull = pull_of(models[USUAL], images)
-    for mine, learned in zip(
-        pull, pull_of(experiment.models("positions learned"), images), strict=True
-    ):
-        mine["positions"] = learned["positions"]
+    pull_of_positions = pull_of(experiment.models("positions learned"), images)
+    for measures, measures_of_positions in zip(pull, pull_of_positions, strict=True):
+        measures["positions"] = measures_of_positions["positions"]
 
-    losses = {
-        arm: seeds([one.reconstruction()["loss"] for one in trained])
-        for arm, trained in models.items()
-    }
-    whole = losses[USUAL]
+    # The price of freezing
+    losses = {}
+    rows: list[tuple[str | Seeds, ...]] = []
+    for arm, trained in models.items():
+        losses[arm] = seeds([model.reconstruction()["loss"] for model in trained])
+        more: str | Seeds = ""
+        if arm != USUAL:
+            more = losses[arm] - losses[USUAL]
+        rows.append((arm, losses[arm], more))
     frozen = Table(
         f"One of them frozen at its random start: {len(data.test):,} test images",
-        ("arm", "loss over hidden patches", "more than where all learn"),
-        [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
+        ("arm", "loss over masked patches", "more than where all learn"),
+        rows,
     )
-    panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
+
+    # The pictures
+    panel = Panel("loss over masked patches", [loss.values for loss in losses.values()])
+    title = "What is lost when one of them stands still"
     pictures = {
         "gradients": gradients_figure(pull, data.name),
-        "frozen": arms_figure(
-            list(losses), [panel], "What is lost when one of them stands still", data.name
-        ),
+        "frozen": arms_figure(list(losses), [panel], title, data.name),
     }
     return Results([*gradient_tables(pull, images), frozen], pictures)
 
 
 def pull_of(models: list[Trained], images: int) -> Pull:
     """Measure what the masked loss of test images does to models, and what their training did."""
-    found = []
-    for one in models:
-        ((inputs, mask),) = one.masked(one.inputs(images), images)
-        start, end = (
-            weights_and_gradients(model, inputs, mask) for model in (one.initial, one.model)
-        )
-        found.append({name: torch.stack([start[name], end[name]]) for name in start})
-    values = {
-        name: torch.stack([one[name] for one in found]) for name in found[0]
-    }  # (seeds, moments, 2, layers, n)
-    weight, gradient = ({name: size(of[:, :, at]) for name, of in values.items()} for at in (0, 1))
-    moved = {
-        name: size(of[:, 1, 0] - of[:, 0, 0]) / weight[name][:, 0] for name, of in values.items()
-    }
+    # Weights and gradients before and after training, by name: (moments, 2, layers, n) each
+    measured = []
+    for trained in models:
+        ((inputs, mask),) = trained.masked(trained.inputs(images), images)
+        start = weights_and_gradients(trained.initial, inputs, mask)
+        end = weights_and_gradients(trained.model, inputs, mask)
+        measured.append({name: torch.stack([start[name], end[name]]) for name in start})
+
+    # Their sizes
+    weight = {}
+    gradient = {}
+    moved = {}
+    for name in measured[0]:
+        values = torch.stack([by_name[name] for by_name in measured])
+        weights, gradients = values.unbind(2)  # (seeds, moments, layers, n) each
+        weight[name] = size(weights)
+        gradient[name] = size(gradients)
+        moved[name] = size(weights[:, 1] - weights[:, 0]) / weight[name][:, 0]
     return Pull(gradient, weight, moved)
 
 
@@ -116,24 +127,30 @@ def size(vectors: Tensor) -> Tensor:
 def weights_and_gradients(
     model: MaskedAutoencoder, images: Tensor, mask: Mask
 ) -> dict[str, Tensor]:
-    """Return an encoder's matrices and biases by name with the gradients of the masked loss, also where they are frozen.
+    """Return an encoder's weights and the gradients of the masked loss, also where they are frozen.
 
     Returns:
-        (2, layers, n) each: weights and gradients, flat. "MLP" joins both matrices; fixed positions are left out.
+        Of matrices and biases by name, (2, layers, n) each: weights and gradients, flat. "MLP" joins
+        both matrices; fixed positions are left out.
     """
     model = deepcopy(model).requires_grad_(True)
     with eval_mode(model), torch.enable_grad():
-        model.loss(images, mask)[0].backward()
-    fused = [
-        model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias")
-        for layer in range(len(model.encoder.blocks))
-    ]
-    biases = [Matrix(name, bias, third) for bias in fused for third, name in enumerate(BIASES)]
-    found: dict[str, list[Tensor]] = defaultdict(list)
+        loss, _ = model.loss(images, mask)
+        loss.backward()
+
+    # The biases of queries, keys and values are thirds of one vector
+    biases = []
+    for layer in range(len(model.encoder.blocks)):
+        fused = model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias")
+        for third, name in enumerate(BIASES):
+            biases.append(Matrix(name, fused, third))
+
+    # All layers of a name together
+    layers: dict[str, list[Tensor]] = defaultdict(list)
     for matrix in (*matrices_of(model), *biases):
         name = matrix.name.removeprefix("encoder.")
-        found[name].append(torch.stack([matrix.weights, matrix.gradient]).flatten(1).cpu())
-    by_name = {name: torch.stack(layers, 1) for name, layers in found.items()}
+        layers[name].append(torch.stack([matrix.weights, matrix.gradient]).flatten(1).cpu())
+    by_name = {name: torch.stack(parts, 1) for name, parts in layers.items()}
     by_name["MLP"] = torch.cat([by_name["fc1"], by_name["fc2"]], -1)
     if "pos_embed" in by_name:
         by_name["positions"] = by_name["pos_embed"]
@@ -141,63 +158,67 @@ def weights_and_gradients(
 
 
 def gradient_tables(pull: Pull, images: int) -> list[Table]:
-    """Return gradients and movements of the matrices, of pairs of them, and of the biases, which begin at zero."""
+    """Return gradients and movements of the matrices, of two pairs of them, and of the biases."""
     gradients = [f"gradient {moment}" for moment in MOMENTS]
+
+    # Matrix by matrix, beside the rounding that the gradient of b_K consists of
     rounding = pull.gradient["b_K"].max()
-    matrices = [
-        (
-            name,
-            *map(seeds, pull.relative[name].unbind(1)),
-            seeds(pull.moved[name]),
-            f"{float(pull.gradient[name].min() / rounding):,.0f}",
-        )
-        for name in MATRICES
-    ]
+    matrix_rows = []
+    for name in MATRICES:
+        at_moments = [seeds(values) for values in pull.relative[name].unbind(1)]
+        above_rounding = f"{float(pull.gradient[name].min() / rounding):,.0f}"
+        matrix_rows.append((name, *at_moments, seeds(pull.moved[name]), above_rounding))
 
-    def mean(of: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
-        return torch.stack([of[name].mean(-1) for name in names]).mean(0)  # (seeds, ...)
+    # What a token attends to, against what it takes along
+    choosing = ("W_Q", "W_K")
+    taking = ("W_V", "W_O")
+    ratio = mean_over(pull.relative, choosing) / mean_over(pull.relative, taking)
+    pair_row = [seeds(values) for values in ratio.unbind(1)]  # from (seeds, moments)
+    for names in (choosing, taking):
+        pair_row.append(seeds(mean_over(pull.moved, names), share=True))
 
-    asking, giving = ("W_Q", "W_K"), ("W_V", "W_O")
-    ratio = mean(pull.relative, asking) / mean(pull.relative, giving)  # (seeds, moments)
-    moved = [seeds(mean(pull.moved, names), share=True) for names in (asking, giving)]
-    biases = [
-        (name, *map(seeds, pull.gradient[name].unbind(1)), seeds(pull.weight[name][:, -1]))
-        for name in BIASES
-    ]
+    # The biases, which begin at zero
+    bias_rows = []
+    for name in BIASES:
+        at_moments = [seeds(values) for values in pull.gradient[name].unbind(1)]
+        bias_rows.append((name, *at_moments, seeds(pull.weight[name][:, -1])))
+
     return [
         Table(
             f"By the size of the matrix, mean over layers; loss of {images} test images",
             ("matrix", *gradients, "moved", "weakest layer's gradient / rounding's"),
-            matrices,
+            matrix_rows,
         ),
         Table(
-            "W_Q and W_K against W_V and W_O: ratio of their gradients, and how far each pair has moved",
+            "W_Q and W_K against W_V and W_O: ratio of their gradients, and how far each pair has"
+            " moved",
             (*gradients, "W_Q and W_K moved", "W_V and W_O moved"),
-            [(*map(seeds, ratio.unbind(1)), *moved)],
+            [pair_row],
         ),
         Table(
             "Biases of queries, keys and values: root mean square of a number, mean over layers",
             ("bias", *gradients, "size at the end"),
-            biases,
+            bias_rows,
         ),
     ]
 
 
+def mean_over(measure: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Return the mean over layers and some matrices: (seeds, ..., layers) each -> (seeds, ...)."""
+    return torch.stack([measure[name].mean(-1) for name in names]).mean(0)
+
+
 def gradients_figure(pull: Pull, data: str) -> Figure:
     """Draw the gradient of each matrix at the start and at the end, and how far it has moved."""
-    shown = {
-        f"gradient {MOMENTS[at]}": {name: of[:, at] for name, of in pull.relative.items()}
-        for at in (0, -1)
-    }
-    shown["how far it has moved"] = pull.moved
-    panels = [
-        Panel(
-            title,
-            [of[name].flatten(1).mean(1).tolist() for name in MATRICES],
-            "of the matrix's size",
-            log=True,
-        )
-        for title, of in shown.items()
-    ]
-    about = f"{data} · mean over layers; positions: of models that learn them"
-    return arms_figure(MATRICES, panels, "One loss pulls at every matrix", about)
+    measures = {}
+    for index, moment in enumerate(MOMENTS):
+        gradients = {name: values[:, index] for name, values in pull.relative.items()}
+        measures[f"gradient {moment}"] = gradients
+    measures["how far it has moved"] = pull.moved
+
+    panels = []
+    for title, by_name in measures.items():
+        values = [by_name[name].flatten(1).mean(1).tolist() for name in MATRICES]
+        panels.append(Panel(title, values, "of the matrix's size", log=True))
+    caption = f"{data} · mean over layers; positions: of models that learn them"
+    return arms_figure(MATRICES, panels, "One loss pulls at every matrix", caption)

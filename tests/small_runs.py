@@ -13,6 +13,7 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
+from vit.report.baselines import measure_baselines
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.settings import to_yaml
@@ -84,7 +85,9 @@ def make_run(
     if finished:
         save(folder, torch.float32)
         measured = measure(run)
-        write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
+        summary = summarize(run, read_metrics(place.metrics), measured)
+        summary["baselines"] = measure_baselines(run)
+        write_json(place.summary, summary)
         if pictures:
             draw_pictures(run, place, measured)
     return folder

@@ -28,29 +28,29 @@ RESULTS = {
 }  # fmt: skip
 
 
-def test_every_figure_has_a_place_and_its_value_is_found_there():
-    for figure in METRICS.values():
+def test_every_metric_has_a_place_and_its_value_is_found_there():
+    for metric in METRICS.values():
         found = [
             value
-            for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER))
+            for value in map(metric.of_summary, (PRETRAINING, CLASSIFIER))
             if value is not None
         ]
-        assert len(found) == (1 if figure.in_summary else 0), figure.key
-        method, key = figure.in_results
+        assert len(found) == (1 if metric.in_summary else 0), metric.key
+        method, key = metric.in_results
         if method:
             rows = RESULTS[method] if isinstance(RESULTS[method], list) else [RESULTS[method]]
-            assert all(key in row for row in rows), figure.key
-            assert found in ([], [rows[0][key]]), figure.key
-        assert figure.write(0.5).endswith("%") == figure.write(0.5, brief=True).endswith("%")
+            assert all(key in row for row in rows), metric.key
+            assert found in ([], [rows[0][key]]), metric.key
+        assert metric.write(0.5).endswith("%") == metric.write(0.5, brief=True).endswith("%")
 
 
-def test_names_tell_figures_apart():
+def test_names_tell_metrics_apart():
     for names in (
-        [figure.label for figure in METRICS.values()],
-        [figure.short for figure in METRICS.values()],
+        [metric.label for metric in METRICS.values()],
+        [metric.short for metric in METRICS.values()],
     ):
         assert len(set(names)) == len(names)
-    assert [figure.key for figure in baselines("masked_loss")] == [
+    assert [metric.key for metric in baselines("masked_loss")] == [
         "mean_visible",
         "nearest_visible",
     ]
@@ -59,10 +59,10 @@ def test_names_tell_figures_apart():
 def test_lines_of_a_summary_are_aligned_and_baselines_indented():
     lines = aligned(summary_lines(PRETRAINING))
     assert [line.split("  ")[0] for line in lines if not line.startswith(" ")] == [
-        "loss on hidden patches", "nearest-neighbour accuracy",
+        "loss on masked patches", "nearest-neighbour accuracy",
     ]  # fmt: skip
     assert sum(line.startswith("  ") for line in lines) == 3
-    assert lines[0].endswith("0.5000  (block mask, 75% hidden)")
+    assert lines[0].endswith("0.5000  (block mask, 75% masked)")
     assert {
         line.index(value)
         for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)
@@ -70,7 +70,7 @@ def test_lines_of_a_summary_are_aligned_and_baselines_indented():
 
 
 def test_lines_of_results_say_how():
-    lines = {(line.metric.key, line.value): line.how for line in results_lines(RESULTS)}
+    lines = {(line.metric.key, line.value): line.remark for line in results_lines(RESULTS)}
     assert len(results_lines(RESULTS)) == 8
     assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
     how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]

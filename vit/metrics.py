@@ -1,18 +1,29 @@
-"""The one table of metrics: where each is stored, its name and format; and measurements as lines for a terminal."""
+"""The one table of metrics: their names, formats and places in files; and scores for a terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FORMS = {
+FORMATS = {
     "accuracy": (".2%", ".1%"),
     "error": (".2%", ".1%"),
     "loss": (".4f", ".3f"),
     "time": (",.0f", ",.0f"),
 }
-"""How to write each kind of metric: in full, and with fewer digits. Higher accuracy is better; of all else, less is."""
+"""How to write each kind of metric: in full, and with fewer digits.
+
+More accuracy is better, less of all else.
+"""
+FEW_IMAGES = 1000
+"""Below so many images, a percentage has no decimals: one image is a tenth of a percent or more."""
+
+
+def standard_error(share: float, count: int) -> float:
+    """Return the standard error of a share p that was measured on n images: sqrt(p (1 - p) / n)."""
+    return math.sqrt(share * (1 - share) / count)
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,8 @@ class Metric:
         in_summary: its place in summary.json, with dots; "" if it is not there.
         in_results: its method and key in results.json; "" if it is not there.
         baseline_of: the key of the metric whose baseline it is; "" if it is not a baseline.
-        of_classifier: True for classifiers only, False for pretraining only, None if its place in the file says so.
+        of_classifier: True for classifiers only, False for pretraining only, None if its place in
+            the file says so.
     """
 
     key: str
@@ -41,50 +53,158 @@ class Metric:
 
     def of_summary(self, summary: Mapping[str, Any]) -> float | None:
         """Return its value in summary.json, or None."""
+        # The same key means another quantity in a classifier's summary
         if self.of_classifier not in (None, "test_accuracy" in summary):
             return None
+        # Step down; a branch may be null, as that of neighbours is without labels
         value: Any = summary
         for key in self.in_summary.split("."):
             value = (value or {}).get(key)
         return None if value is None else float(value)
 
-    def write(self, value: float, brief: bool = False) -> str:
-        """Return the value as text, with fewer digits if `brief`."""
-        return format(value, FORMS[self.kind][brief])
+    def write(self, value: float, brief: bool = False, images: int = 0) -> str:
+        """Return the value as text.
+
+        Args:
+            value: as measured.
+            brief: with fewer digits.
+            images: the number of images behind it, 0 if unknown; a percentage of few has no
+                decimals.
+        """
+        # Decimals of few images would claim what they cannot tell
+        full_format, brief_format = FORMATS[self.kind]
+        if 0 < images < FEW_IMAGES and full_format.endswith("%"):
+            return format(value, ".0%")
+        if brief:
+            return format(value, brief_format)
+        return format(value, full_format)
+
+    def write_error(self, value: float, images: int, brief: bool = False) -> str:
+        """Return how sure an accuracy on `images` images is, as text: its standard error, "± 0.5%".
+
+        An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
+        """
+        if self.kind != "accuracy" or not images:
+            return ""
+        error = standard_error(value, images)
+        if error == 0:
+            return f"({round(value * images):,} of {images:,})"
+        return f"± {self.write(error, brief, images)}"
+
+    def write_with_error(self, value: float, images: int, brief: bool = False) -> str:
+        """Return the value and how sure it is: "45.3% ± 0.5%", or "0.431" for a loss."""
+        text = self.write(value, brief, images)
+        return f"{text} {self.write_error(value, images, brief)}".rstrip()
 
 
-_BASELINES = "test_loss_of_baselines"
-METRICS = {metric.key: metric for metric in (
-    Metric("masked_loss", "loss", "loss on hidden patches", "loss",
-           "test_loss", ("reconstruction", "loss"), of_classifier=False),
-    Metric("mean_visible", "loss", "guessing the mean of the visible patches", "visible mean",
-           f"{_BASELINES}.mean_of_visible_patches", ("reconstruction", "mean_of_visible_patches"), "masked_loss"),
-    Metric("nearest_visible", "loss", "copying the nearest visible patch", "nearest visible",
-           f"{_BASELINES}.nearest_visible_patch", ("reconstruction", "nearest_visible_patch"), "masked_loss"),
-    Metric("accuracy", "accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
-    Metric("accuracy_with_flip", "accuracy", "classifier accuracy with mirror images", "with mirror images",
-           "test_accuracy_with_flip", ("head", "accuracy_with_flip")),
-    Metric("calibration_error", "error", "expected calibration error", "calibration error",
-           "test_calibration_error", ("head", "expected_calibration_error")),
-    Metric("cross_entropy", "loss", "cross-entropy", "cross-entropy",
-           "test_loss", ("head", "cross_entropy"), of_classifier=True),
-    Metric("knn_accuracy", "accuracy", "nearest-neighbour accuracy", "neighbours",
-           "neighbours.encoder_accuracy", ("knn", "accuracy")),
-    Metric("pixel_knn_accuracy", "accuracy", "by raw pixels", "by raw pixels",
-           "neighbours.raw_pixel_accuracy", ("knn", "raw_pixel_accuracy"), "knn_accuracy"),
-    Metric("linear_probe", "accuracy", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
+ALL_METRICS = (
+    # Of a pretraining: the loss, and two guesses that need no model
+    Metric(
+        "masked_loss",
+        "loss",
+        "loss on masked patches",
+        "loss",
+        "test_loss",
+        ("reconstruction", "loss"),
+        of_classifier=False,
+    ),
+    Metric(
+        "mean_visible",
+        "loss",
+        "guessing the mean of the visible patches",
+        "visible mean",
+        "test_loss_of_baselines.mean_of_visible_patches",
+        ("reconstruction", "mean_of_visible_patches"),
+        baseline_of="masked_loss",
+    ),
+    Metric(
+        "nearest_visible",
+        "loss",
+        "copying the nearest visible patch",
+        "nearest visible",
+        "test_loss_of_baselines.nearest_visible_patch",
+        ("reconstruction", "nearest_visible_patch"),
+        baseline_of="masked_loss",
+    ),
+    # Of a classifier
+    Metric(
+        "accuracy",
+        "accuracy",
+        "classifier accuracy",
+        "accuracy",
+        "test_accuracy",
+        ("head", "accuracy"),
+    ),
+    Metric(
+        "accuracy_with_flip",
+        "accuracy",
+        "classifier accuracy with mirror images",
+        "with mirror images",
+        "test_accuracy_with_flip",
+        ("head", "accuracy_with_flip"),
+    ),
+    Metric(
+        "calibration_error",
+        "error",
+        "expected calibration error",
+        "calibration error",
+        "test_calibration_error",
+        ("head", "expected_calibration_error"),
+    ),
+    Metric(
+        "cross_entropy",
+        "loss",
+        "cross-entropy",
+        "cross-entropy",
+        "test_loss",
+        ("head", "cross_entropy"),
+        of_classifier=True,
+    ),
+    # Of features, with no training on top, and with a linear layer
+    Metric(
+        "knn_accuracy",
+        "accuracy",
+        "nearest-neighbour accuracy",
+        "neighbours",
+        "neighbours.encoder_accuracy",
+        ("knn", "accuracy"),
+    ),
+    Metric(
+        "pixel_knn_accuracy",
+        "accuracy",
+        "by raw pixels",
+        "by raw pixels",
+        "neighbours.raw_pixel_accuracy",
+        ("knn", "raw_pixel_accuracy"),
+        baseline_of="knn_accuracy",
+    ),
+    Metric(
+        "linear_probe",
+        "accuracy",
+        "linear probe of frozen features",
+        "linear probe",
+        in_results=("linear", "accuracy"),
+    ),
+    # Of the run
     Metric("seconds", "time", "seconds of training", "seconds", "seconds"),
-)}  # fmt: skip
+)
+METRICS = {metric.key: metric for metric in ALL_METRICS}
 """Every metric, by key, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A metric for people: its value as text, and how it was measured, which may be ""."""
+    """A metric for people.
+
+    Attributes:
+        metric: what was measured.
+        value: as text.
+        remark: how it was measured; may be "".
+    """
 
     metric: Metric
     value: str
-    how: str = ""
+    remark: str = ""
 
 
 def baselines(key: str) -> list[Metric]:
@@ -102,81 +222,103 @@ def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
     return scores
 
 
+def tested_images(document: Mapping[str, Any]) -> int:
+    """Return the number of images behind summary.json or results.json; 0 if it does not say."""
+    data = document.get("data") or {}
+    return int(data.get("test_images", 0))
+
+
 def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
     """Return what a run measured at its end, without the time; baselines follow their metric."""
+    images = tested_images(summary)
+    mask = summary.get("test_mask")
     lines = []
     for key, value in summary_values(summary).items():
         if key == "seconds":
             continue
-        how = ""
-        mask = summary.get("test_mask")
+        # A loss means little without its mask
+        remark = ""
         if key == "masked_loss" and mask:
-            how = f"{mask['kind']} mask, {mask['ratio']:.0%} hidden"
-        lines.append(Line(METRICS[key], METRICS[key].write(value), how))
+            remark = f"{mask['kind']} mask, {mask['ratio']:.0%} masked"
+        text = METRICS[key].write_with_error(value, images)
+        lines.append(Line(METRICS[key], text, remark))
     return lines
 
 
 def results_lines(results: Mapping[str, Any]) -> list[Line]:
-    """Return what `vit evaluate` measured; `how` includes the baselines."""
+    """Return what `vit evaluate` measured; the remarks include the baselines."""
+    images = tested_images(results)
     lines = []
     for metric in METRICS.values():
         method, key = metric.in_results
         if metric.baseline_of:
             continue
+
+        # Reconstruction has a row per mask, the others have one
         rows = results.get(method) or []
-        if not isinstance(rows, list):  # reconstruction has a row per mask, the others have one
+        if not isinstance(rows, list):
             rows = [rows]
+
         for row in rows:
             if key not in row:
                 continue
-            value = metric.write(row[key])
+            # Several seeds have a deviation, which includes the choice of images
             if key == "accuracy" and "spread" in row:
+                value = metric.write(row[key])
                 value += f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds"
-            how = _protocol(method, key, row)
+            else:
+                value = metric.write_with_error(row[key], images)
+            # How it was measured, and beside what
+            remarks = _protocol(method, key, row)
             for baseline in baselines(metric.key):
                 _, baseline_key = baseline.in_results
-                how.append(f"{baseline.short} {baseline.write(row[baseline_key])}")
-            lines.append(Line(metric, value, "; ".join(how)))
+                baseline_value = baseline.write(row[baseline_key], images=images)
+                remarks.append(f"{baseline.short} {baseline_value}")
+            lines.append(Line(metric, value, "; ".join(remarks)))
     return lines
 
 
 def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
-    """Return how a metric of results.json was measured."""
+    """Return how a metric of results.json was measured, as remarks."""
     if method == "knn":
         return [f"k {row['k']}, {row['bank']:,} training images"]
     if method == "reconstruction":
-        return [f"{row['mask']} mask, {row['ratio']:.0%} hidden"]
+        return [f"{row['mask']} mask, {row['ratio']:.0%} masked"]
     if method == "linear":
-        how = [f"{row['labels']:,} labels, layer {_each(row['layer'])}"]
+        remarks = [f"{row['labels']:,} labels, layer {_of_seeds(row['layer'])}"]
         if "strength" in row:
-            strength = _each(row["strength"], ".0e")
-            how.append(f"L2 {strength}, chosen on {row['held_out']:,} held-out training images")
+            strength = _of_seeds(row["strength"], ".0e")
+            held_out = f"{row['held_out']:,} held-out training images"
+            remarks.append(f"L2 {strength}, chosen on {held_out}")
         if not row.get("converged", True):
-            how.append("the fit has not converged")
-        return how
+            remarks.append("the fit has not converged")
+        return remarks
     if key == "accuracy" and not row.get("classes_named", True):
         return ["its classes have no names; assuming the data's order"]
     return []
 
 
-def _each(value: Any, form: str = "") -> str:
-    """Return a choice as text, or a list with one of each seed."""
-    if isinstance(value, list):
-        return ", ".join(format(choice, form) for choice in value)
-    return format(value, form)
+def _of_seeds(choice: Any, form: str = "") -> str:
+    """Return a choice as text, or those of several seeds."""
+    if isinstance(choice, list):
+        return ", ".join(format(value, form) for value in choice)
+    return format(choice, form)
 
 
 def aligned(lines: Sequence[Line]) -> list[str]:
     """Return scores for a terminal: labels, values and remarks in columns, baselines indented."""
+    # Labels
     labels = []
     for line in lines:
         indent = "  " if line.metric.baseline_of else ""
         labels.append(indent + line.metric.label)
+
+    # As wide as the longest
     label_width = max((len(label) for label in labels), default=0)
     value_width = max((len(line.value) for line in lines), default=0)
 
     rows = []
     for label, line in zip(labels, lines, strict=True):
-        remark = f"({line.how})" if line.how else ""
+        remark = f"({line.remark})" if line.remark else ""
         rows.append(f"{label:<{label_width}}  {line.value:<{value_width}}  {remark}".rstrip())
     return rows

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from safetensors import SafetensorError, safe_open
 
 from vit.atomic import replacing
 from vit.errors import RunError, UserError
@@ -21,36 +23,47 @@ class RunFiles:
 
     def __init__(self, path: Path):
         self.path = path
+        # From the first step on
         self.config = path / "config.yaml"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.tensorboard = path / "tensorboard"
         self.showcase = path / "showcase.safetensors"
+        # From the last step on: a folder with a summary holds a finished run
         self.summary = path / "summary.json"
         self.report = path / "report.html"
+        # Pictures, of which a run draws those that suit its objective
         self.reconstructions = path / "reconstructions.png"
         self.confusion = path / "confusion.png"
         self.reliability = path / "reliability.png"
         self.attention = path / "attention.png"
         self.curves = path / "curves.png"
+        # If run.dynamics_every is set
         self.dynamics = path / "dynamics.jsonl"
         self.dynamics_picture = path / "dynamics.png"
+        # The trained model
         self.model = path / "model.safetensors"
         self.model_config = path / "config.json"
 
     @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
-        return [
-            path for path in vars(self).values() if isinstance(path, Path) and path != self.path
-        ]
+        # A folder that is being written has other attributes too
+        paths = []
+        for name, path in vars(self).items():
+            if isinstance(path, Path) and name != "path":
+                paths.append(path)
+        return paths
 
     def saved_snapshots(self) -> dict[str, Path]:
-        """Return the folders of the run's weight snapshots by name, e.g. "step 1,250", from first to last."""
-        folders = sorted(path.parent for path in self.snapshots.glob("step-*/model.safetensors"))
-        steps = {folder: folder.name.removeprefix("step-") for folder in folders}
-        return {f"step {int(step):,}": folder for folder, step in steps.items() if step.isdecimal()}
+        """Return the folders of the run's snapshots by name, e.g. "step 1,250", first to last."""
+        snapshots = {}
+        for weights in sorted(self.snapshots.glob("step-*/model.safetensors")):
+            step = weights.parent.name.removeprefix("step-")
+            if step.isdecimal():
+                snapshots[f"step {int(step):,}"] = weights.parent
+        return snapshots
 
 
 CONTENTS = {
@@ -58,10 +71,10 @@ CONTENTS = {
     "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
     "confusion.png": "which classes it confuses",
     "reliability.png": "accuracy against confidence",
-    "dynamics.png": "how strongly each matrix was trained and how far it moved (all in dynamics.jsonl)",
-    "attention.png": "where the last layer's attention looks, head by head",
+    "dynamics.png": "how strongly each matrix was trained, how far it moved (see dynamics.jsonl)",
+    "attention.png": "what the last layer attends to, head by head",
     "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
-    "summary.json": "these figures and where they come from",
+    "summary.json": "these scores and where they come from",
     "model.safetensors": "the weights, with config.json, for vit.load_model",
 }
 """What the user finds in the folder of a finished run."""
@@ -80,13 +93,21 @@ def read_json(content: str) -> Any:
     return json.loads(content, parse_constant=refuse)
 
 
+PARSERS: dict[str, Callable[[str], Any]] = {".yaml": yaml.safe_load, ".json": read_json}
+
+
 def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
-    """Return the mapping in a YAML (.yaml) or JSON file, empty if there is no file; raise `error` if it is damaged."""
+    """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file.
+
+    Raises:
+        UserError: of the class `error`: the file is damaged.
+    """
     if not path.is_file():
         return {}
     try:
         content = path.read_text(encoding="utf-8")
-        value = yaml.safe_load(content) if path.suffix == ".yaml" else read_json(content)
+        parse = PARSERS[path.suffix]
+        value = parse(content)
     except (ValueError, RecursionError, yaml.YAMLError) as problem:
         raise error(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
@@ -95,27 +116,32 @@ def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, none if there is no file. A last line cut short by a kill is left out.
+    """Return the lines of metrics.jsonl; none if there is no file.
+
+    A last line cut short by a kill is left out.
 
     Raises:
         RunError: another line is not JSON, or has no keys.
     """
     if not path.exists():
         return []
+
+    # Parse what was written to its end
     try:
         # Anything after the last newline was cut short
-        whole_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        metrics = [json.loads(line) for line in whole_lines]
+        complete_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        metrics = [json.loads(line) for line in complete_lines]
         if not all(isinstance(line, dict) for line in metrics):
             raise ValueError("a line has no keys and values")
-    except ValueError as error:  # also raised for text that is not UTF-8
+    except ValueError as error:
+        # Also raised for text that is not UTF-8
         raise RunError(f"{path} is damaged: {error}; remove that line") from error
     return metrics
 
 
 @dataclass(frozen=True)
 class SampleImages:
-    """A few test images that a run keeps, so that its folder can show the model at work without the data set.
+    """A few test images that a run keeps, to show the model at work without the data set.
 
     Attributes:
         images: uint8 (B, C, H, W).
@@ -130,16 +156,16 @@ class SampleImages:
     data: dict[str, Any]
 
     def save(self, path: Path) -> None:
-        """Write showcase.safetensors, whole or not at all."""
+        """Write showcase.safetensors, complete or not at all."""
+        # torch, which a command that only reads settings does without
         from safetensors.torch import save
 
-        about = json.dumps(
-            {"labels": self.labels, "class_names": self.class_names, "data": self.data}
+        text = {"labels": self.labels, "class_names": self.class_names, "data": self.data}
+        content = save(
+            {"images": self.images.contiguous()}, metadata={"showcase": json.dumps(text)}
         )
         with replacing(path) as temporary:
-            temporary.write_bytes(
-                save({"images": self.images.contiguous()}, metadata={"showcase": about})
-            )
+            temporary.write_bytes(content)
 
 
 def read_sample_images(path: Path) -> SampleImages:
@@ -148,16 +174,16 @@ def read_sample_images(path: Path) -> SampleImages:
     Raises:
         RunError: it is damaged, or some other file.
     """
+    # torch, which a command that only reads settings does without
     import torch
-    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            about, images = (
-                read_json((file.metadata() or {})["showcase"]),
-                file.get_tensor("images"),
-            )
-        samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
+            # Names and facts travel as JSON in the file's header
+            metadata = file.metadata() or {}
+            text = read_json(metadata["showcase"])
+            images = file.get_tensor("images")
+        samples = SampleImages(images, text["labels"], text["class_names"], text["data"])
         if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
             raise ValueError("images with a label each are expected")
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import GROUPS, BenchError, Result, Spread, Worker, compare, shares
+from bench.compare import GROUPS, Result, Spread, Worker, compare, shares
 from bench.contestants import build
 from bench.job import Job
+from vit.errors import TrainingError
 
 DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
 MICRO = Job(
@@ -125,13 +126,15 @@ def test_contestants_take_turns_switches_reach_them_and_peers_do_the_same_job():
 @pytest.mark.slow
 def test_contestant_that_cannot_be_built_or_dies_is_one_line():
     with Worker(MICRO) as worker:
-        with pytest.raises(BenchError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"):
+        with pytest.raises(
+            TrainingError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"
+        ):
             worker.ask(build, Job(patch=5))
         assert signal.SIGINT in worker.ask(
             signal.pthread_sigmask, signal.SIG_BLOCK, []
         )  # Ctrl-C passes it by
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        with pytest.raises(BenchError, match=r"^ours: its process was killed[^\n]*$"):
+        with pytest.raises(TrainingError, match=r"^ours: its process was killed[^\n]*$"):
             worker.ask(os._exit, 9)
 
 

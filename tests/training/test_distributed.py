@@ -246,7 +246,7 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert len(alone) == STEPS
     assert {path.name for path in (place / "two").iterdir()} == ALL
     assert printed.count("2 processes, 10 images at once") == 1
-    assert printed.count("loss on hidden patches") == 1
+    assert printed.count("loss on masked patches") == 1
 
 
 @pytest.mark.slow

@@ -24,10 +24,10 @@ def run(options: Namespace) -> int:
 
     # The table goes to stdout, notes beside it
     if options.json:
-        records = []
-        for finished in runs:
-            path = str(finished.record.files.path)
-            records.append({"run": path, "seeds": finished.seeds, "figures": finished.figures})
+        records = [
+            {"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.scores}
+            for run in runs
+        ]
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(as_table(rows, options.markdown)))

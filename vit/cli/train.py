@@ -13,10 +13,13 @@ from argparse import Namespace
 from dataclasses import replace
 
 from vit.atomic import write_json
+from vit.checkpoints import load_model
 from vit.checkpoints.initial import load_initial
 from vit.errors import one_line
+from vit.mae import Model
 from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
+from vit.report.baselines import OWN_IMAGES, measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.runs import CONTENTS
@@ -26,6 +29,9 @@ from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder
 from vit.training.state import saved_states
+
+BEST_SHIPPED = "vit-tiny-p4-cifar10"
+"""The model of `vit models` whose features classify best by nearest neighbours."""
 
 
 def run(options: Namespace) -> int:
@@ -84,6 +90,8 @@ def train(command: TrainCommand) -> None:
 
         # the summary comes after the pictures: a folder with a summary holds a finished run
         with run.dist.others_ended():
+            shipped = shipped_baseline(run)
+            run.summary["baselines"] = measure_baselines(run, shipped)
             draw_pictures(run, folder, run.summary)
         write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
@@ -94,6 +102,16 @@ def train(command: TrainCommand) -> None:
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():
                 print(f"  {name:<20} {content}", flush=True)
+
+
+def shipped_baseline(run: Run) -> Model | None:
+    """Load the shipped model that the features are compared with; None if it has seen such images."""
+    # nor is it worth loading where nothing is classified, or where the run began with it
+    if run.data.source not in OWN_IMAGES or "knn" not in run.objective.measures:
+        return None
+    if not run.data.train.labelled or run.config.model.init == BEST_SHIPPED:
+        return None
+    return load_model(BEST_SHIPPED, part="encoder")
 
 
 def print_summary(run: Run) -> None:

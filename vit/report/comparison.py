@@ -1,4 +1,4 @@
-"""`vit compare`: finished runs side by side, with the settings that differ and what the runs measured."""
+"""`vit compare`: finished runs side by side, with the settings that differ and the scores."""
 
 from __future__ import annotations
 
@@ -10,195 +10,326 @@ from pathlib import Path
 from typing import Any
 
 from vit.config import OBJECTIVES, spelled
-from vit.errors import UserError, one_line
-from vit.metrics import METRICS, Metric
+from vit.errors import RunError, one_line
+from vit.metrics import METRICS, Metric, tested_images
 from vit.report.record import WRONG_VALUES, RunRecord, read_run, settings_that_matter
 
-WIDEST = 120
-"""Characters of a line in a terminal."""
+TERMINAL_WIDTH = 120
+"""Characters of a line, from which a table is turned on its side."""
 SEEDS = ("train.seed", "data.subset_seed")
-NOT_COMPARED = (*SEEDS, "data.fallback")  # a run's data.source is the one that it used
-LOSS, LINEAR = METRICS["masked_loss"], METRICS["linear_probe"]
+NOT_COMPARED = (*SEEDS, "data.fallback")
+"""Settings that runs in one row may differ in; the images that a fallback gave are compared."""
+LOSS = METRICS["masked_loss"]
+LINEAR = METRICS["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
-
-
-class ComparisonError(UserError):
-    """Runs that cannot be compared; the message is one line."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, for comparison."""
+    """A finished run, for comparison.
+
+    Attributes:
+        record: its files.
+        identity: settings, data and initial weights, equal for runs that differ only in the seed.
+        seeds: in words.
+        scores: what it measured, by column.
+    """
 
     record: RunRecord
-    identity: dict[
-        str, Any
-    ]  # settings, data and first weights: equal for runs that differ only in the seed
+    identity: dict[str, Any]
     seeds: str
-    figures: dict[str, float]  # what it measured, by column
+    scores: dict[str, float]
+
+
+# ---- One run -------------------------------------------------------------------------------------
 
 
 def read_finished(folder: Path) -> FinishedRun:
     """Read a finished run.
 
     Raises:
-        ComparisonError: it is not finished, or its files lack something that is compared.
-        RunError: there is no run, or a file is damaged.
+        RunError: there is no run, it is not finished, a file is damaged, or a value is missing.
     """
     record = read_run(folder)
-    summary, settings = record.summary, record.settings
-    if not summary:
-        raise ComparisonError(
+    if not record.summary:
+        raise RunError(
             f"{folder} holds no finished run: summary.json is missing; finish it with --resume"
         )
     try:
-        data = summary["data"]
-        identity = {
-            key: value
-            for key, value in settings_that_matter(settings).items()
-            if key not in NOT_COMPARED
-        }
-        identity["model.init"] = (
-            summary.get("init_content_hash") or settings["model.init"]
-        )  # wherever it was
-        # All images: another seed takes other labels and held-out images
-        identity["data"] = data.get("whole_content_hash", data["content_hash"])
-        identity["counts"] = data["train_images"], data["test_images"], data["tested_on"]
-        identity["bank"] = (summary.get("neighbours") or {}).get("bank")
-        seeds = str(settings["train.seed"])
-        if settings["data.subset_seed"] and (
-            settings["data.labels"] < 1 or settings["data.val_size"]
-        ):
-            seeds += f" (subset {settings['data.subset_seed']})"
-        return FinishedRun(record, identity, seeds, _figures(record))
+        return FinishedRun(record, identity_of(record), seeds_of(record), scores_of(record))
     except WRONG_VALUES as error:
-        raise ComparisonError(
-            f"{folder} cannot be read: {type(error).__name__}: {error}"
-        ) from error
+        raise RunError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _figures(record: RunRecord) -> dict[str, float]:
-    """Return what a run measured, by column: its summary, and linear probes on its own images with all labels."""
-    found = {
-        metric.short: metric.of_summary(record.summary)
-        for metric in METRICS.values()
-        if not metric.baseline_of
-    }
+def identity_of(record: RunRecord) -> dict[str, Any]:
+    """Return what two runs have in common if they differ only in the seed."""
+    # Settings
+    summary = record.summary
+    data = summary["data"]
+    identity = {}
+    for key, value in settings_that_matter(record.settings).items():
+        if key not in NOT_COMPARED:
+            identity[key] = value
+
+    # The initial weights themselves, wherever they were
+    identity["model.init"] = summary.get("init_content_hash") or record.settings["model.init"]
+    # All images, because another seed takes other labels and other held-out images
+    identity["data"] = data.get("whole_content_hash", data["content_hash"])
+    identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
+    identity["bank"] = (summary.get("neighbours") or {}).get("bank")
+    return identity
+
+
+def seeds_of(record: RunRecord) -> str:
+    """Return the seeds of a run in words: "0", or "0 (subset 1)"."""
+    # A subset's seed says nothing where no subset is drawn
+    settings = record.settings
+    seeds = str(settings["train.seed"])
+    draws_a_subset = settings["data.labels"] < 1 or settings["data.val_size"]
+    if settings["data.subset_seed"] and draws_a_subset:
+        seeds += f" (subset {settings['data.subset_seed']})"
+    return seeds
+
+
+def scores_of(record: RunRecord) -> dict[str, float]:
+    """Return what a run measured, by column.
+
+    These are its summary's scores, and linear probes on its own images with all labels.
+    """
+    scores = {}
+    for metric in METRICS.values():
+        value = metric.of_summary(record.summary)
+        if value is not None and not metric.baseline_of:
+            scores[metric.short] = value
+
+    # A probe belongs to the run if it saw the run's images, and all their labels
     method, key = LINEAR.in_results
     for results in record.results.values():
-        if (
-            method in results
-            and results["data"]["content_hash"] == record.summary["data"]["content_hash"]
-        ):
-            how = results["settings"]
-            column = BEST_LAYER if how["every_layer"] else LINEAR.short
-            if how["labels"] == 1 and found.get(column) is None:
-                found[column] = float(results[method][key])
-    return {column: value for column, value in found.items() if value is not None}
+        images_hash = results["data"]["content_hash"]
+        if method not in results or images_hash != record.summary["data"]["content_hash"]:
+            continue
+        settings = results["settings"]
+        column = BEST_LAYER if settings["every_layer"] else LINEAR.short
+        if settings["labels"] == 1 and column not in scores:
+            scores[column] = float(results[method][key])
+    return scores
+
+
+def target_of(run: FinishedRun) -> str:
+    """Return what a pretraining's loss is measured against; "" for a classifier."""
+    settings = run.record.settings
+    if OBJECTIVES[settings["train.objective"]].labels:
+        return ""
+    pixels = "plain pixels"
+    if settings["reconstruct.norm_pix_loss"]:
+        pixels = "normalised pixels"
+    return f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
+
+
+def patches_of(run: FinishedRun) -> str:
+    """Return the size of a run's patches in words."""
+    settings = run.record.settings
+    patch = spelled(settings["model.patch_size"])
+    return f"patch {patch} of {spelled(settings['model.image_size'])}"
+
+
+# ---- Side by side --------------------------------------------------------------------------------
 
 
 def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
     """Group runs that differ only in the seed.
 
     Raises:
-        ComparisonError: a run is given twice.
+        RunError: a run is given twice.
     """
     groups: dict[str, list[FinishedRun]] = {}
-    paths = [run.record.files.path.resolve() for run in runs]
-    for run, path in zip(runs, paths, strict=True):
-        if paths.count(path) > 1:
-            raise ComparisonError(f"{run.record.files.path} is given twice")
+    paths = set()
+    for run in runs:
+        # One folder may have several names
+        path = run.record.files.path
+        if path.resolve() in paths:
+            raise RunError(f"{path} is given twice")
+        paths.add(path.resolve())
+
+        # A seed that is already in the group is no other seed: the run stands alone
         key = json.dumps(run.identity, sort_keys=True)
-        if any(
-            run.seeds == other.seeds for other in groups.get(key, [])
-        ):  # a repeated seed is no other seed
-            key = str(path)
+        if any(run.seeds == member.seeds for member in groups.get(key, [])):
+            key = str(path.resolve())
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
 def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
-    """Return a row per run, all with the same columns; runs that differ only in the seed share one, with mean and deviation.
+    """Return a row for each group of runs that differ only in the seed, with mean and deviation.
 
-    The columns: run, settings and data that differ, images, what was measured on, seeds, and figures that any run has.
+    All rows have the same columns: run, settings and data that differ, images, what was measured
+    on, seeds, and the scores that any run has.
+
+    Raises:
+        RunError: a run is given twice.
     """
-    keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
-    different = [
-        key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1
-    ]
-    targets, names = (
-        _targets(runs),
-        {run.identity["data"]: one_line(run.record.data["name"]) for run in runs},
-    )
+    settings = different_settings(runs)
+    data_names = data_columns(runs)
+    targets = target_columns(runs)
+
     rows = []
-    for alike in group_by_seed(runs):
-        record, identity = alike[0].record, alike[0].identity
-        row = {"run": ", ".join(one_line(str(run.record.files.path)) for run in alike)}
-        for key in different:
-            value = record.settings.get(key)
-            row[key] = one_line(value) if isinstance(value, str) else json.dumps(value)
-            if identity.get(key) != value:  # the initial weights: one name may stand for several
-                row[key] += f" ({identity[key]})"
-        if len(names) > 1:
-            name, same_name = names[identity["data"]], len({*names.values()}) < len(names)
-            row["data"] = f"{name} ({identity['data'][:8]})" if same_name else name
-        train, test, tested_on = identity["counts"]
-        row |= {"images": f"{train:,}", "measured on": f"{test:,} {tested_on}"}
-        row["seeds"] = ", ".join(run.seeds for run in alike)
-        for metric in METRICS.values():
-            for column in [metric.short, BEST_LAYER] if metric is LINEAR else [metric.short]:
-                values = [run.figures[column] for run in alike if column in run.figures]
-                text = mean_of(values, metric) if len(values) == len(alike) else ""
-                if metric is LOSS and len({*targets.values()}) > 1:
-                    own = targets.get(record.files.path)
-                    row |= {
-                        f"{column}, {target}": text if target == own else ""
-                        for target in targets.values()
-                    }
-                else:
-                    row[column] = text
+    for group in group_by_seed(runs):
+        # What was trained
+        first = group[0]
+        row = {"run": ", ".join(one_line(str(run.record.files.path)) for run in group)}
+        for key in settings:
+            row[key] = setting_cell(first, key)
+        if len(data_names) > 1:
+            row["data"] = data_names[first.identity["data"]]
+
+        # What it was measured on, and the scores
+        train, test, tested_on = first.identity["counts"]
+        row["images"] = f"{train:,}"
+        row["measured on"] = f"{test:,} {tested_on}"
+        row["seeds"] = ", ".join(run.seeds for run in group)
+        row |= score_cells(group, targets)
         rows.append(row)
-    return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
+
+    # Columns that no run fills are left out
+    filled = []
+    for name in rows[0]:
+        if any(row[name] for row in rows):
+            filled.append(name)
+    table = []
+    for row in rows:
+        table.append({name: row[name] for name in filled})
+    return table
 
 
-def _targets(runs: Sequence[FinishedRun]) -> dict[Path, str]:
-    """Return the target of each pretraining's loss, by folder: losses of different targets are not comparable."""
-    found, sizes = {}, {}
-    for record in [run.record for run in runs]:
-        settings = record.settings
-        if OBJECTIVES[settings["train.objective"]].labels:
-            continue
-        pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
-        found[record.files.path] = (
-            f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
-        )
-        patch, image = (spelled(settings[f"model.{name}_size"]) for name in ("patch", "image"))
-        sizes[record.files.path] = f", patch {patch} of {image}"
-    if len({*sizes.values()}) > 1:  # else they are left out
-        return {path: target + sizes[path] for path, target in found.items()}
-    return found
+def different_settings(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the settings in which any two runs differ, in order."""
+    # A run of another version may lack some of them, so all keys come before any value
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for key in run.record.settings:
+            if key in run.identity:
+                values.setdefault(key, set())
+
+    # As JSON, because lists cannot be in a set
+    for run in runs:
+        for key, spellings in values.items():
+            spellings.add(json.dumps(run.identity.get(key)))
+    return [key for key, spellings in values.items() if len(spellings) > 1]
+
+
+def setting_cell(run: FinishedRun, key: str) -> str:
+    """Return a setting as text, with the hash of initial weights, whose name may mean several."""
+    value = run.record.settings.get(key)
+    cell = one_line(value) if isinstance(value, str) else json.dumps(value)
+    if run.identity.get(key) != value:
+        cell += f" ({run.identity[key]})"
+    return cell
+
+
+def data_columns(runs: Sequence[FinishedRun]) -> dict[str, str]:
+    """Return the name of each data set by its hash; equal names are told apart by the hash."""
+    names = {}
+    for run in runs:
+        names[run.identity["data"]] = one_line(run.record.data["name"])
+    if len(set(names.values())) < len(names):
+        return {images_hash: f"{name} ({images_hash[:8]})" for images_hash, name in names.items()}
+    return names
+
+
+def target_columns(runs: Sequence[FinishedRun]) -> dict[Path, str]:
+    """Return the column of each pretraining's loss, by folder.
+
+    Losses of different targets are not comparable; where all have one, the column is "loss" alone.
+    """
+    # The size of patches is named only where it differs
+    pretrainings = [run for run in runs if target_of(run)]
+    with_patches = len({patches_of(run) for run in pretrainings}) > 1
+    columns = {}
+    for run in pretrainings:
+        column = f"{LOSS.short}, {target_of(run)}"
+        if with_patches:
+            column += f", {patches_of(run)}"
+        columns[run.record.files.path] = column
+    if len(set(columns.values())) == 1:
+        return dict.fromkeys(columns, LOSS.short)
+    return columns
+
+
+def score_cells(group: Sequence[FinishedRun], targets: Mapping[Path, str]) -> dict[str, str]:
+    """Return the scores of runs that differ only in the seed; "" for one that not all of them have.
+
+    Args:
+        targets: the column of each pretraining's loss, by folder.
+    """
+    path = group[0].record.files.path
+    images = tested_images(group[0].record.summary)
+    cells: dict[str, str] = {}
+    for metric in METRICS.values():
+        # A linear probe of the best layer is another quantity
+        columns = [metric.short]
+        if metric is LINEAR:
+            columns.append(BEST_LAYER)
+        for column in columns:
+            # The mean of some of them would belong to other runs than the row names
+            values = [run.scores[column] for run in group if column in run.scores]
+            text = ""
+            if len(values) == len(group):
+                text = mean_of(values, metric, images)
+            if metric is LOSS and targets:
+                # A column per target, of which this row fills at most its own
+                cells |= dict.fromkeys(targets.values(), "")
+                if path in targets:
+                    cells[targets[path]] = text
+            else:
+                cells[column] = text
+    return cells
+
+
+def mean_of(values: Sequence[float], metric: Metric, images: int) -> str:
+    """Return the mean of several seeds with its standard deviation, or the single value."""
+    text = metric.write(statistics.mean(values), images=images)
+    if len(values) > 1:
+        text += f" ± {metric.write(statistics.stdev(values), images=images)}"
+    return text
+
+
+# ---- As text -------------------------------------------------------------------------------------
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
-    """Return rows with the same columns as lines: aligned, on its side if that is too wide, or as a Markdown table."""
+    """Return rows with the same columns as lines, on its side if it is too wide for a terminal.
+
+    Args:
+        markdown: as a Markdown table.
+    """
     columns = list(rows[0])
+    cells = [[*row.values()] for row in rows]
     if markdown:
-        cells = [[row[name].replace("|", "\\|") for name in columns] for row in rows]
-        return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
-    table = [columns, *([row[name] for name in columns] for row in rows)]
-    upright, on_its_side = _aligned(table), _aligned(list(zip(*table, strict=True)))
-    return upright if max(map(len, upright)) <= WIDEST or len(rows) >= len(columns) else on_its_side
+        return markdown_table([columns, ["---"] * len(columns), *cells])
+
+    # On its side, runs become columns; more runs than columns would not get narrower
+    upright = aligned([columns, *cells])
+    if max(len(line) for line in upright) <= TERMINAL_WIDTH or len(rows) >= len(columns):
+        return upright
+    return aligned(list(zip(columns, *cells, strict=True)))
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
+def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = []
+    for cells in table:
+        escaped = [cell.replace("|", "\\|") for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return lines
 
 
-def mean_of(values: Sequence[float], metric: Metric) -> str:
-    """Return the mean of several seeds with its standard deviation, or the one value."""
-    spread = f" ± {metric.write(statistics.stdev(values))}" if len(values) > 1 else ""
-    return metric.write(statistics.mean(values)) + spread
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with columns as wide as their longest cell."""
+    widths = []
+    for column in zip(*table, strict=True):
+        widths.append(max(len(cell) for cell in column))
+    lines = []
+    for cells in table:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines

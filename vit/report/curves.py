@@ -26,18 +26,23 @@ def curves_of(
         metrics: lines of metrics.jsonl.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
+    # What the objective measures
     curves: list[Curve] = []
     for measure in objective_class(settings["train.objective"]).measures:
         if measure in CURVES:
             curves += CURVES[measure](settings, end, scores)
-    measured = {key for line in metrics for key in line}
+    # A curve of held-out images alone needs a run that has measured them
+    measured: set[str] = set()
+    for line in metrics:
+        measured.update(line)
     return [curve for curve in curves if curve.key or curve.val_key in measured]
 
 
 def reconstruction_curves(
     settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
 ) -> list[Curve]:
-    """Return the loss over the hidden patches, and how often an image's other view is found."""
+    """Return the loss over the masked patches, and how often an image's other view is found."""
+    # Level lines: the end, and the guesses that need no model
     lines = {}
     if scores:
         baselines = scores["test_loss_of_baselines"]
@@ -46,7 +51,7 @@ def reconstruction_curves(
             "guessing the mean of the visible": baselines["mean_of_visible_patches"],
             "copying the nearest visible": baselines["nearest_visible_patch"],
         }
-    title = "loss over the hidden patches"
+    title = "loss over the masked patches"
     if not settings["reconstruct.contrast"]:
         return [Curve(title, "loss", "val_loss", lines)]
     other_view = Curve("other view found among the batch's", "pair_accuracy", share=True)
@@ -55,6 +60,7 @@ def reconstruction_curves(
 
 def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
     """Return the accuracy of nearest neighbours, which is measured on held-out images alone."""
+    # Level lines: the end, and the baseline
     neighbours = scores.get("neighbours") or {}
     lines = {}
     for key, name in (("encoder_accuracy", end), ("raw_pixel_accuracy", "by raw pixels")):
@@ -65,8 +71,12 @@ def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any])
 
 def head_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
     """Return a classifier's cross-entropy and accuracy."""
-    loss = {end: scores["test_loss"]} if scores else {}
-    accuracy = {end: scores["test_accuracy"]} if scores else {}
+    # A level line each: the end
+    loss = {}
+    accuracy = {}
+    if scores:
+        loss[end] = scores["test_loss"]
+        accuracy[end] = scores["test_accuracy"]
     return [
         Curve("cross-entropy", "loss", "val_loss", loss),
         Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
@@ -74,4 +84,4 @@ def head_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
 
 
 CURVES = {"reconstruction": reconstruction_curves, "knn": knn_curves, "head": head_curves}
-"""What each measure has been in training; those without an entry here are measured at the end alone."""
+"""What each measure has been in training; those without an entry are measured at the end alone."""

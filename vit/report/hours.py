@@ -1,4 +1,4 @@
-"""`vit compare --hours`: accuracy over the hours of training, for runs that measured it meanwhile."""
+"""`vit compare --hours`: accuracy over the hours of training, where runs measured it meanwhile."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit.errors import one_line
+from vit.errors import RunError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
-from vit.metrics import METRICS
-from vit.report.comparison import ComparisonError, FinishedRun, group_by_seed, mean_of
+from vit.metrics import METRICS, tested_images
+from vit.report.comparison import FinishedRun, group_by_seed, mean_of
 from vit.report.record import WRONG_VALUES, RunRecord
 
 PANELS = {
@@ -23,112 +23,126 @@ ADVICE = "run.val_every measures it, on images that data.val_size holds out"
 
 
 def draw_hours(runs: Sequence[FinishedRun], path: Path) -> None:
-    """Draw runs: a line for the training, a mark for the measurement at the end, a colour per row of the table.
+    """Draw a line for each training, a mark for its end, and a colour for each row of the table.
 
     Runs that did not measure accuracy while training get a note.
 
     Raises:
-        ComparisonError: there are no rows, or too many to tell apart, or a run's files lack what is drawn.
-        RunError: a metrics.jsonl is damaged.
+        RunError: no run can be drawn, there are too many to tell apart, or a run's files lack what
+            is drawn.
     """
-    watched = measured_while_training(runs)
-    groups = group_by_seed(watched)
+    # A colour for each group
+    measured = measured_while_training(runs)
+    groups = group_by_seed(measured)
     if len(groups) > len(SERIES):
         advice = f"give at most {len(SERIES)}"
-        raise ComparisonError(f"{len(groups)} kinds of runs are too many for one picture; {advice}")
+        raise RunError(f"{len(groups)} kinds of runs are too many for one picture; {advice}")
 
-    # The lines of each panel, by its title
+    # The lines of each panel by its title, and the images of the ends as a set in order
     panels: dict[str, list[RunLine]] = {title: [] for title, _ in PANELS.values()}
-    tested = {}  # as a set, in order
+    images: dict[str, None] = {}
     for series, group in enumerate(groups):
         lines: dict[str, list[RunLine]] = {}
         for run in group:
             try:
-                title, line, images = course_of(run.record, series)
+                title, line, measured_on = course_of(run.record, series)
             except WRONG_VALUES as error:
                 problem = f"{type(error).__name__}: {error}"
-                raise ComparisonError(
-                    f"{run.record.files.path} cannot be drawn: {problem}"
-                ) from error
-            tested[images] = True
+                raise RunError(f"{run.record.files.path} cannot be drawn: {problem}") from error
+            # Pretrainings and classifiers have a panel each
+            images[measured_on] = None
             lines.setdefault(title, []).append(replace(line, label=run.record.name))
-        for title, drawn in lines.items():
-            panels[title] += with_one_label(drawn)
+        count = tested_images(group[0].record.summary)
+        for title, group_lines in lines.items():
+            panels[title] += with_one_label(group_lines, count)
 
-    # The figure
-    devices = {}  # as a set, in order
-    for run in watched:
+    # The title names the machines, the subtitle explains lines and marks
+    devices: dict[str, None] = {}
+    for run in measured:
         if "device" in run.record.summary:
-            devices[str(run.record.summary["device"])] = True
+            devices[str(run.record.summary["device"])] = None
     title = "Accuracy over the hours of training"
     if devices:
         title += f" on {', '.join(devices)}"
-    about = "lines: during training, on held-out images"
-    if any(line.start for drawn in panels.values() for line in drawn):
-        about += " · upright lines: where runs began, after the hours behind their first weights"
-    about += f" · marks and figures: at the end, on {', or '.join(tested)}"
-    shown = [Panel(name, drawn, share=True) for name, drawn in panels.items() if drawn]
-    save_figure(compared_figure(shown, title, about), path)
+    subtitle = "lines: during training, on held-out images"
+    if any(line.start for lines in panels.values() for line in lines):
+        subtitle += " · upright lines: where runs began, after the hours behind their first weights"
+    subtitle += f" · marks and scores: at the end, on {', or '.join(images)}"
+    drawn_panels = [Panel(name, lines, share=True) for name, lines in panels.items() if lines]
+    save_figure(compared_figure(drawn_panels, title, subtitle), path)
 
 
 def measured_while_training(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Return the runs that measured accuracy while training; the others get a note.
 
     Raises:
-        ComparisonError: there are none.
+        RunError: there are none.
     """
-    watched = []
+    measured = []
     for run in runs:
-        if any(key in line for line in run.record.metrics for key in PANELS):
-            watched.append(run)
+        if panel_key(run.record):
+            measured.append(run)
         else:
-            lacks = "it has no accuracy during training"
-            run.record.notes.append(f"{run.record.files.path} is not drawn: {lacks}; {ADVICE}")
-    if not watched:
-        raise ComparisonError(
-            f"--hours: none of these runs has its accuracy during training; {ADVICE}"
-        )
-    return watched
+            reason = f"it has no accuracy during training; {ADVICE}"
+            run.record.notes.append(f"{run.record.files.path} is not drawn: {reason}")
+    if not measured:
+        raise RunError(f"--hours: none of these runs has its accuracy during training; {ADVICE}")
+    return measured
+
+
+def panel_key(run: RunRecord) -> str:
+    """Return the key of PANELS that a run has measured while training; "" if none."""
+    for key in PANELS:
+        if any(key in line for line in run.metrics):
+            return key
+    return ""
 
 
 def course_of(run: RunRecord, series: int) -> tuple[str, RunLine, str]:
-    """Return a run's panel, its line over the hours, and the images that its end was measured on.
+    """Return a run's panel, its line over the hours, and the images behind its end.
 
-    Hours count from the start of the training behind its first weights. The end is what the run measured, or what
-    `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
+    Hours count from the start of the training behind its first weights. The end is what the run
+    measured, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
     """
-    key = next(key for key in PANELS if any(key in line for line in run.metrics))
+    # The line
+    key = panel_key(run)
     title, metric = PANELS[key]
-    before = run.summary.get("init_seconds", 0.0)
-    hours, values = [], []
+    seconds_before = run.summary.get("init_seconds", 0.0)
+    hours = []
+    values = []
     for entry in run.metrics:
         if key in entry:
-            hours.append((before + entry["seconds"]) / 3600)
+            hours.append((seconds_before + entry["seconds"]) / 3600)
             values.append(entry[key])
 
     # The end
     score = metric.of_summary(run.summary)
-    images = run.data
+    data = run.data
     method, _ = metric.in_results
-    whole = {"content_hash": images.get("whole_content_hash"), "tested_on": "test images"}
     for results in run.results.values():
-        on_all = method in results and whole.items() <= results["data"].items()
-        if on_all and results["settings"]["labels"] == 1:
+        on_test = results["data"].get("tested_on") == "test images"
+        same_images = results["data"].get("content_hash") == run.data.get("whole_content_hash")
+        if method in results and on_test and same_images and results["settings"]["labels"] == 1:
             score = float(results[method]["accuracy"])
-            images = results["data"]
+            data = results["data"]
     end = None
     if score is not None:
-        end = ((before + run.summary["seconds"]) / 3600, score)
-    line = RunLine(series, hours, values, end, start=before / 3600)
-    return title, line, images_of(images)
+        end = ((seconds_before + run.summary["seconds"]) / 3600, score)
+    line = RunLine(series, hours, values, end, start=seconds_before / 3600)
+    return title, line, images_of(data)
 
 
-def with_one_label(lines: Sequence[RunLine]) -> list[RunLine]:
-    """Return the lines of runs that differ only in the seed, with the mean of their ends and all names on the first."""
+def with_one_label(lines: Sequence[RunLine], images: int) -> list[RunLine]:
+    """Return lines of runs that differ only in the seed, labelled once: mean of their ends, names.
+
+    Args:
+        images: the number behind each end.
+    """
+    # One label in the legend, with the ends' mean
     label = ", ".join(line.label for line in lines)
     ends = [line.end[1] for line in lines if line.end]
     if ends:
-        label = f"{mean_of(ends, METRICS['accuracy'])}  {label}"
+        label = f"{mean_of(ends, METRICS['accuracy'], images)}  {label}"
     first, *others = lines
     return [replace(first, label=label), *(replace(line, label="") for line in others)]
 

@@ -19,13 +19,16 @@ from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps, geometry_of
 from vit.mae import MaskedAutoencoder
+from vit.metrics import METRICS
 from vit.report.curves import curves_of
 from vit.runs import RunFiles, read_metrics
 from vit.training.dynamics import Dynamics, read_dynamics
 from vit.training.run import Run
 
-FILLED_IN = 10  # test images in reconstructions.png; for CIFAR-10, one per class
-LOOKED_AT = 6  # test images in attention.png
+RECONSTRUCTED = 10
+"""Test images in reconstructions.png; for CIFAR-10, one per class."""
+ATTENDED = 6
+"""Test images in attention.png."""
 MATRICES: dict[str, tuple[str, ...]] = {
     "W_Q": ("W_Q",),
     "W_K": ("W_K",),
@@ -61,7 +64,7 @@ def caption_of(run: Run) -> str:
 
 
 def draw_measured(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
-    """Draw what the objective measures: reconstructions, or a classifier's mistakes and confidence."""
+    """Draw what the objective measures: reconstructions, or a classifier's mistakes."""
     measures = run.objective.measures
     if "reconstruction" in measures:
         draw_reconstructions(run, folder)
@@ -71,67 +74,75 @@ def draw_measured(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None
 
 def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     """Draw reconstructions.png: test images, what the model sees of them, and what it fills in."""
-    # Fill some test images in
-    mask, test = run.config.mask, run.data.test
-    shown = test.subset(test.showcase(FILLED_IN))
-    fixed = fixed_mask(mask.kind, 0, len(shown), run.config.model.grid_size, mask.ratio)
+    # Fill some test images in, under masks that are always the same
+    mask = run.config.mask
+    test = run.data.test
+    images = test.subset(test.showcase(RECONSTRUCTED))
+    fixed = fixed_mask(mask.kind, 0, len(images), run.config.model.grid_size, mask.ratio)
     model = cast(MaskedAutoencoder, run.result)
-    result = reconstruct(model, shown.images[:], run.normalize, fixed, run.compute)
+    result = reconstruct(model, images.images[:], run.normalize, fixed, run.compute)
 
     # The caption
-    hidden = int(fixed.mask[0].sum())
+    masked = int(fixed.mask[0].sum())
     patches = fixed.mask.shape[1]
-    how = f"{caption_of(run)} · {mask.kind} mask, {hidden} of {patches} patches hidden"
+    caption = f"{caption_of(run)} · {mask.kind} mask, {masked} of {patches} patches masked"
     if result.from_normalized:
-        how += (
+        caption += (
             " · the model predicts normalised patches: their brightness and contrast are estimated"
             " from the visible patches around, not taken from the original"
         )
     title = "Filled in from what is visible"
     figure = draw.reconstruction_figure(
-        result.original, result.filled, result.hidden, shown.label_names, title, how
+        result.original, result.filled, result.hidden, images.label_names, title, caption
     )
     save_figure(figure, folder.reconstructions)
 
 
 def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
-    """Draw reliability.png (accuracy by confidence) and confusion.png, unless it has too many classes."""
-    about = f"{caption_of(run)} · accuracy {scores['test_accuracy']:.2%}"
+    """Draw reliability.png (accuracy by confidence), and confusion.png of not too many classes."""
+    # Accuracy by confidence
+    accuracy = METRICS["accuracy"].write_with_error(scores["test_accuracy"], len(run.data.test))
+    caption = f"{caption_of(run)} · accuracy {accuracy}"
     bins = scores["test_reliability"]
     error = scores["test_calibration_error"]
     question = "Can its confidence be trusted?"
-    save_figure(draw.reliability_figure(bins, error, question, about), folder.reliability)
+    save_figure(draw.reliability_figure(bins, error, question, caption), folder.reliability)
 
+    # Which classes are confused
     table = read_confusion(scores["test_confusion"])
     if not draw.why_not_drawn(len(table)):
         names = run.data.test.class_names
-        figure = draw.confusion_figure(table, names, "Confusion matrix", about)
+        figure = draw.confusion_figure(table, names, "Confusion matrix", caption)
         save_figure(figure, folder.confusion)
 
 
 def draw_attention(run: Run, folder: RunFiles) -> None:
-    """Draw attention.png: where the last layer looks in some test images, head by head."""
-    test, encoder = run.data.test, run.result.encoder
-    shown = test.subset(test.showcase(LOOKED_AT))
-    images = to_float(shown.images[:], run.config.model.image_size_2d)
-    looking = last_attention(encoder, run.normalize(images).to(run.compute.device))
+    """Draw attention.png: what the last layer attends to in some test images, head by head."""
+    # The last layer's attention in some test images
+    test = run.data.test
+    encoder = run.result.encoder
+    images = test.subset(test.showcase(ATTENDED))
+    pixels = to_float(images.images[:], run.config.model.image_size_2d)
+    attention = last_attention(encoder, run.normalize(pixels).to(run.compute.device))
 
     # The mean comes first: it sums up the heads
-    names = ["mean of heads", *(f"head {head}" for head in range(looking.maps.shape[1]))]
-    maps = _mean_first(looking.maps)
-    prefix_mass = _mean_first(looking.prefix_mass)
+    names = ["mean of heads", *(f"head {head}" for head in range(attention.maps.shape[1]))]
+    maps = _mean_first(attention.maps)
+    prefix_mass = _mean_first(attention.prefix_mass)
 
-    # A patch that looks is outlined
-    title = f"Where {looking.title}"
+    # A patch that is the query is outlined
+    title = f"What {attention.subject} attends to"
     patch = None
-    if isinstance(looking.query, tuple):
-        patch = looking.query
-        title = f"Where {looking.title.removesuffix(' looks')} (outlined) looks"
+    if attention.query == "mean":
+        title = f"What {attention.subject} attend to"
+    elif isinstance(attention.query, tuple):
+        patch = attention.query
+        title = f"What {attention.subject} (outlined) attends to"
     last = len(encoder.blocks) - 1
-    about = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
-    labels = shown.label_names
+    caption = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
+    labels = images.label_names
     figure = draw.attention_figure(
-        images, maps, names, labels, title, about, masses=prefix_mass, query=patch
+        pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
     )
     save_figure(figure, folder.attention)
 
@@ -142,17 +153,17 @@ def _mean_first(values: Tensor) -> Tensor:
 
 
 class LastAttention(NamedTuple):
-    """Where the last layer of a model looks in B images.
+    """The attention of one query in the last layer of a model, in B images.
 
     Attributes:
         query: the query token, for `AttentionMaps.to_grid`.
-        title: the same in words: "the class token looks".
+        subject: the query in words: "the class token".
         maps: attention to patches, (B, h, rows, columns).
         prefix_mass: attention to class token and registers, (B, h).
     """
 
     query: str | tuple[int, int]
-    title: str
+    subject: str
     maps: Tensor
     prefix_mass: Tensor
 
@@ -165,19 +176,22 @@ def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
     Args:
         inputs: normalised (B, C, H, W), on the encoder's device. The result is on the CPU.
     """
+    # The token that the model's output depends on; without one, the middle patch
     row, column = geometry_of(encoder).middle
     query: str | tuple[int, int] = (row, column)
-    title = f"the patch in row {row}, column {column} looks"
+    subject = f"the patch in row {row}, column {column}"
     if encoder.config.num_classes and encoder.config.global_pool == "avg":
         query = "mean"
-        title = "the patches look, on average"
+        subject = "the patches, on average,"
     elif encoder.config.class_token:
         query = "cls"
-        title = "the class token looks"
+        subject = "the class token"
+
+    # Capture the last layer while it computes
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(inputs)
     maps, prefix_mass = attention.to_grid(query=query)
-    return LastAttention(query, title, maps.float().cpu(), prefix_mass.float().cpu())
+    return LastAttention(query, subject, maps.float().cpu(), prefix_mass.float().cpu())
 
 
 def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
@@ -185,34 +199,36 @@ def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
     metrics = read_metrics(folder.metrics)
     settings = flat_settings(run.config.to_dict())
     curves = curves_of(settings, run.data.tested_on, scores, metrics)
-    about = f"{caption_of(run)} · seed {run.config.train.seed}"
-    save_figure(draw.curves_figure(metrics, curves, "Training curves", about), folder.curves)
+    caption = f"{caption_of(run)} · seed {run.config.train.seed}"
+    save_figure(draw.curves_figure(metrics, curves, "Training curves", caption), folder.curves)
 
 
 def draw_dynamics(run: Run, folder: RunFiles) -> None:
     """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
     train = run.config.train
     trained = f"{train.epochs} epochs on {len(run.data.train):,} images"
-    about = f"{run.data.name} · {trained} · seed {train.seed} · "
-    figure = figure_of_dynamics(read_dynamics(folder.dynamics), about)
+    caption = f"{run.data.name} · {trained} · seed {train.seed} · "
+    figure = figure_of_dynamics(read_dynamics(folder.dynamics), caption)
     save_figure(figure, folder.dynamics_picture)
 
 
-def figure_of_dynamics(dynamics: Dynamics, about: str = "") -> Figure:
-    """Draw the encoder's dynamics; `about` names the run in the subtitle."""
+def figure_of_dynamics(dynamics: Dynamics, caption: str = "") -> Figure:
+    """Draw the encoder's dynamics; `caption` names the run in the subtitle."""
+    # A line is the mean of its matrices over the layers; a model may lack some matrices
     recorded = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
-    for name, matrices in MATRICES.items():
+    for line, matrices in MATRICES.items():
         present = [matrix for matrix in matrices if matrix in recorded]
         if not present:
             continue
-        courses[name] = {}
+        courses[line] = {}
         for quantity in QUANTITIES:
+            # Matrices side by side: (records, layers) each
             parts = [dynamics.of(quantity, matrix, "encoder") for matrix in present]
-            courses[name][quantity] = torch.cat(parts, dim=1)
+            courses[line][quantity] = torch.cat(parts, dim=1)
     return draw.dynamics_figure(
         dynamics.steps,
         courses,
         "How strongly each matrix is trained, and how far it moves",
-        f"{about}encoder, mean over layers · layer by layer: dynamics.jsonl",
+        f"{caption}encoder, mean over layers · layer by layer: dynamics.jsonl",
     )

@@ -24,7 +24,8 @@ class RunRecord:
         files: where everything is.
         sections: config.yaml as it is; empty for a folder without one.
         summary: summary.json; empty if the run is not finished.
-        results: every results.json of `vit evaluate` on the run's own weights, by its folder within the run folder.
+        results: every results.json of `vit evaluate` on the run's own weights, by its folder within
+            the run folder.
         notes: what was left out, and why.
     """
 
@@ -41,7 +42,7 @@ class RunRecord:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings by "section.key"; one missing in config.yaml has its default, as for train.py."""
+        """All settings by "section.key"; one missing in config.yaml has its default."""
         return flat_settings(Config().to_dict()) | flat_settings(self.sections)
 
     @cached_property
@@ -58,25 +59,31 @@ class RunRecord:
 
     @property
     def data(self) -> dict[str, Any]:
-        """`vit.data.Dataset.facts`; empty if neither the summary nor the sample images have them."""
+        """`vit.data.Dataset.facts`, from the summary or the sample images; empty without them."""
+        # The summary comes at the end of a run, the sample images at its start
         if self.summary.get("data"):
             return dict(self.summary["data"])
-        return self.samples.data if self.samples else {}
+        if self.samples:
+            return self.samples.data
+        return {}
 
     @property
     def tested_on(self) -> str:
-        """The images on which the scores were measured, e.g. "test images"."""
+        """The kind of images behind the scores, e.g. "test images"."""
         return str(self.data.get("tested_on", "test images"))
 
     @property
     def tested(self) -> str:
-        """The same with their number, e.g. "10,000 test images"."""
+        """The images behind the scores with their number, e.g. "10,000 test images"."""
         return f"{self.data['test_images']:,} {self.tested_on}"
 
     @property
     def epochs(self) -> float:
         """Epochs trained so far, with fractions."""
-        return float(self.metrics[-1]["epoch"]) if self.metrics else 0.0
+        # Nothing is logged before the first step
+        if not self.metrics:
+            return 0.0
+        return float(self.metrics[-1]["epoch"])
 
 
 def read_run(path: Path) -> RunRecord:
@@ -85,16 +92,17 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         RunError: there is no run, or its config.yaml or summary.json is damaged.
     """
+    # Without settings, it is some other folder
     if not RunFiles(path).config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
         raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
     record = read_folder(path)
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights
-    for place in sorted(path.rglob("results.json")):
-        name = str(place.parent.relative_to(path))
+    for results_path in sorted(path.rglob("results.json")):
+        name = str(results_path.parent.relative_to(path))
         try:
-            results = read_mapping(place)
+            results = read_mapping(results_path)
         except RunError as error:
             record.notes.append(str(error))
             continue
@@ -104,6 +112,7 @@ def read_run(path: Path) -> RunRecord:
             continue
         record.results[name] = results
         if not record.summary:
+            # There are no final weights yet to compare with
             moment = "at this step or before"
             record.notes.append(f"{file} was measured while this run was under way, {moment}")
     return record
@@ -115,6 +124,7 @@ def read_folder(path: Path) -> RunRecord:
     Raises:
         RunError: one of them is damaged.
     """
+    # Each may be missing: a folder of weights alone has neither
     files = RunFiles(path)
     record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
     if not all(isinstance(section, dict) for section in record.sections.values()):
@@ -127,14 +137,15 @@ def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Where a run computes and finds its images cannot.
     """
-    places = {"data.root", "data.cache", "data.download", "data.name"}
-    matter = {}
+    # Where the images are found, and what they are called
+    irrelevant = {"data.root", "data.cache", "data.download", "data.name"}
+    relevant = {}
     for key, value in settings.items():
-        if not key.startswith("run.") and key not in places:
-            matter[key] = value
-    return matter
+        if not key.startswith("run.") and key not in irrelevant:
+            relevant[key] = value
+    return relevant
 
 
 def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
-    """Return whether results.json is about the weights of this summary.json, or there is none yet."""
+    """Return whether results.json is about the weights of summary.json; without one, it is."""
     return not summary or summary.get("content_hash") == results.get("content_hash")

@@ -1,0 +1,380 @@
+"""What a run measured, for its page: the scores at the top, and bar charts beside the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from vit.evaluate.classification import read_confusion
+from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, tested_images
+from vit.report.record import WRONG_VALUES, RunRecord
+from vit.report.text import duration, enumerated
+from vit.report.verdicts import (
+    Verdict,
+    all_compared,
+    images_by_class,
+    judge_constant_guess,
+    loss_verdicts,
+    neighbour_verdicts,
+)
+
+MIXED_UP = 5
+"""Pairs of classes to name as most often confused."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars for the page: the first is the model, the others are its baselines.
+
+    Attributes:
+        caption: what is measured.
+        bars: the name, the length in percent of the longest bar, and the value as text.
+        sentences: what was measured on which images, and what follows.
+        confused: the classes that are most often confused: class, prediction, share of its images.
+    """
+
+    caption: str
+    bars: list[tuple[str, str, str]]
+    sentences: list[str]
+    confused: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+# ---- At the top ----------------------------------------------------------------------------------
+
+
+class KeyScore(NamedTuple):
+    """A number at the top of the page.
+
+    Attributes:
+        number: as text.
+        error: how sure it is; may be "".
+        name: what it is.
+        meaning: of what, and beside which baseline.
+    """
+
+    number: str
+    error: str
+    name: str
+    meaning: str
+
+
+def key_scores(record: RunRecord) -> list[KeyScore]:
+    """Return the most telling scores."""
+    summary = record.summary
+    if not summary:
+        return scores_so_far(record)
+    # What each number means
+    values = summary_values(summary)
+    images = tested_images(summary)
+    training = "this run" if record.settings["model.init"] else "training"
+    meanings = {
+        "accuracy": f"of {record.tested} are classified correctly",
+        "calibration_error": "mean gap between confidence and accuracy",
+        "masked_loss": f"on masked patches of {record.tested_on}",
+        "knn_accuracy": f"with no labels in {training}",
+    }
+
+    # Those that this run has
+    scores = []
+    for key, meaning in meanings.items():
+        if key not in values:
+            continue
+        metric = METRICS[key]
+        name = metric.label
+        if key in ("accuracy", "masked_loss"):
+            name = metric.short
+        # One baseline is enough here
+        baseline = next((other for other in baselines(key) if other.key in values), None)
+        if baseline:
+            value = baseline.write(values[baseline.key], brief=True, images=images)
+            meaning += f"; {baseline.label}: {value}"
+        number = metric.write(values[key], brief=True, images=images)
+        error = metric.write_error(values[key], images, brief=True)
+        scores.append(KeyScore(number, error, name, meaning))
+    speed = f"{summary['images_per_second']:,.0f} images/s"
+    return [*scores, KeyScore(duration(summary["seconds"]), "", "of training", speed)]
+
+
+def scores_so_far(record: RunRecord) -> list[KeyScore]:
+    """Return the scores of a run that is not finished; none before its first step."""
+    # Other lines hold what was measured on held-out images
+    steps = [line for line in record.metrics if "loss" in line]
+    if not steps:
+        return []
+    last = steps[-1]
+    epochs = record.settings["train.epochs"]
+    share = f"{last['epoch'] / epochs:.0%}"
+    step = f"at step {last['step']:,}, on augmented images"
+    return [
+        KeyScore(share, "", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+        KeyScore(f"{last['loss']:.3f}", "", "training loss", step),
+        KeyScore(f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
+    ]
+
+
+# ---- Beside the baselines ------------------------------------------------------------------------
+
+
+def charts_of(record: RunRecord) -> list[Chart]:
+    """Return what a finished run measured, beside its baselines."""
+    summary = record.summary
+    if not summary:
+        return []
+    # A classifier
+    values = summary_values(summary)
+    if "test_confusion" in summary:
+        return [classification_chart(record, values)]
+
+    # A pretraining
+    charts = []
+    if "masked_loss" in values:
+        charts.append(loss_chart(record, values))
+    if "knn_accuracy" in values:
+        charts += neighbour_charts(record, values)
+    return charts
+
+
+def loss_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
+    """Chart the loss on masked patches beside the guesses that need no model."""
+    # The bars
+    metric = METRICS["masked_loss"]
+    rows = [("the model", values[metric.key])]
+    for baseline in baselines(metric.key):
+        if baseline.key in values:
+            rows.append((baseline.label, values[baseline.key]))
+
+    # What the numbers are, and what follows
+    unit = "colours"
+    if record.settings["reconstruct.norm_pix_loss"]:
+        unit = "normalised patches"
+    sentences = [f"The mean squared error over masked patches, in {unit}, on {record.tested}."]
+    verdicts = loss_verdicts(record.summary).values()
+    if "worse" in verdicts:
+        sentences.append("A guess without a model does better.")
+    elif "unclear" in verdicts:
+        sentences.append("Too few images to tell whether the model does better than both guesses.")
+    elif verdicts:
+        sentences.append("The model fills in better than both guesses.")
+    return Chart("Loss on masked patches: lower is better", bars_of_losses(rows), sentences)
+
+
+def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Chart]:
+    """Chart the accuracy of nearest neighbours in the model's features beside those of others.
+
+    One chart, if all were measured on the same images; else one of all images, and one of some.
+    """
+    summary = record.summary
+    neighbours = summary["neighbours"]
+    compared = (summary.get("baselines") or {}).get("knn") or {}
+    verdicts = neighbour_verdicts(summary)
+
+    # All images
+    images = neighbours["queries"]
+    rows = [("the model's features", values["knn_accuracy"])]
+    if "pixel_knn_accuracy" in values:
+        rows.append(("raw pixels", values["pixel_knn_accuracy"]))
+    sentences = [
+        f"Each of {images:,} images gets its class from its {neighbours['k']} nearest of "
+        f"{neighbours['bank']:,} training images."
+    ]
+    if record.settings["model.init"]:
+        sentences.append("This run, which began with another model's weights, used no labels.")
+    else:
+        sentences.append("The model never saw a label.")
+    if "skipped" in compared:
+        sentences.append(f"Baselines were not measured: {compared['skipped']}.")
+
+    # The networks that this run has not trained
+    names = {"untrained": "the untrained network", "shipped": compared.get("shipped", "")}
+    network_rows = []
+    for key, name in names.items():
+        if key in compared.get("correct", {}):
+            if key == "shipped":
+                name += ", not trained here"
+            network_rows.append((name, compared["correct"][key] / compared["queries"]))
+
+    # One chart, if all saw the same images
+    caption = "Classes by nearest neighbours: higher is better"
+    if all_compared(summary):
+        sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels", **names})
+        return [Chart(caption, bars_of_accuracies(rows + network_rows, images), sentences)]
+
+    # Else two: an accuracy among few images to search is no measure of one among many
+    sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels"})
+    charts = [Chart(caption, bars_of_accuracies(rows, images), sentences)]
+    if network_rows:
+        queries = compared["queries"]
+        model_row = ("the model's features", compared["correct"]["model"] / queries)
+        bars = bars_of_accuracies([model_row, *network_rows], queries)
+        sentences = [
+            f"On {queries:,} of these images, with {compared['bank']:,} training images to search:"
+            " the fewer there are, the lower the accuracy.",
+            *sentences_of(verdicts, names),
+        ]
+        charts.append(Chart("What the training has added", bars, sentences))
+    return charts
+
+
+def sentences_of(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> list[str]:
+    """Return what follows from verdicts on the model's features, a sentence for each kind.
+
+    Args:
+        verdicts: by the baseline's key.
+        names: of the baselines to speak of, by key.
+    """
+    starts = {
+        "better": "The model's features tell classes apart better than",
+        "worse": "They tell classes apart worse than",
+        "unclear": "Too few images to tell the model's features from",
+    }
+
+    # Baselines of one verdict share a sentence
+    sentences = []
+    for verdict, start in starts.items():
+        baselines_of_verdict = []
+        for key, name in names.items():
+            if verdicts.get(key) == verdict:
+                baselines_of_verdict.append(name)
+        if baselines_of_verdict:
+            sentences.append(f"{start} {enumerated(baselines_of_verdict)}.")
+    return sentences
+
+
+def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
+    """Chart a classifier's accuracy beside a constant guess, with the classes that it confuses."""
+    # 10,000 classes have 100 million cells, few with a count
+    table = read_confusion(record.summary["test_confusion"]).to_sparse().coalesce()
+    images = images_by_class(table)  # (classes,)
+    count = int(images.sum())
+
+    # The bars
+    rows = [("the model", values["accuracy"])]
+    if "accuracy_with_flip" in values:
+        rows.append(("the model, with mirror images", values["accuracy_with_flip"]))
+    rows.append(("always the most common class", float(images.max()) / count))
+
+    # What the numbers are, and what follows
+    cross_entropy = METRICS["cross_entropy"].write(values["cross_entropy"])
+    calibration_metric = METRICS["calibration_error"]
+    calibration = calibration_metric.write(values["calibration_error"], True, count)
+    sentences = [
+        f"On {record.tested}.",
+        f"The cross-entropy is {cross_entropy}; the calibration error is {calibration}, the average"
+        " gap between confidence and accuracy.",
+    ]
+    verdict = judge_constant_guess(table)
+    if verdict == "unclear":
+        sentences.append("Too few images to tell the model from a constant guess.")
+    elif verdict == "worse":
+        sentences.append("A constant guess does better.")
+    confused = confused_classes(record, table)
+    return Chart("Accuracy: higher is better", bars_of_accuracies(rows, count), sentences, confused)
+
+
+def confused_classes(record: RunRecord, table: Tensor) -> list[tuple[str, str, str]]:
+    """Return the pairs of classes with the most mistakes: class, prediction, share of its images.
+
+    Args:
+        record: whose sample images name the classes.
+        table: confusions, sparse (classes, classes).
+    """
+    # The names of the classes travel with the sample images
+    labels, predicted = table.indices()
+    images = images_by_class(table)
+    names = [f"class {number}" for number in range(len(table))]
+    if record.samples:
+        names = record.samples.class_names
+
+    # Mistakes, the most frequent first
+    shares = table.values() / images[labels]
+    wrong = (labels != predicted).nonzero()[:, 0]
+    order = shares[wrong].argsort(descending=True, stable=True)
+    metric = METRICS["accuracy"]
+    pairs = []
+    for cell in wrong[order[:MIXED_UP]].tolist():
+        label = int(labels[cell])
+        share = metric.write(float(shares[cell]), brief=True, images=int(images[label]))
+        pairs.append((names[label], names[int(predicted[cell])], share))
+    return pairs
+
+
+def bars_of_losses(rows: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
+    """Return the bars of a chart of losses; see `Chart`."""
+    return bars(rows, [METRICS["masked_loss"].write(value, brief=True) for _, value in rows])
+
+
+def bars_of_accuracies(
+    rows: Sequence[tuple[str, float]], images: int
+) -> list[tuple[str, str, str]]:
+    """Return the bars of a chart of accuracies, with their standard errors; see `Chart`."""
+    metric = METRICS["accuracy"]
+    texts = [metric.write_with_error(value, images, brief=True) for _, value in rows]
+    return bars(rows, texts)
+
+
+def bars(rows: Sequence[tuple[str, float]], texts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the bars of a chart, whose values are written as `texts`; see `Chart`."""
+    # A loss cannot be negative, but a file can hold anything
+    longest = max((value for _, value in rows if value > 0), default=1.0)
+    chart = []
+    for (name, value), text in zip(rows, texts, strict=True):
+        length = 100 * max(value, 0) / longest
+        chart.append((name, f"{length:.2f}", text))
+    return chart
+
+
+# ---- Measured by vit evaluate --------------------------------------------------------------------
+
+
+def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what each `vit evaluate` measured, and notes on what cannot be read."""
+    readable = []
+    notes = []
+    for name, results in record.results.items():
+        try:
+            readable.append(evaluation(record, name, results))
+        except WRONG_VALUES as error:
+            problem = f"{type(error).__name__}: {error}"
+            notes.append(f"{name}/results.json is not as vit evaluate writes it: {problem}")
+    return readable, notes
+
+
+def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a results.json says.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: it is not as `vit evaluate` writes it.
+    """
+    # The images
+    data = results["data"]
+    trained = f"{data['train_images']:,} training images"
+    tested = f"{data['test_images']:,} {data['tested_on']}"
+
+    # A row per metric, but for the losses, which have a table of their own with a row per mask
+    loss: Metric = METRICS["masked_loss"]
+    scores = []
+    for line in results_lines(results):
+        if line.metric != loss:
+            scores.append((line.metric.label, line.value, line.remark))
+    columns = [loss, *baselines(loss.key)]
+    losses = []
+    for row in results.get("reconstruction") or []:
+        cells = [column.write(row[column.in_results[1]]) for column in columns]
+        losses.append((row["mask"], f"{row['ratio']:.0%}", *cells))
+
+    # A warning that stands at the top of the page already is not repeated
+    warnings = [results.get("note")]
+    if data.get("warning") != record.data.get("warning"):
+        warnings.insert(0, data.get("warning"))
+    return {
+        "name": name,
+        "about": f"{data['name']}: {trained}, measured on {tested}.",
+        "warnings": warnings,
+        "scores": scores,
+        "head": ["mask", "masked", *(column.short for column in columns)],
+        "losses": losses,
+        "command": results.get("command"),
+    }
