@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from vit.config import Source
 from vit.inputs import Images
+
+if TYPE_CHECKING:
+    from vit.config import Source
 
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""

@@ -13,16 +13,20 @@ Letters: B batch, C channels, H and W the model's input, h and w the data's imag
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.config import Config
 from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
 from vit.device import to_device
 from vit.inputs import cut_to_shape, to_float
 from vit.patches import patchify, unpatchify
+
+if TYPE_CHECKING:
+    from vit.config import Config
 
 
 def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:

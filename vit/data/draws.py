@@ -13,15 +13,17 @@ from __future__ import annotations
 import hashlib
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from vit.config import Config
 from vit.data.randaugment import OPERATIONS
 from vit.device import to_device
 from vit.masking import NOISE
+
+if TYPE_CHECKING:
+    from vit.config import Config
 
 RAND_MAGNITUDE = 9.0
 """Mean strength of RandAugment's operations, out of 10."""
