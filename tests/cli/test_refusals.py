@@ -1,6 +1,7 @@
-"""What each command refuses on its own: one line that says what is wrong, and nothing is written.
+"""What each command refuses on its own is one line, exit code 2, and nothing is written.
 
-What is not there is refused in test_commands, ranges and unknown options in test_options, files to write in test_laws.
+Missing files are refused in test_commands, unknown options and ranges in test_parsers, files to
+write in test_laws.
 """
 
 from __future__ import annotations
