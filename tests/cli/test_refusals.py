@@ -34,7 +34,7 @@ REFUSED = {
         ("plain one.png --query cls", "this model has no class token"),
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("encoder one.png --head -1", "there is no head -1"),
-        ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder' (--part encoder)"),
+        ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
         ("encoder one.png --mask 0", "cannot hide 0.0 of 12 patches"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
