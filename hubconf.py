@@ -1,4 +1,8 @@
-"""For torch.hub, from a clone: torch.hub.load(".", "vit_tiny_p4_cifar10", source="local"), or ".", "load_model", CHECKPOINT."""
+"""Entry points for torch.hub, from a clone.
+
+torch.hub.load(".", "vit_tiny_p4_cifar10", source="local")
+torch.hub.load(".", "load_model", CHECKPOINT, source="local")
+"""
 
 from functools import partial as _partial
 
@@ -16,8 +20,10 @@ dependencies = [
     "yaml",
 ]
 
+# torch.hub lists the names that do not begin with an underscore
 for _name, _folder in _entry_points().items():
-    globals()[_name] = _model = _partial(load_model, _folder.name)
+    _model = _partial(load_model, _folder.name)
     _model.__doc__ = (
         f"The model {_folder.name}, which comes with the package; options are those of load_model."
     )
+    globals()[_name] = _model

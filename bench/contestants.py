@@ -16,8 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.job import Job
 from vit.data import Dataset, ImageSet
 from vit.data.draws import draw_step
-from vit.device import Compute, choose_compute
+from vit.device import Compute
 from vit.errors import ConfigError
+from vit.machine import choose_compute
 from vit.training.loop import accumulate_gradient, train_steps
 from vit.training.optimizer import parameter_groups
 from vit.training.process import keep_freed_memory

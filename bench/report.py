@@ -16,7 +16,8 @@ from bench.compare import Spread, compare
 from bench.contestants import flops_per_image
 from bench.job import Job
 from bench.scaling import AXES, scaling, variants
-from vit.device import choose_compute, device_name, missing_for_compile, versions
+from vit.device import device_name
+from vit.machine import choose_compute, missing_for_compile, versions
 
 # One choice changed, all else equal: the speed lost is what the choice gives.
 ABLATIONS: dict[str, dict[str, Any]] = {

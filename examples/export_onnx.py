@@ -1,8 +1,11 @@
-"""Export a checkpoint's encoder to ONNX, and compare: python examples/export_onnx.py CHECKPOINT model.onnx
+"""Export a checkpoint's encoder to ONNX, and compare what both compute.
 
-Needs: pip install onnx onnxscript onnxruntime. The input `images` is float32 (B, C, H, W) for any B, normalised as by
-`model.origin.normalize`; the outputs are `tokens` (B, N, D) and `pooled`, logits (B, classes) or, without a head,
-features (B, D).
+    pip install onnx onnxscript onnxruntime
+    python examples/export_onnx.py CHECKPOINT model.onnx
+
+The input `images` is float32 (B, C, H, W) for any B, normalised as by `model.origin.normalize`.
+The outputs are `tokens` (B, N, D) and `pooled`: logits (B, classes) or, without a head, features
+(B, D).
 """
 
 import sys
@@ -25,25 +28,32 @@ class EncoderWithHead(nn.Module):
         return tokens, self.encoder.forward_head(tokens)
 
 
+# the model; flash attention is exported as one operation
 checkpoint, out = sys.argv[1:]
 encoder = load_model(checkpoint, part="encoder")
-set_kernel(encoder, "flash")  # exports as one operation
+set_kernel(encoder, "flash")
 program = EncoderWithHead(encoder).eval()
-images = torch.randn(
-    2, encoder.config.channels, *encoder.config.image_size
-)  # a batch of 1 would be taken as fixed
-names = {
-    "input_names": ["images"],
-    "output_names": ["tokens", "pooled"],
-    "dynamic_shapes": ({0: "batch"},),
-}
-torch.onnx.export(program, (images,), out, dynamo=True, external_data=False, verbose=False, **names)
 
-images = torch.randn(3, *images.shape[1:])
+# export it with two images, because a batch of one would be taken as fixed
+shape = (encoder.config.channels, *encoder.config.image_size)
+torch.onnx.export(
+    program,
+    (torch.randn(2, *shape),),
+    out,
+    input_names=["images"],
+    output_names=["tokens", "pooled"],
+    dynamic_shapes=({0: "batch"},),
+    dynamo=True,
+    external_data=False,
+    verbose=False,
+)
+
+# compare on a batch of another size
+images = torch.randn(3, *shape)
 outputs = onnxruntime.InferenceSession(out).run(None, {"images": images.numpy()})
 with torch.no_grad():
-    difference = max(
-        abs(theirs - ours.numpy()).max()
-        for theirs, ours in zip(outputs, program(images), strict=True)
-    )
+    expected = program(images)
+difference = 0.0
+for theirs, ours in zip(outputs, expected, strict=True):
+    difference = max(difference, abs(theirs - ours.numpy()).max())
 print(f"{out}: differs from the model by at most {difference:.1e}")

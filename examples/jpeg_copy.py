@@ -21,15 +21,19 @@ if target.exists():
     sys.exit(f"{target} already exists; name another folder, or remove it first")
 data = load_data(DataConfig(**named_data(sys.argv[1])), (32, 32))
 
+# write to a folder beside the target, so that an interrupted copy is not taken for a whole one
 unfinished = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}-"))
 for split_name, split in (("train", data.train), ("test", data.test)):
     numbers: Counter[str] = Counter()
     for row, class_name in enumerate(split.label_names):
         folder = unfinished / split_name / class_name
         folder.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(split.images[row].permute(1, 2, 0).numpy())
+        pixels = split.images[row].permute(1, 2, 0)  # (3, H, W) -> (H, W, 3)
+        path = folder / f"{numbers[class_name]:04}.jpg"
         # colours at half the resolution, as in most JPEG files
-        picture.save(folder / f"{numbers[class_name]:04}.jpg", quality=75, subsampling="4:2:0")
+        Image.fromarray(pixels.numpy()).save(path, quality=75, subsampling="4:2:0")
         numbers[class_name] += 1
-unfinished.chmod(0o755)  # mkdtemp makes it private
+
+# mkdtemp makes the folder private
+unfinished.chmod(0o755)
 unfinished.rename(target)

@@ -26,11 +26,12 @@ from vit.data import Dataset
 from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
-from vit.device import Compute, choose_compute
+from vit.device import Compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
 from vit.inputs import Normalization
+from vit.machine import choose_compute
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
 from vit.patches import patchify
@@ -206,7 +207,7 @@ class Trained:
             methods = ("reconstruction", "knn", "linear")
             figures = evaluate(
                 model, self.data, methods, self.prepare, self.compute, options
-            ).figures
+            ).scores
             accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
             write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
         return read_mapping(kept, StudyError)

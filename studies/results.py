@@ -18,9 +18,10 @@ from studies.tables import StudyError
 from vit import __version__
 from vit.atomic import write_json, write_text
 from vit.config import flat_settings
-from vit.device import choose_compute, device_name
+from vit.device import device_name
 from vit.figures import save_figure
 from vit.figures.style import captioned
+from vit.machine import choose_compute
 from vit.mae import Model
 from vit.report.record import settings_that_matter
 from vit.runs import read_mapping

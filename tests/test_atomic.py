@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""The law of atomic writes: a file is whole or not there, whatever happens during the write."""
 
 from __future__ import annotations
 

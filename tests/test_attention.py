@@ -1,4 +1,4 @@
-"""Attention: the formula, the layer by hand from its named matrices, and what it does not depend on."""
+"""Attention: torch's own and a layer by hand are the oracles; laws of heads and of token order."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The encoder: timm's logits from timm's weights, nothing of hidden pixels, and the start of its weights."""
+"""The encoder: timm is the oracle for its logits; laws of masks, order, modes and first weights."""
 
 import math
 
@@ -59,7 +59,10 @@ def timm_arguments(settings: dict) -> dict:
 
 @pytest.mark.parametrize("case", CASES)
 def test_timms_weights_give_timms_tokens_and_logits(case):
-    """As they are, and as `load_model` reads them: off a state dict, which says neither heads nor pooling nor a grid."""
+    """As they are, and as `load_model` reads them.
+
+    That is off a state dict, which says neither heads nor pooling nor a grid.
+    """
     settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
     timms = randomize(TimmVisionTransformer(**timm_arguments(settings)))
     ours = VisionTransformer(ViTConfig(**settings))
@@ -107,7 +110,8 @@ def test_order_of_visible_patches_only_permutes_the_tokens():
 def test_seeing_all_patches_is_no_mask():
     encoder, images = small_encoder(), torch.randn(3, 3, 8, 12)
     everything = torch.arange(12).expand(3, -1)
-    mask = Mask(everything, everything, torch.zeros(3, 12))
+    nothing = everything[:, :0]
+    mask = Mask(everything, nothing, everything, torch.zeros(3, 12))
     torch.testing.assert_close(encoder(images, mask), encoder(images), rtol=0, atol=1e-6)
 
 
@@ -197,9 +201,10 @@ def test_presets_build_and_have_timms_shapes(preset):
             img_size=32, patch_size=4, num_classes=0, weight_init="skip", **sizes
         )
         mask = Mask(
-            torch.empty(2, 16, dtype=torch.long),
-            torch.empty(2, 64, dtype=torch.long),
-            torch.empty(2, 64),
+            ids_keep=torch.empty(2, 16, dtype=torch.long),
+            ids_masked=torch.empty(2, 48, dtype=torch.long),
+            ids_restore=torch.empty(2, 64, dtype=torch.long),
+            mask=torch.empty(2, 64),
         )
         assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
     shapes = {name: value.shape for name, value in model.encoder.state_dict().items()}

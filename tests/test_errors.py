@@ -1,13 +1,21 @@
-"""What the user gets to see of a mistake."""
+"""Every error of the user is one printable line and an exit code; a bug keeps its traceback."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from vit.errors import ConfigError, DataError, TrainingError, UserError, exit_code_of, one_line
-from vit.training.run_folder import RunFolderError
-from vit.training.state import StateError
+from vit.errors import (
+    AttentionError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    RunError,
+    TrainingError,
+    UserError,
+    exit_code_of,
+    one_line,
+)
 
 
 def fail(error: BaseException) -> int:
@@ -25,8 +33,9 @@ def test_work_that_ends_well_gives_its_own_exit_code(capsys):
         (UserError, 2),
         (ConfigError, 2),
         (DataError, 2),
-        (StateError, 2),
-        (RunFolderError, 2),
+        (CheckpointError, 2),
+        (RunError, 2),
+        (AttentionError, 2),
         (TrainingError, 1),
     ],
 )

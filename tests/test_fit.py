@@ -324,8 +324,8 @@ LARGE = """
 import resource, sys
 from itertools import islice
 import torch
+import vit.data
 from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
-from vit.data import images
 from vit.data.sources import load_data
 from vit.training.loop import train_steps
 from vit.training.run import setup
@@ -340,7 +340,7 @@ class Noise(torch.utils.data.Dataset):
     def __getitem__(self, number):
         return torch.arange(number, number + 128).to(torch.uint8).expand(3, 128, 128), number % 2
 
-images.LARGE = 2**24
+vit.data.LARGE = 2**24
 count, allowed = 8000, 200 * 2**20
 config = Config(
     data=DataConfig(cache="cache", val_size=50), augment=AugmentConfig(crop="none"),

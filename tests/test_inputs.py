@@ -1,4 +1,4 @@
-"""From an image file to its pixels: every mode, EXIF orientation, resizing."""
+"""Image files to pixels: Pillow is the oracle, for every mode, orientation and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The masked autoencoder: transformers' loss from transformers' weights, and what the loss looks at."""
+"""The masked autoencoder: the oracle is transformers' ViTMAE; laws of the loss and its gradient."""
 
 import math
 
@@ -92,14 +92,15 @@ def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_hidden_patches_alone_are_predicted_as_among_all(depth):
+def test_masked_patches_alone_are_predicted_as_among_all(depth):
     config, (images, mask) = DecoderConfig(**DECODER | {"depth": depth}), small_batch()
     model = build_autoencoder(ViTConfig(**ENCODER, registers=2), config)
     tokens = model.encoder(images, mask)
-    alone, among = model.decoder.hidden(tokens, mask), model.decoder(tokens, mask)
-    assert alone.shape[1] == mask.ids_hidden.shape[1] == int(mask.mask[0].sum())
-    torch.testing.assert_close(alone, take(among, mask.ids_hidden), rtol=0, atol=1e-5)
-    assert mask.mask.gather(1, mask.ids_hidden).all()
+    alone = model.decoder.predict_masked(tokens, mask)
+    among = model.decoder(tokens, mask)
+    assert alone.shape[1] == mask.ids_masked.shape[1] == int(mask.mask[0].sum())
+    torch.testing.assert_close(alone, take(among, mask.ids_masked), rtol=0, atol=1e-5)
+    assert mask.mask.gather(1, mask.ids_masked).all()
 
 
 def test_without_a_mask_the_tokens_of_whole_images():
@@ -142,7 +143,7 @@ def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
     ).any()  # patches of one colour
 
 
-def test_loss_is_the_mean_over_the_values_of_hidden_patches():
+def test_loss_is_the_mean_over_the_values_of_masked_patches():
     prediction, target, (_, mask) = torch.randn(3, 16, 48), torch.randn(3, 16, 48), small_batch()
     errors = (prediction - target).double().square()[mask.mask > 0].flatten().tolist()
     assert len(errors) == 3 * 12 * 48

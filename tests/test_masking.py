@@ -1,4 +1,4 @@
-"""Masks: exact counts, one recipe for all kinds, and the law of each kind."""
+"""Masks: the laws that hold for all kinds (counts, order, seeds), and the law of each kind."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_num_keep_rounds_but_never_keeps_none_or_all(count, ratio):
 
 @pytest.mark.parametrize(("count", "ratio"), [(1, 0.5), (4, 0.0), (4, 1.0), (4, math.nan)])
 def test_nothing_to_hide_or_to_see_is_refused(count, ratio):
-    with pytest.raises(ValueError, match="cannot hide"):
+    with pytest.raises(ValueError, match="cannot mask"):
         num_keep(count, ratio)
 
 
@@ -51,13 +51,13 @@ def test_nothing_to_hide_or_to_see_is_refused(count, ratio):
 def test_shuffled_patches_return_to_their_places(kind, grid):
     mask = make_mask(kind, 6, grid, 0.6, seeded())
     x = torch.randn(6, math.prod(grid), 3)
-    ids_hidden = torch.stack([row.nonzero().flatten() for row in mask.mask])
-    places = (
-        mask.ids_restore.gather(1, ids_hidden) - mask.ids_keep.shape[1]
-    )  # of each hidden patch among the hidden
-    ids_hidden = torch.empty_like(ids_hidden).scatter_(1, places, ids_hidden)
-    x_hidden = x.gather(1, ids_hidden[:, :, None].expand(-1, -1, 3))
-    assert torch.equal(restore_order(torch.cat([keep_visible(x, mask), x_hidden], dim=1), mask), x)
+    ids_masked = torch.stack([row.nonzero().flatten() for row in mask.mask])
+    # the place of each masked patch among the masked ones
+    places = mask.ids_restore.gather(1, ids_masked) - mask.ids_keep.shape[1]
+    ids_masked = torch.empty_like(ids_masked).scatter_(1, places, ids_masked)
+    assert torch.equal(mask.ids_masked, ids_masked)
+    x_masked = x.gather(1, ids_masked[:, :, None].expand(-1, -1, 3))
+    assert torch.equal(restore_order(torch.cat([keep_visible(x, mask), x_masked], dim=1), mask), x)
 
 
 @pytest.mark.parametrize("kind", NOISE)

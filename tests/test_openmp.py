@@ -1,4 +1,4 @@
-"""How torch's threads wait: as the environment says, else briefly; torch's own OpenMP is asked what it has read."""
+"""How torch's threads wait: the oracle is OpenMP itself, which prints the settings it has read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from vit.openmp import limit_spinning
 
 limit_spinning()
-for library in Path(find_spec("torch").origin).parent.glob("lib/libgomp*"):  # as torch does, in a twentieth of the time
+# as torch does, in a twentieth of the time
+for library in Path(find_spec("torch").origin).parent.glob("lib/libgomp*"):
     ctypes.CDLL(str(library))
 """
 

@@ -1,4 +1,4 @@
-"""Patches: cutting and putting together, W_E as a matrix and as a convolution, and MAE's position table."""
+"""Patches: the oracles are loops over windows, a convolution, MAE's and timm's position tables."""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""Models that come with the package: found by name, whole, small, and not in the way of what is called so elsewhere."""
+"""Laws of the models that come with the package: complete, small, and loaded by name.
+
+A local file or folder of the same name comes first.
+"""
 
 import re
 import shutil
@@ -23,26 +26,26 @@ OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A package that comes with an autoencoder, `small-mae`, and a classifier, `small-classifier`, and what these were."""
-    made = tmp_path_factory.mktemp("made")
+def built(tmp_path_factory):
+    """A package with two models, `small-mae` and `small-classifier`, and their originals."""
+    built = tmp_path_factory.mktemp("built")
     torch.manual_seed(0)
     for name, model in (
         ("small-mae", autoencoder(image_size=SIZE)),
         ("small-classifier", encoder(image_size=SIZE, num_classes=2)),
     ):
-        save_model(made / "own" / name, model, NORMALIZE, ("dark", "light"), "noise")
-        folder = made / "package" / name
-        assert convert_model(load_model(made / "own" / name), "safetensors", folder, half=True)
+        save_model(built / "own" / name, model, NORMALIZE, ("dark", "light"), "noise")
+        folder = built / "package" / name
+        assert convert_model(load_model(built / "own" / name), "safetensors", folder, half=True)
         (folder / "README.md").write_text("a card")
-    (made / "package" / "__pycache__").mkdir()
-    return made
+    (built / "package" / "__pycache__").mkdir()
+    return built
 
 
 @pytest.fixture
-def place(made, tmp_path, monkeypatch):
+def place(built, tmp_path, monkeypatch):
     """A copy of it, and an empty folder to be in."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path / "package")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -50,7 +53,7 @@ def place(made, tmp_path, monkeypatch):
     return tmp_path
 
 
-# --- what is committed --------------------------------------------------------------------------------------------------
+# --- what is committed ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", shipped_models())
@@ -65,13 +68,13 @@ def test_what_comes_with_the_package_is_whole(name):
         value.dtype == torch.float32 and value.isfinite().all()
         for value in model.state_dict().values()
     )
-    known = shipped(name)
-    assert known["parameters"] == sum(value.numel() for value in model.state_dict().values())
-    assert known["data"] == model.origin.data
+    facts = shipped(name)
+    assert facts["parameters"] == sum(value.numel() for value in model.state_dict().values())
+    assert facts["data"] == model.origin.data
     card = (folder / "README.md").read_text(encoding="utf-8")
     for part in (f'load_model("{name}")', "## Figures", "vit train", "Apache-2.0"):
         assert part in card, part
-    assert known["figures"]
+    assert facts["figures"]
     for text in (card, (folder / "config.json").read_text()):
         assert not OF_A_MACHINE.search(text)
 
@@ -87,16 +90,16 @@ def test_all_that_comes_with_the_package_is_small():
     )
 
 
-# --- by name ------------------------------------------------------------------------------------------------------------
+# --- by name --------------------------------------------------------------------------------------
 
 
 def test_a_name_is_enough_and_the_weights_are_those_within_half_precision(place):
     for name, kind in (("small-mae", MaskedAutoencoder), ("small-classifier", VisionTransformer)):
-        model, own = load_model(name), load_model(place / "own" / name)
+        model, original = load_model(name), load_model(place / "own" / name)
         assert isinstance(model, kind)
         assert (model.origin.source, model.origin.class_names) == (name, ("dark", "light"))
         assert model.origin.report.notes == []
-        for key, value in own.state_dict().items():
+        for key, value in original.state_dict().items():
             got = model.state_dict()[key]
             assert got.dtype == torch.float32
             torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)

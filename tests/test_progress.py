@@ -1,4 +1,4 @@
-"""Progress into a pipe: every item arrives, and lines come with the time left, seldom."""
+"""The law of progress in a pipe: every item arrives, and few lines tell the time left."""
 
 from __future__ import annotations
 

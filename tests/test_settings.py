@@ -1,4 +1,4 @@
-"""Settings are the same in a file, on the command line and in a mapping; what is wrong is one line."""
+"""Settings are the same in a file, in words and in a mapping; what is wrong is one line."""
 
 from __future__ import annotations
 

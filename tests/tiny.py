@@ -27,8 +27,7 @@ from vit.config import (
     TrainConfig,
     ViTConfig,
 )
-from vit.data import Dataset, ImageSet
-from vit.data.images import content_hash
+from vit.data import Dataset, ImageSet, content_hash
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.inputs import Normalization

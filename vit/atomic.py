@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+if sys.platform != "win32":
+    import fcntl
+
 PARTIAL = ".partial-"
 """Prefix of temporary files; one left by a killed process may be removed."""
 UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -22,9 +25,9 @@ UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EO
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file next to `path`, which replaces `path` when the block succeeds.
 
-    A process killed at any point leaves either the old file or the new one, never a part of one: the content is on disk
-    before the name points to it (fsync, os.replace, fsync of the folder). If the block raises, the temporary file is
-    removed and `path` stays as it was.
+    A process killed at any point leaves either the old file or the new one, never a part of one:
+    the content is on disk before the name points to it (fsync, os.replace, fsync of the folder). If
+    the block raises, the temporary file is removed and `path` stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = None
@@ -33,17 +36,19 @@ def replacing(path: Path) -> Iterator[Path]:
         os.close(handle)
         temporary = Path(name)
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+        # the mode of any new file: mkstemp makes it private
+        temporary.chmod(0o666 & ~_umask())
+        # first the content, then the name
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        if error.errno is None or (
-            error.filename and not os.path.basename(str(error.filename)).startswith(PARTIAL)
-        ):
+        # an error about another file, raised by the block, says all there is to say
+        name = os.path.basename(str(error.filename or PARTIAL))
+        if error.errno is None or not name.startswith(PARTIAL):
             raise
-        # name the requested file: a full disk names none, other errors the temporary one
+        # else name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         if temporary is not None:
@@ -51,51 +56,68 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or changed name in `folder` survive a power cut, if the system can sync folders."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in UNSUPPORTED:
-                raise
-        finally:
-            os.close(descriptor)
+    """Make a new or changed name in `folder` survive a power cut, where folders can be synced."""
+    # Windows cannot open a folder
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path`, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(
-            text, encoding="utf-8", errors="backslashreplace"
-        )  # names of files may be any bytes
+        # names of files may be any bytes, which UTF-8 cannot write
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented ASCII JSON, whole or not at all; nan and infinity raise a ValueError."""
+    """Write `value` as indented ASCII JSON, whole or not at all.
+
+    Raises:
+        ValueError: it holds nan or infinity.
+    """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write tensors, numbers and lists by name for `numpy.load`, whole or not at all; equal values give equal files."""
-    import numpy as np  # only commands that write arrays need it
+    """Write tensors, numbers and lists by name for `numpy.load`, whole or not at all.
+
+    Equal values give equal files.
+    """
+    # only commands that write arrays need it
+    import numpy as np
 
     with replacing(path) as temporary:
         np.savez_compressed(temporary, **arrays)
 
 
 def lock(file: IO[Any], wait: bool = False) -> bool:
-    """Lock a file, open for writing, until it is closed or the process ends; False where there are no such locks.
+    """Lock a file until it is closed or the process ends.
 
-    Windows and some network file systems have none. If another process has locked it, wait, or raise BlockingIOError. Its
-    duplicates (os.dup) hold the same lock.
+    Args:
+        file: open for writing; its duplicates (os.dup) hold the same lock.
+        wait: until no other process has locked it.
+
+    Returns:
+        True, or False where there are no such locks: on Windows and some network file systems.
+
+    Raises:
+        BlockingIOError: another process has locked it, and `wait` is False.
     """
     if sys.platform == "win32":
         return False
-    import fcntl
-
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, operation)
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
@@ -104,6 +126,7 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
 
 
 def _umask() -> int:
+    """Return the process's umask, which can only be read by setting another."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

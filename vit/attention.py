@@ -1,5 +1,6 @@
-"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V (Vaswani et al. 2017, eq. 1), with weights and mixing kept apart.
+"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V, with the weights and the mixing kept apart.
 
+Vaswani et al. 2017, "Attention is all you need", eq. 1.
 Letters: B batch, N tokens, D width, h heads, d = D / h.
 """
 
@@ -12,14 +13,12 @@ from torch import Tensor, nn
 
 from vit.config import ViTConfig
 
-KERNELS = (
-    "auto",
-    "math",
-    "flash",
-)  # torch's names: "math" is two products and a softmax, "flash" the fused kernel
+# torch's names: "math" is two products and a softmax, "flash" the fused kernel
+KERNELS = ("auto", "math", "flash")
 
-# On a CPU, the backward pass of torch's fused kernel is slow at a vision transformer's lengths: two products and a softmax
-# are faster up to about this many keys (in bfloat16 still three times as fast at 257). On a GPU the fused kernel wins.
+# On a CPU, the backward pass of torch's fused kernel is slow at a vision transformer's lengths: two
+# products and a softmax are faster up to about this many keys (in bfloat16 still three times as
+# fast at 257). On a GPU the fused kernel wins.
 CPU_FLASH_FROM = {torch.float32: 192, torch.bfloat16: 512}
 
 
@@ -33,25 +32,35 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     Returns:
         (B, h, N, M): batch, head, query, key; every row sums to 1.
     """
-    return (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(dim=-1)
+    # A product of two random vectors grows with sqrt(d). Without the scale, the softmax of a wide
+    # head would put all weight on one key, where its gradient vanishes.
+    scale = q.shape[-1] ** -0.5
+    scores = (q * scale) @ k.transpose(-2, -1)  # (B, h, N, M)
+    return scores.softmax(dim=-1)
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, keys: int) -> str:
     """Return the faster kernel for this many keys: "math" or "flash"."""
-    return "math" if device.type == "cpu" and keys < CPU_FLASH_FROM.get(dtype, 192) else "flash"
+    if device.type == "cpu" and keys < CPU_FLASH_FROM.get(dtype, 192):
+        return "math"
+    return "flash"
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
-    """Mix the values by the attention weights -> (B, h, N, d).
+    """Mix the values by the attention weights.
 
     Args:
         q: queries (B, h, N, d).
         k: keys (B, h, M, d).
         v: values (B, h, M, d).
-        kernel: "math", "flash", or "auto" (see `choose_kernel`). Both compute the same; flash never forms the weights.
+        kernel: "math", "flash", or "auto" for the faster one. Both compute the same; "flash" never
+            stores the weights.
+
+    Returns:
+        (B, h, N, d): for each query, the sum of the values by its weights.
     """
     if kernel == "auto":
-        kernel = choose_kernel(q.device, q.dtype, k.shape[-2])
+        kernel = choose_kernel(q.device, q.dtype, keys=k.shape[-2])
     if kernel == "math":
         return attention_weights(q, k) @ v
     return F.scaled_dot_product_attention(q, k, v)
@@ -67,10 +76,10 @@ def set_kernel(model: nn.Module, kernel: str) -> None:
 
 
 class MultiHeadSelfAttention(nn.Module):
-    """Self-attention with Q = X W_Q, K = X W_K, V = X W_V and the output (heads side by side) W_O.
+    """Self-attention: Q = X W_Q, K = X W_K, V = X W_V; W_O maps the heads' joined outputs.
 
-    One fused layer `qkv` (timm's name and layout) computes the three products; W_Q, W_K and W_V are views of its weight,
-    to be read, plotted or frozen one by one.
+    One fused layer `qkv` (timm's name and layout) computes the three products. W_Q, W_K and W_V are
+    views of its weight, to be read, plotted or frozen one by one.
 
     Args:
         config: only embed_dim, num_heads, qkv, qkv_bias, qk_norm and norm_eps are read.
@@ -78,26 +87,37 @@ class MultiHeadSelfAttention(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        dim, num_heads = config.embed_dim, config.num_heads
+        dim = config.embed_dim
+        num_heads = config.num_heads
         if dim % num_heads:
             raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
         if config.qkv not in ("linear", "identity"):
             raise ValueError(f"qkv is 'linear' or 'identity', got {config.qkv!r}")
         self.num_heads = num_heads
-        self.kernel = "auto"  # decides the speed, not the result: see `set_kernel`
-        self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias) if config.qkv == "linear" else None
-        self.q_norm = (
-            nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
-        )
-        self.k_norm = (
-            nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
-        )
+        # a matter of speed, not of the result: see `set_kernel`
+        self.kernel = "auto"
+
+        # W_Q, W_K and W_V, or none: "identity" is attention without learned projections
+        self.qkv = None
+        if config.qkv == "linear":
+            self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias)
+
+        # a norm of each head's queries and keys bounds the scores (Dehghani et al. 2023)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if config.qk_norm:
+            self.q_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps)
+            self.k_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps)
+
+        # W_O
         self.proj = nn.Linear(dim, dim)
 
     def _third(self, index: int) -> Tensor:
+        """Return W_Q, W_K or W_V (D, D), a view of `qkv.weight` (3 D, D)."""
         if self.qkv is None:
-            raise ValueError(  # an AttributeError would be swallowed by nn.Module.__getattr__, message and all
-                "this attention has Q = K = V = X (qkv: identity): there is no W_Q, W_K or W_V to read"
+            # no AttributeError: nn.Module.__getattr__ would swallow it, message and all
+            raise ValueError(
+                "this attention has Q = K = V = X (qkv: identity): it has no W_Q, W_K or W_V"
             )
         return self.qkv.weight.chunk(3)[index].T
 
@@ -122,17 +142,27 @@ class MultiHeadSelfAttention(nn.Module):
         return self.proj.weight.T
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project tokens (B, N, D) to queries, keys and values, each (B, h, N, d), as `attend` takes them."""
+        """Project tokens (B, N, D) to queries, keys and values, each (B, h, N, d)."""
         if self.qkv is None:
             q = k = v = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
         else:
-            q, k, v = rearrange(
-                self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads
-            ).unbind(0)
+            qkv = self.qkv(x)  # (B, N, 3 D)
+            pattern = "b n (three h d) -> three b h n d"
+            q, k, v = rearrange(qkv, pattern, three=3, h=self.num_heads).unbind(0)
         return self.q_norm(q), self.k_norm(k), v
 
-    def forward(self, x: Tensor, queries: int = 0) -> Tensor:
-        """Map tokens (B, N, D) to (B, N, D), or to (B, queries, D) for only the last `queries` of them."""
-        q, k, v = self.project(x)
-        mixed = attend(q[:, :, -queries:], k, v, self.kernel)  # (B, h, N, d)
+    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:
+        """Let every token attend to all tokens.
+
+        Args:
+            x: (B, N, D).
+            queries: compute only the last `queries` tokens; None for all.
+
+        Returns:
+            (B, N, D), or (B, queries, D).
+        """
+        q, k, v = self.project(x)  # each (B, h, N, d)
+        if queries is not None:
+            q = q[:, :, -queries:]  # (B, h, queries, d)
+        mixed = attend(q, k, v, self.kernel)  # (B, h, queries, d)
         return self.proj(rearrange(mixed, "b h n d -> b n (h d)"))

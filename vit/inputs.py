@@ -1,6 +1,6 @@
-"""How a picture becomes a model's input: decoded, cropped, resized, normalised; for training, loading and looking.
+"""How a picture becomes a model's input: decoded, cropped, resized, normalised.
 
-From a file: `decode`. From a data set's tensors: `to_float`. Both are what `ModelInputs` does for a loaded model.
+From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model: `ModelInputs`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from vit.errors import DataError, UnreadableImage
+from vit.errors import CheckpointError, DataError
 
 INTERPOLATIONS = ("bicubic", "bilinear")
 
-# ---- From a file -----------------------------------------------------------------------------------------------------
+# ---- From a file ---------------------------------------------------------------------------------
 
-# Pillow goes by content, not by name: without this list, it would pass PostScript named .png to Ghostscript.
+# Pillow goes by content, not by name: without this list, it would pass PostScript named .png to
+# Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
 
@@ -33,7 +34,8 @@ class Preparation:
 
     Attributes:
         interpolation: "bicubic" or "bilinear", for resizing.
-        crop_share: the share to keep of each side of the largest centred part with the input's aspect ratio.
+        crop_share: the share to keep of each side of the largest centred part with the input's
+            aspect ratio.
     """
 
     interpolation: str = "bicubic"
@@ -44,123 +46,154 @@ OWN = Preparation()
 
 
 def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes | str:
-    """Return the pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or a few words on why it has none.
+    """Return the pixels of an image file, or a few words on why it has none.
 
-    EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an animation gives its first
-    frame. The image is cropped to its largest centred part with the aspect ratio of `image_size`, then by `crop_share`, and
-    resized with antialiasing; if nothing is cropped, an image that already has the size keeps its pixels to the bit.
+    EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
+    animation gives its first frame. The image is cropped to its largest centred part with the
+    aspect ratio of `image_size`, then by `crop_share`, and resized with antialiasing; if nothing is
+    cropped, an image that already has the size keeps its pixels to the bit.
+
+    Returns:
+        uint8 (3, H, W) for `image_size` = (H, W).
     """
-    if not os.path.isfile(path):  # opening a pipe would wait forever
+    # opening a pipe would wait forever
+    if not os.path.isfile(path):
         return "not a file"
     try:
         with Image.open(path, formats=FORMATS) as image:
+            # Pillow warns from its limit on, and refuses only twice as many
             limit = Image.MAX_IMAGE_PIXELS
-            if (
-                limit is not None and image.width * image.height > limit
-            ):  # Pillow refuses only twice as many
+            if limit is not None and image.width * image.height > limit:
                 return f"{image.width} x {image.height} pixels, more than {limit:,}"
-            # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the size needed
+            # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the
+            # size needed
             scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
             if scale < 1:
                 image.draft(None, (int(image.width * scale), int(image.height * scale)))
             return planes(image, image_size, prepared)
     except UnidentifiedImageError:
-        return "its content is not an image"  # Pillow's own words repeat the path
-    except (
-        Exception
-    ) as error:  # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
+        # Pillow's own message repeats the path
+        return "its content is not an image"
+    except Exception as error:
+        # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
     """Return a picture's pixels after `fit_picture`: uint8 (3, H, W)."""
-    return b"".join(
-        channel.tobytes() for channel in fit_picture(image, image_size, prepared).split()
-    )
+    fitted = fit_picture(image, image_size, prepared)
+    return b"".join(channel.tobytes() for channel in fitted.split())
 
 
 def fit_picture(
     image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
 ) -> Image.Image:
-    """Return a picture upright, in mode RGB, cropped and resized to `image_size` = (H, W) as `decode` describes.
+    """Return a picture upright, in mode RGB, cropped and resized to (H, W) as `decode` describes.
 
     Raises:
         ValueError: its grey values have no known white.
     """
     upright = _rgb(ImageOps.exif_transpose(image))
-    border = (
-        1 - prepared.crop_share
-    ) / 2  # cut from each side, before the crop to the aspect ratio
-    return ImageOps.fit(
-        upright, image_size[::-1], Image.Resampling[prepared.interpolation.upper()], border
-    )
+    # the share cut from each side, before the crop to the aspect ratio
+    border = (1 - prepared.crop_share) / 2
+    resampling = Image.Resampling[prepared.interpolation.upper()]
+    return ImageOps.fit(upright, image_size[::-1], resampling, border)
 
 
 def size_of(path: str) -> tuple[int, int] | None:
-    """Return the upright (width, height) of an image file from its header; None if it cannot be read."""
+    """Return the upright (width, height) of an image file from its header; None if unreadable."""
     if not os.path.isfile(path):
         return None
     try:
         with Image.open(path, formats=FORMATS) as image:
             return upright_size(image)
-    except Exception:  # `decode` will say what is wrong
+    except Exception:
+        # `decode` tells what is wrong with it
         return None
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Return the (width, height) of a picture after its EXIF orientation."""
-    return image.size[::-1] if image.getexif().get(ExifTags.Base.Orientation, 1) > 4 else image.size
+    # orientations 5 to 8 exchange the sides
+    if image.getexif().get(ExifTags.Base.Orientation, 1) > 4:
+        return image.size[::-1]
+    return image.size
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Convert to mode RGB; Pillow's own conversion would clip 16 bits and reveal what transparency hides."""
+    """Convert to mode RGB, where Pillow's own conversion would change what is seen.
+
+    Raises:
+        ValueError: its grey values have no known white.
+    """
+    # 16-bit grey, which Pillow would clip at 255
     if image.mode.startswith("I"):
         image = image.convert("I")
-        darkest, brightest = image.getextrema()
-        if not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]  # one band: two numbers
+        darkest, brightest = image.getextrema()  # of the one band
+        if not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
             raise ValueError("grey values of more than 16 bits, whose white level is unknown")
         return image.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
     if image.mode == "F":
         raise ValueError("fractional grey values, whose white level is unknown")
+    # transparent pixels have colours too, which Pillow would show
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
 
 
-# ---- From tensors ----------------------------------------------------------------------------------------------------
+# ---- From tensors --------------------------------------------------------------------------------
 
 
 def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
-    """Turn uint8 (B, C, h, w) into float32 (B, C, H, W) from 0 to 1, cropped to that shape and resized if the size differs.
+    """Turn uint8 images into floats of another size: cropped to its shape, then resized.
 
-    This prepares every image of a data set, in training and evaluation. `interpolation` is "bicubic" or "bilinear", with
-    antialiasing.
+    This prepares every image of a data set, in training and evaluation.
+
+    Args:
+        images: uint8 (B, C, h, w).
+        image_size: (H, W); images of that size are not resized.
+        interpolation: "bicubic" or "bilinear", with antialiasing.
+
+    Returns:
+        float32 (B, C, H, W) from 0 to 1.
     """
     return resize_to_float(cut_to_shape(images, image_size), image_size, interpolation)
 
 
 def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: str) -> Tensor:
-    """Turn uint8 (B, C, h, w) of the shape of `image_size` into float32 (B, C, H, W) from 0 to 1, resized."""
+    """Turn uint8 (B, C, h, w) with the aspect ratio of (H, W) into float32 (B, C, H, W)."""
     images = images.float() / 255
-    if images.shape[-2:] != image_size:
-        images = F.interpolate(
-            images, image_size, mode=interpolation, antialias=True, align_corners=False
-        ).clamp(0, 1)
-    return images
+    if images.shape[-2:] == image_size:
+        return images
+    resized = F.interpolate(
+        images, image_size, mode=interpolation, antialias=True, align_corners=False
+    )
+    # bicubic interpolation overshoots at edges
+    return resized.clamp(0, 1)
 
 
 def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """Return the largest centred part of images (..., h, w) with the aspect ratio of `image_size`."""
-    (height, width), (h, w) = image_size, images.shape[-2:]
-    part = min(h / height, w / width)
-    cut = max(1, round(height * part)), max(1, round(width * part))
-    top, left = round((h - cut[0]) / 2), round((w - cut[1]) / 2)
-    return images[..., top : top + cut[0], left : left + cut[1]]
+    """Return the largest centred part of images (..., h, w) with the aspect ratio of (H, W)."""
+    height, width = image_size
+    h, w = images.shape[-2:]
+    scale = min(h / height, w / width)
+    cut_height = max(1, round(height * scale))
+    cut_width = max(1, round(width * scale))
+    return _cut_centre(images, (cut_height, cut_width))
+
+
+def _cut_centre(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the centred part of images (..., h, w) with `size` pixels."""
+    height, width = size
+    h, w = images.shape[-2:]
+    top = round((h - height) / 2)
+    left = round((w - width) / 2)
+    return images[..., top : top + height, left : left + width]
 
 
 class Images(Protocol):
-    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.images.Rows`."""
+    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.Rows`."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -188,30 +221,34 @@ class Normalization:
 
     @classmethod
     def of(cls, images: Images, most: int = 10_000) -> Normalization:
-        """Measure it on uint8 images (N, C, H, W), using at most `most` of them, spread evenly."""
-        counts = torch.zeros(
-            images.shape[1], 256, dtype=torch.float64
-        )  # how often each channel has each value
-        few = max(
-            2**22 // (images.shape[-2] * images.shape[-1]), 1
-        )  # images at a time: each pixel takes 8 bytes
-        most = min(len(images), most)
-        chosen = torch.arange(most) * len(images) // most
-        for part in chosen.split(few):
-            for channel, values in enumerate(images[part].unbind(1)):
-                counts[channel] += torch.bincount(values.flatten(), minlength=256)
+        """Measure it on uint8 images (N, C, H, W), on at most `most` of them, evenly spaced."""
+        # how often each channel has each of the 256 values; counting makes the result exact
+        counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
+        count = min(len(images), most)
+        chosen = torch.arange(count) * len(images) // count
+        # some images at a time, because each pixel takes 8 bytes here
+        at_once = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)
+        for part in chosen.split(at_once):
+            for channel, pixels in enumerate(images[part].unbind(1)):
+                counts[channel] += torch.bincount(pixels.flatten(), minlength=256)
+
+        # mean and unbiased variance of the counted values, all (C, 1)
         values = torch.arange(256, dtype=torch.float64) / 255
         total = counts.sum(1, keepdim=True)
         mean = (counts * values).sum(1, keepdim=True) / total
         variance = (counts * (values - mean).square()).sum(1, keepdim=True) / (total - 1)
-        # avoid dividing a constant channel by 0
-        return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
+        # a constant channel must not be divided by 0
+        std = variance.sqrt().clamp(min=1e-3)
+        return cls(mean.flatten().tolist(), std.flatten().tolist())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Turn images (B, C, H, W) into the model's input: uint8 from 0 to 255, or floats from 0 to 1.
+        """Turn images into the model's input.
+
+        Args:
+            images: (B, C, H, W), uint8 from 0 to 255, or floats from 0 to 1.
 
         Raises:
-            ValueError: other numbers; on the CPU, also floats far outside 0 to 1 (on a GPU, checking would have to wait).
+            ValueError: other numbers; on the CPU, also floats far outside 0 to 1.
         """
         if images.dtype == torch.uint8:
             images = images.float() / 255
@@ -220,10 +257,10 @@ class Normalization:
                 f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}"
             )
         elif images.device.type == "cpu" and images.numel():
+            # not on a GPU, which the check would have to wait for
             low, high = (value.item() for value in images.aminmax())
-            if (
-                low < -0.5 or high > 1.5
-            ):  # resizing overshoots less than that at edges; nan is left to the model
+            # resizing overshoots less than that at edges; nan is left to the model
+            if low < -0.5 or high > 1.5:
                 raise ValueError(
                     f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?"
                 )
@@ -235,18 +272,18 @@ class Normalization:
         mean, std = self._statistics(inputs)
         return inputs * std + mean
 
-    def _statistics(self, like: Tensor) -> Tensor:
-        key = (like.device, like.dtype)
-        if (
-            key not in self._columns
-        ):  # kept, because sending them at each step would make a GPU wait
+    def _statistics(self, images: Tensor) -> Tensor:
+        """Return mean and std (2, C, 1, 1), of the images' type and on their device."""
+        # sent once: at each step, it would make a GPU wait
+        key = (images.device, images.dtype)
+        if key not in self._columns:
             self._columns[key] = torch.tensor(
-                [self.mean, self.std], dtype=like.dtype, device=like.device
+                [self.mean, self.std], dtype=images.dtype, device=images.device
             )
         return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
 
 
-# ---- For one model ---------------------------------------------------------------------------------------------------
+# ---- For one model -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +293,9 @@ class ModelInputs:
     Attributes:
         normalize: normalises the input: uint8 images from 0 to 255, or floats from 0 to 1.
         interpolation: how images are resized: "bicubic" or "bilinear".
-        crop_share: the share that the model takes of each side of an image's centred part: the part is resized so that the
-            model's size is this share of it, rounded down to whole pixels as in timm.
+        crop_share: the share that the model takes of each side of an image's centred part: the part
+            is resized so that the model's size is this share of it, rounded down to whole pixels as
+            in timm.
         image_size: (H, W) of the input.
         channels: C of the input.
     """
@@ -272,10 +310,11 @@ class ModelInputs:
     def prepared(self) -> Preparation:
         """How pictures become the model's pixels."""
         height = self.image_size[0]
-        return Preparation(self.interpolation, height / math.floor(height / self.crop_share + 1e-6))
+        resized = math.floor(height / self.crop_share + 1e-6)
+        return Preparation(self.interpolation, height / resized)
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Read image files as the model's input before `normalize`: cropped, resized, and in its channels.
+        """Read image files as the model's input before `normalize`, in its size and channels.
 
         Args:
             paths: of JPEG, PNG and other common formats; see `decode`.
@@ -284,19 +323,16 @@ class ModelInputs:
             uint8 (B, C, H, W).
 
         Raises:
-            UnreadableImage: a file is not an image, damaged or too large.
-            DataError: the model takes neither colour nor grey images.
+            DataError: a file is not an image, damaged or too large.
+            CheckpointError: the model takes neither colour nor grey images.
         """
         pictures = []
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise UnreadableImage(
-                    f"{path}: {content}; remove it, or save it again as JPEG or PNG"
-                )
-            pictures.append(
-                torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size)
-            )
+                raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
+            pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            pictures.append(pixels.view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 
     def fit(self, images: Tensor, whole: bool = False) -> Tensor:
@@ -310,63 +346,63 @@ class ModelInputs:
             uint8 (B, C, H, W).
 
         Raises:
-            DataError: the model takes neither colour nor grey images.
+            DataError: the images are no uint8 pictures.
+            CheckpointError: the model takes neither colour nor grey images.
         """
-        images, size = (
-            cut_to_shape(self._in_channels(images), self.image_size),
-            self._resized(whole),
-        )
+        images = cut_to_shape(self._in_channels(images), self.image_size)
+        size = self._resized(whole)
         if images.shape[-2:] != size:
-            from torchvision.transforms import InterpolationMode  # takes seconds to import
+            # torchvision takes seconds to import
+            from torchvision.transforms import InterpolationMode
             from torchvision.transforms.v2.functional import resize
 
-            images = resize(
-                images, list(size), InterpolationMode(self.interpolation), antialias=True
-            )
-        return self._crop(images)
+            mode = InterpolationMode(self.interpolation)
+            images = resize(images, list(size), mode, antialias=True)
+        return _cut_centre(images, self.image_size)
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
-        """Turn a data set's images into the model's input, as in training, without the additional rounding of `fit`.
+        """Turn a data set's images into the model's input, as in training.
+
+        Unlike `fit`, it does not round resized pixels to whole numbers.
 
         Args:
-            images, whole: as for `fit`.
+            images: uint8 (B, 3, h, w).
+            whole: ignore `crop_share`, for images that are cropped already.
 
         Returns:
             float32 (B, C, H, W).
 
         Raises:
-            DataError: as for `fit`.
+            DataError: the images are no uint8 pictures.
+            CheckpointError: the model takes neither colour nor grey images.
         """
         images = cut_to_shape(self._in_channels(images), self.image_size)
-        return self.normalize(
-            self._crop(resize_to_float(images, self._resized(whole), self.interpolation))
-        )
+        images = resize_to_float(images, self._resized(whole), self.interpolation)
+        return self.normalize(_cut_centre(images, self.image_size))
 
     def _resized(self, whole: bool) -> tuple[int, int]:
-        """Return the size before cropping."""
-        height, width = (
-            round(size / (1 if whole else self.prepared.crop_share)) for size in self.image_size
-        )
-        return height, width
-
-    def _crop(self, images: Tensor) -> Tensor:
-        """Crop the centre of images (B, C, h, w) to the model's size."""
-        (height, width), (h, w) = self.image_size, images.shape[-2:]
-        top, left = round((h - height) / 2), round((w - width) / 2)
-        return images[..., top : top + height, left : left + width]
+        """Return the size (h, w) to which images are resized before they are cropped."""
+        if whole:
+            return self.image_size
+        height, width = self.image_size
+        share = self.prepared.crop_share
+        return round(height / share), round(width / share)
 
     def _in_channels(self, images: Tensor) -> Tensor:
+        """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""
         if self.channels not in (1, 3):
-            raise DataError(
+            raise CheckpointError(
                 f"this model takes {self.channels} channels; image files have three, or one"
             )
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
             shape = " x ".join(map(str, images.shape))
             raise DataError(
-                f"images are uint8, B x 3 x height x width or B x 1 x ..., got {images.dtype}, {shape}"
+                "images are uint8, B x 3 x height x width or B x 1 x height x width, "
+                f"got {images.dtype}, {shape}"
             )
         if self.channels == 3:
             return images.expand(-1, 3, -1, -1)
-        from torchvision.transforms.v2.functional import rgb_to_grayscale  # takes seconds to import
+        # torchvision takes seconds to import
+        from torchvision.transforms.v2.functional import rgb_to_grayscale
 
         return rgb_to_grayscale(images)

@@ -1,6 +1,7 @@
-"""The masked autoencoder (He et al. 2022): encode the visible patches, fill in the hidden ones.
+"""The masked autoencoder (He et al. 2022): encode the visible patches, reconstruct the masked ones.
 
-Letters: B batch, L patches, K visible patches, D width of the encoder, E width of the decoder, P = C p q values per patch.
+Letters: B batch, L patches, K visible patches, D width of the encoder, E width of the decoder,
+P = C p q values per patch.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from vit.patches import position_table
 
 
 class MaskedDecoder(nn.Module):
-    """Map the encoder's tokens to the pixels of every patch, with a mask token in place of each hidden patch.
+    """Map the encoder's tokens to the pixels of every patch; mask tokens stand for masked patches.
 
     Positions are the fixed sin-cos table; prefix tokens have none.
 
     Args:
         config: the architecture.
-        encoder: the encoder's architecture, which decides the rest: image, patches, prefix tokens and kind of block.
+        encoder: the encoder's architecture, which decides the rest: image, patches, prefix tokens
+            and kind of block.
 
     Attributes:
         config: the architecture, with every None replaced by the encoder's value.
@@ -33,62 +35,90 @@ class MaskedDecoder(nn.Module):
     def __init__(self, config: DecoderConfig, encoder: ViTConfig):
         super().__init__()
         self.config = config.complete(encoder)
-        (height, width), (p, q) = encoder.image_size, encoder.patch_size
+        height, width = encoder.image_size
+        p, q = encoder.patch_size
+        grid_size = (height // p, width // q)
         self.num_prefix_tokens = encoder.class_token + encoder.registers
+
+        # the encoder's tokens and mask tokens, with positions
         self.embed = nn.Linear(encoder.embed_dim, config.dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.pos_embed = position_table(
-            "sincos", (height // p, width // q), self.num_prefix_tokens, config.dim
-        )
-        blocks = config.blocks(encoder)
-        self.blocks = nn.Sequential(*(Block(blocks) for _ in range(config.depth)))
-        self.norm = nn.LayerNorm(config.dim, eps=blocks.norm_eps)
+        self.pos_embed = position_table("sincos", grid_size, self.num_prefix_tokens, config.dim)
+
+        # blocks without drop path, and one linear map to a patch's pixels
+        block_config = config.blocks(encoder)
+        self.blocks = nn.Sequential(*(Block(block_config) for _ in range(config.depth)))
+        self.norm = nn.LayerNorm(config.dim, eps=block_config.norm_eps)
         self.pred = nn.Linear(config.dim, encoder.channels * p * q)
         init_weights(self)
 
     def forward(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """Map tokens of the visible patches (B, prefix + K, D) to predictions for all patches in grid order (B, L, P)."""
+        """Predict every patch.
+
+        Args:
+            tokens: (B, prefix + K, D), the encoder's, of the visible patches.
+            mask: which patches are masked.
+
+        Returns:
+            (B, L, P) in grid order.
+        """
         return self.pred(self.features(tokens, mask))
 
     def features(self, tokens: Tensor, mask: Mask) -> Tensor:
         """Compute `forward` up to its last linear map: (B, L, E)."""
-        batch, hidden = len(tokens), mask.mask.shape[1] - mask.ids_keep.shape[1]
-        x = self.embed(tokens)  # (B, prefix + K, E)
-        prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
-        patches = torch.cat([visible, mask_tokens], dim=1)  # (B, L, E), shuffled
-        x = (
-            torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed
-        )  # (B, prefix + L, E)
-        return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
+        prefix = self.num_prefix_tokens
+        x = self._embed_with_mask_tokens(tokens, mask)  # (B, prefix + L, E), shuffled
+        patches = restore_order(x[:, prefix:], mask)  # (B, L, E), grid order
+        x = torch.cat([x[:, :prefix], patches], dim=1) + self.pos_embed
 
-    def hidden(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """Predict only the hidden patches (B, L - K, P), in the order of `mask.ids_hidden`.
+        # the prefix was read by the patches; it predicts nothing itself
+        return self.norm(self.blocks(x))[:, prefix:]  # (B, L, E)
 
-        Blocks do not depend on the order of tokens, so grid order is not restored. The last block computes only the hidden
-        tokens, because nothing reads the others.
+    def predict_masked(self, tokens: Tensor, mask: Mask) -> Tensor:
+        """Predict only the masked patches, which is all that the loss needs.
+
+        Blocks do not depend on the order of tokens, so grid order is not restored. The last block
+        computes only the masked tokens, because nothing reads the others.
+
+        Args:
+            tokens: (B, prefix + K, D), the encoder's, of the visible patches.
+            mask: which patches are masked.
+
+        Returns:
+            (B, L - K, P), in the order of `mask.ids_masked`.
         """
-        batch, prefix = len(tokens), self.num_prefix_tokens
-        ids_hidden = mask.ids_hidden  # (B, L - K)
-        order = torch.cat([mask.ids_keep, ids_hidden], dim=1)  # (B, L)
-        table = self.pos_embed.expand(batch, -1, -1)
+        # positions in the order of the tokens: prefix, visible, masked
+        prefix = self.num_prefix_tokens
+        order = torch.cat([mask.ids_keep, mask.ids_masked], dim=1)  # (B, L)
+        table = self.pos_embed.expand(len(tokens), -1, -1)  # (B, prefix + L, E)
         positions = torch.cat([table[:, :prefix], take(table[:, prefix:], order)], dim=1)
-        hidden = ids_hidden.shape[1]
-        x = self.embed(tokens)  # (B, prefix + K, E)
-        mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
-        x = torch.cat([x, mask_tokens], dim=1) + positions  # (B, prefix + L, E)
+
+        # all blocks but the last compute every token, as keys for the masked ones
+        x = self._embed_with_mask_tokens(tokens, mask) + positions  # (B, prefix + L, E)
         for block in self.blocks[:-1]:
             x = block(x)
-        return self.pred(self.norm(self.blocks[-1](x, queries=hidden)))  # (B, L - K, P)
+        x = self.blocks[-1](x, queries=mask.ids_masked.shape[1])  # (B, L - K, E)
+        return self.pred(self.norm(x))  # (B, L - K, P)
+
+    def _embed_with_mask_tokens(self, tokens: Tensor, mask: Mask) -> Tensor:
+        """Map tokens (B, prefix + K, D) to (B, prefix + L, E): prefix, visible, mask tokens."""
+        x = self.embed(tokens)  # (B, prefix + K, E)
+        masked = mask.ids_masked.shape[1]
+        # under autocast, `embed` computes in bfloat16
+        mask_tokens = self.mask_token.to(x.dtype).expand(len(tokens), masked, -1)  # (B, L - K, E)
+        return torch.cat([x, mask_tokens], dim=1)
 
 
 class MaskedAutoencoder(nn.Module):
-    """Encoder and decoder. `forward` encodes or, given a mask, fills in patches; `loss` measures how well. Both are pure.
+    """An encoder and a decoder; `forward` encodes or reconstructs, `loss` measures how well.
+
+    Both are pure: their results depend on their arguments and the weights alone.
 
     Args:
         encoder: sees only the visible patches.
         decoder: predicts the pixels of all patches.
-        norm_pix_loss: normalise each target patch by its own mean and standard deviation (see `patch_targets`).
+        norm_pix_loss: normalise each target patch by its own mean and standard deviation (see
+            `patch_targets`).
 
     Attributes:
         origin: where a loaded model came from (`vit.checkpoints.Origin`).
@@ -105,19 +135,19 @@ class MaskedAutoencoder(nn.Module):
         self.norm_pix_loss = norm_pix_loss
 
     def forward(self, images: Tensor, mask: Mask | None = None) -> Tensor:
-        """Encode whole images, as `VisionTransformer.forward` does, or fill in the patches that a mask hides.
+        """Encode whole images, as `VisionTransformer.forward` does, or reconstruct masked ones.
 
         Args:
             images: (B, C, H, W).
-            mask: which patches are hidden; None hides none, and skips the decoder.
+            mask: which patches are masked; None masks none, and skips the decoder.
 
         Returns:
-            Without a mask, the encoder's tokens (B, N, D); with one, the predicted patches (B, L, P) in grid order, in the
-            space of `targets`.
+            Without a mask, the encoder's tokens (B, N, D); with one, the predicted patches
+            (B, L, P) in grid order, in the space of `targets`.
         """
-        return (
-            self.encoder(images) if mask is None else self.decoder(self.encoder(images, mask), mask)
-        )
+        if mask is None:
+            return self.encoder(images)
+        return self.decoder(self.encoder(images, mask), mask)
 
     def targets(self, images: Tensor) -> Tensor:
         """Turn images (B, C, H, W) into the patches to predict (B, L, P)."""
@@ -126,20 +156,23 @@ class MaskedAutoencoder(nn.Module):
     def loss(
         self, images: Tensor, mask: Mask, drop_path: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute the training loss: fill in the hidden patches, and compare with the targets.
+        """Compute the training loss: reconstruct the masked patches, and compare with the targets.
 
         Args:
             images: (B, C, H, W).
-            mask: which patches are hidden.
+            mask: which patches are masked.
             drop_path: as in `VisionTransformer.forward`.
 
         Returns:
-            The mean squared error over the hidden patches, a scalar, and the encoder's tokens (B, prefix + K, D).
+            The mean squared error over the masked patches, a scalar, and the encoder's tokens
+            (B, prefix + K, D).
         """
         patches = self.encoder.patchify(images)  # (B, L, P)
         tokens = self.encoder.encode(patches, mask, drop_path)  # (B, prefix + K, D)
-        prediction = self.decoder.hidden(tokens, mask)  # (B, L - K, P)
-        targets = patch_targets(take(patches, mask.ids_hidden), self.norm_pix_loss)
+        prediction = self.decoder.predict_masked(tokens, mask)  # (B, L - K, P)
+        masked_patches = take(patches, mask.ids_masked)  # (B, L - K, P)
+        targets = patch_targets(masked_patches, self.norm_pix_loss)
+        # in float32 even under autocast: a mean of many squares needs its digits
         return F.mse_loss(prediction.float(), targets.float()), tokens
 
 
@@ -149,7 +182,7 @@ Model = VisionTransformer | MaskedAutoencoder
 def build_autoencoder(
     encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss: bool = True
 ) -> MaskedAutoencoder:
-    """Build a masked autoencoder with random weights from the fields of config.json."""
+    """Build a masked autoencoder with new weights."""
     return MaskedAutoencoder(
         VisionTransformer(encoder), MaskedDecoder(decoder, encoder), norm_pix_loss
     )
@@ -162,21 +195,21 @@ def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
     """
     if not norm_pix:
         return patches
-    return (patches - patches.mean(-1, keepdim=True)) / (
-        patches.var(-1, keepdim=True) + 1e-6
-    ).sqrt()
+    mean = patches.mean(-1, keepdim=True)  # (B, L, 1)
+    variance = patches.var(-1, keepdim=True)
+    return (patches - mean) / (variance + 1e-6).sqrt()
 
 
 def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared error over the hidden patches only, in float32.
+    """Return the mean squared error over the masked patches only, in float32.
 
     Args:
         prediction: (B, L, P).
         target: (B, L, P).
-        mask: (B, L), 1 = hidden.
+        mask: (B, L), 1 = masked.
 
     Returns:
-        A scalar: the mean over all values of all hidden patches of the batch.
+        A scalar: the mean over all values of all masked patches of the batch.
     """
     error = (prediction.float() - target.float()).square().mean(dim=-1)  # (B, L)
     return (error * mask).sum() / mask.sum()

@@ -1,4 +1,7 @@
-"""The cores of this process, and how torch's CPU threads wait for each other, which torch reads once, when it loads."""
+"""The CPU cores of this process, and how torch's threads wait for each other.
+
+OpenMP reads the second from the environment once, when torch loads.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,29 @@ SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def limit_spinning() -> None:
-    """Let a waiting thread sleep after spinning 1,000 times, unless the environment or a loaded torch has settled it.
+    """Let a waiting thread sleep after spinning 1,000 times, unless the environment says otherwise.
 
-    GNU's OpenMP spins 300,000 times, for some milliseconds, and 1,000 times only if it has more threads than cores. It does
-    not see other processes: next to one, each thread spends its time on a core waiting for a thread that has none, and a run
-    with two threads drops to a few percent of its speed (docs/results/threads.md).
+    GNU's OpenMP spins 300,000 times, for some milliseconds, and 1,000 times only if it has more
+    threads than cores. It does not see other processes: next to one, each thread spends its time on
+    a core waiting for a thread that has none, and a run with two threads drops to a few percent of
+    its speed (docs/results/threads.md).
     """
-    if "torch" not in sys.modules and not any(name in os.environ for name in SETTINGS):
+    # a loaded torch has read the environment already
+    if "torch" in sys.modules:
+        return
+    if not any(name in os.environ for name in SETTINGS):
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def usable_cores() -> int:
     """Return the number of cores on which this process may run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # a container or taskset may allow fewer than there are; only Linux tells which
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def setting() -> str:
     """Return the environment's setting as NAME=VALUE."""
-    return (
-        " ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
-        or "OpenMP's own rules"
-    )
+    settings = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
+    return " ".join(settings) or "OpenMP's own rules"

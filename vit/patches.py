@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-# The one definition of a patch. A strided convolution flattens its kernel in the same order (c p q), so the linear map of
-# a patch and the convolution are the same matrix.
+# The one definition of a patch. A strided convolution flattens its kernel in the same order
+# (c p q), so the linear map of a patch and the convolution are the same matrix.
 IMAGE_PATTERN = "b c (row p) (column q)"
 PATCH_PATTERN = "b (row column) (c p q)"
 
@@ -44,21 +44,17 @@ def unpatchify(patches: Tensor, patch_size: tuple[int, int], grid_size: tuple[in
         (B, C, H, W).
     """
     p, q = patch_size
-    return rearrange(
-        patches,
-        f"{PATCH_PATTERN} -> {IMAGE_PATTERN}",
-        p=p,
-        q=q,
-        row=grid_size[0],
-        column=grid_size[1],
-    )
+    rows, columns = grid_size
+    pattern = f"{PATCH_PATTERN} -> {IMAGE_PATTERN}"
+    return rearrange(patches, pattern, p=p, q=q, row=rows, column=columns)
 
 
 class PatchEmbed(nn.Module):
-    """The patch embedding x W_E + b: one linear map, the same for every patch (Dosovitskiy et al. 2021, eq. 1).
+    """The patch embedding x W_E + b: one linear map, the same for every patch.
 
-    `proj` holds the weights in a convolution's shape (D, C, p, q), under timm's and MAE's name. It is applied as the
-    equivalent matrix product, so that hidden patches are simply left out.
+    Dosovitskiy et al. 2021, eq. 1. `proj` holds the weights in a convolution's shape (D, C, p, q),
+    under timm's and MAE's name. It is applied as the equivalent matrix product, so that masked
+    patches are simply left out.
 
     Args:
         image_size: (H, W) in pixels, multiples of p and q.
@@ -75,32 +71,37 @@ class PatchEmbed(nn.Module):
         embed_dim: int,
     ):
         super().__init__()
-        if any(size % patch for size, patch in zip(image_size, patch_size, strict=True)):
+        height, width = image_size
+        p, q = patch_size
+        if height % p or width % q:
             raise ValueError(f"patch size {patch_size} does not divide image size {image_size}")
         self.image_size = image_size
         self.patch_size = patch_size
-        self.grid_size = (image_size[0] // patch_size[0], image_size[1] // patch_size[1])
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        self.grid_size = (height // p, width // q)
+        self.num_patches = math.prod(self.grid_size)
+        # only the container of the weights, for their names, shapes and initialisation
         self.proj = nn.Conv2d(channels, embed_dim, kernel_size=patch_size, stride=patch_size)
 
     @property
     def W_E(self) -> Tensor:
-        """The embedding matrix (C p q, D), a view of `proj.weight`: a patch (1, C p q) becomes patch @ W_E + b."""
+        """(C p q, D), a view of `proj.weight`: a patch (1, C p q) becomes patch @ W_E + b."""
         return self.proj.weight.flatten(1).T
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Embed all or some patches from `patchify`: (B, any, C p q) -> (B, any, D)."""
+        """Embed all or some patches from `patchify`: (B, K, C p q) -> (B, K, D)."""
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "mae") -> Tensor:
     """Compute the fixed 2-D sine-cosine table, whose four parts have a quarter of the width each.
 
+    It is that of Vaswani et al. 2017 along each axis.
+
     Args:
         grid_size: (rows, columns).
         embed_dim: D, a multiple of 4.
-        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x, cos y, cos x]. Weights
-            trained with one are wrong with the other.
+        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x,
+            cos y, cos x]. Weights trained with one are wrong with the other.
 
     Returns:
         (L, D) float32.
@@ -109,11 +110,15 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
         raise ValueError(
             f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}"
         )
+    # from one radian per patch, falling geometrically; in float64, as in MAE
     quarter = embed_dim // 4
     frequencies = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
-    rows, columns = (torch.arange(n, dtype=torch.float64) for n in grid_size)
+
+    # the angles of each patch, row by row
+    rows = torch.arange(grid_size[0], dtype=torch.float64)
+    columns = torch.arange(grid_size[1], dtype=torch.float64)
     x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
-    y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies
+    y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies  # (L, D/4)
     parts = {
         "mae": (x.sin(), x.cos(), y.sin(), y.cos()),
         "timm": (y.sin(), x.sin(), y.cos(), x.cos()),
@@ -124,22 +129,30 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 def position_table(
     kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int
 ) -> nn.Parameter:
-    """Make the position table (1, prefix + L, D), a parameter: learned from a small random start, or fixed sin-cos.
+    """Make the position table, a parameter: learned from a small random start, or fixed sin-cos.
 
-    A prefix token has no place in the image: its row of the sin-cos table is 0, as in MAE.
+    A prefix token has no position in the image: its row of the sin-cos table is 0, as in MAE.
 
     Args:
-        kind: "learned", or "sincos" (without a gradient, but saved and loaded like any other parameter).
+        kind: "learned", or "sincos" (without a gradient, but saved and loaded like any other
+            parameter).
+        grid_size: (rows, columns).
+        num_prefix_tokens: rows of the table before those of the patches.
+        embed_dim: D.
+
+    Returns:
+        (1, prefix + L, D).
     """
-    num_tokens = num_prefix_tokens + math.prod(grid_size)
-    if kind == "sincos":
-        # on "meta", where checkpoints are compared, torch would load its compiler first, for seconds
-        device = torch.get_default_device()
-        with torch.device("cpu"):
-            table = torch.cat(
-                [torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)]
-            )
-        return nn.Parameter(table[None].to(device), requires_grad=False)
+    if kind not in ("learned", "sincos"):
+        raise ValueError(f"positions are 'learned' or 'sincos', got {kind!r}")
     if kind == "learned":
-        return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, embed_dim), std=0.02))
-    raise ValueError(f"positions are 'learned' or 'sincos', got {kind!r}")
+        num_tokens = num_prefix_tokens + math.prod(grid_size)
+        table = torch.empty(1, num_tokens, embed_dim)
+        return nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+
+    # on "meta", where checkpoints are compared, torch would load its compiler first, for seconds
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        prefix = torch.zeros(num_prefix_tokens, embed_dim)
+        table = torch.cat([prefix, sincos_positions(grid_size, embed_dim)])  # (prefix + L, D)
+    return nn.Parameter(table[None].to(device), requires_grad=False)

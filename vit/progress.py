@@ -21,7 +21,9 @@ class Lines:
 
     def write(self, text: str) -> None:
         """Write `text` without what moves a terminal's cursor, unless nothing is left."""
-        if line := text.strip():
+        # tqdm begins with a carriage return, and pads with spaces what it overwrites
+        line = text.strip()
+        if line:
             print(line, file=self._stream, flush=True)
 
     def flush(self) -> None:
@@ -29,7 +31,7 @@ class Lines:
 
 
 def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
-    """Return a bar on a terminal; on any other stream, one that writes lines, seldom, and none for quick work.
+    """Return a bar on a terminal; on any other stream, one that writes a line now and then.
 
     Args:
         stream: where to write.
@@ -38,36 +40,53 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
     """
     if stream.isatty():
         return tqdm(file=stream, dynamic_ncols=True, **options)
-    pause = SECONDS_BETWEEN_LINES
-    rare = dict(
-        delay=pause, mininterval=pause, miniters=0, smoothing=0, leave=False, bar_format=line
+
+    # A line by the clock, not by the number of items, and none for quick work. The time left goes
+    # by the mean rate so far, because the last items alone may be slow ones.
+    options |= dict(
+        delay=SECONDS_BETWEEN_LINES,
+        mininterval=SECONDS_BETWEEN_LINES,
+        miniters=0,
+        smoothing=0,
+        leave=False,
+        bar_format=line,
     )
-    return tqdm(file=Lines(stream), **options | rare)  # type: ignore[call-overload]
+    return tqdm(file=Lines(stream), **options)  # type: ignore[call-overload]
 
 
-def work_bar(what: str, total: int | None, unit: str = " steps") -> tqdm[Any]:
-    """Return a bar on stderr that disappears when it is closed, for work of `total` parts, or of any number; see `track`."""
-    count, left = ("{n:,}/{total:,}", "  {remaining} left") if total else ("{n:,}", "")
-    line = f"{{desc}}  {count}{unit}  {{elapsed}} elapsed{left}"
-    return progress_bar(sys.stderr, line, desc=what, total=total, unit=unit, leave=False)
+def work_bar(title: str, total: int | None, unit: str = " steps") -> tqdm[Any]:
+    """Return a bar on stderr that disappears when it is closed.
+
+    Args:
+        title: the work, in a word or two.
+        total: the number of its parts; None if unknown.
+        unit: of the parts, e.g. " images".
+    """
+    # tqdm fills in the names in braces; without a total it knows no time left
+    if total:
+        line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
+    else:
+        line = f"{{desc}}  {{n:,}}{unit}  {{elapsed}} elapsed"
+    return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
 
 
 def track(
-    items: Iterable[T], what: str, total: int | None = None, unit: str = " steps"
+    items: Iterable[T], title: str, total: int | None = None, unit: str = " steps"
 ) -> Iterator[T]:
-    """Yield `items`, with a bar on stderr that disappears at the end; in a file or pipe, with a line now and then.
+    """Yield `items`, with a bar on stderr that disappears at the end.
 
-    Both show the time elapsed and, if the number of items is known, the time left. An item is done when the next is requested.
+    In a file or pipe, it is a line now and then. Both show the time elapsed and, if the number of
+    items is known, the time left. An item is done when the next is requested.
 
     Args:
         items: one per step of the work.
-        what: the work, in a word or two.
+        title: the work, in a word or two.
         total: number of items, if `items` has no length.
         unit: the items' unit, e.g. " images".
     """
-    with work_bar(
-        what, len(items) if total is None and isinstance(items, Sized) else total, unit
-    ) as bar:
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with work_bar(title, total, unit) as bar:
         for item in items:
             yield item
             bar.update()

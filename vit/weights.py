@@ -1,7 +1,8 @@
-"""The project's own file format: model.safetensors (the weights) and config.json (everything else needed to use them).
+"""The project's own file format: model.safetensors (the weights) and config.json (all the rest).
 
-The encoder's tensors have timm's names, and if timm computes the same, config.json also holds timm's settings, so that timm's
-"local-dir:FOLDER" and transformers' AutoModel (through its TimmWrapper) load such a folder too.
+The encoder's tensors have timm's names, and if timm computes the same, config.json also holds
+timm's settings, so that timm's "local-dir:FOLDER" and transformers' AutoModel (through its
+TimmWrapper) load such a folder too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONFIG_HASH = "config_sha256"
 """The key in config.json for the hash of all its other keys."""
 
 
-# ---- Written ---------------------------------------------------------------------------------------------------------
+# ---- Written -------------------------------------------------------------------------------------
 
 
 def save_model(
@@ -63,9 +64,12 @@ def save_model(
         problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
     """
+    # timm's names, which have no "encoder."
     tensors = {}
     for name, value in model.state_dict().items():
         tensors[name.removeprefix("encoder.")] = value.detach().cpu().to(dtype).contiguous()
+
+    # our own settings
     config: dict[str, Any] = {
         "format": FORMAT,
         **architecture(model),
@@ -80,43 +84,56 @@ def save_model(
     }
     if problem_type:
         config["problem_type"] = problem_type
-    if same_in_timm(model.encoder.config):
-        config |= timm_config(
-            model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names
-        )
+
+    # timm's settings beside them, under other keys
+    encoder = model.encoder.config
+    if same_in_timm(encoder):
+        prepared = Preparation(interpolation, crop_share)
+        config |= timm_config(encoder, normalize, prepared, class_names)
         if model.decoder is not None:
-            config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
+            # timm has no place for the decoder's tensors
+            config["model_args"]["pretrained_strict"] = False
     write_weights(Path(folder), tensors, config)
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write model.safetensors, then config.json with the weights' SHA-256 and its own, which `load_model` checks."""
-    weights = save(tensors, metadata={"format": "pt"})  # transformers requires the format
+    """Write model.safetensors, then config.json.
+
+    config.json also gets the SHA-256 of the weights and its own, which `load_model` checks.
+    """
+    # transformers requires the format
+    weights = save(tensors, metadata={"format": "pt"})
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(weights)
+
+    # last: a config.json says that all of its model is there
     config = {**config, "sha256": hashlib.sha256(weights).hexdigest()}
     write_json(folder / CONFIG, {**config, CONFIG_HASH: config_hash(config)})
 
 
 def config_hash(config: dict[str, Any]) -> str:
-    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH` itself."""
-    plain = json.loads(
-        json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH})
-    )
+    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH`."""
+    settings = {key: value for key, value in config.items() if key != CONFIG_HASH}
+    # as they come back from the file: tuples as lists, numbers as keys as text
+    plain = json.loads(json.dumps(settings))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def weights_hash(model: Model) -> str:
-    """Return 16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
+    """Return 16 hexadecimal digits that identify a model's weights.
 
-    A loaded model keeps the hash in its checkpoint's config.json, if any, even if it was resized or lost its head.
+    A copy in half precision has the same. A loaded model keeps the hash in its checkpoint's
+    config.json, if any, even if it was resized or lost its head.
     """
     details = getattr(model.origin, "details", {})
     stored = details.get("content_hash")
-    return stored if isinstance(stored, str) else _hash_weights(model)
+    if isinstance(stored, str):
+        return stored
+    return _hash_weights(model)
 
 
 def _hash_weights(model: Model) -> str:
+    """Hash names, shapes and half-precision values, in the order of the names."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
@@ -124,16 +141,23 @@ def _hash_weights(model: Model) -> str:
     return digest.hexdigest()[:16]
 
 
-# ---- The architecture ------------------------------------------------------------------------------------------------
+# ---- The architecture ----------------------------------------------------------------------------
 
 
 def architecture(model: Model) -> dict[str, Any]:
-    """Return plain values from which a model can be rebuilt: the settings of encoder and decoder, and the target."""
-    return {
+    """Return plain values from which a model can be rebuilt.
+
+    They are the settings of the encoder and of the decoder, and its target; None without a decoder.
+    """
+    values: dict[str, Any] = {
         "encoder": asdict(model.encoder.config),
-        "decoder": None if model.decoder is None else asdict(model.decoder.config),
-        "norm_pix_loss": None if model.decoder is None else model.norm_pix_loss,
+        "decoder": None,
+        "norm_pix_loss": None,
     }
+    if model.decoder is not None:
+        values["decoder"] = asdict(model.decoder.config)
+        values["norm_pix_loss"] = model.norm_pix_loss
+    return values
 
 
 def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:
@@ -143,19 +167,19 @@ def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss
     return build_autoencoder(encoder, decoder, norm_pix_loss)
 
 
-# ---- Read ------------------------------------------------------------------------------------------------------------
+# ---- Read ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class OwnSettings:
-    """What our config.json says, in plain values of the right types; settings of another version are missing or extra.
+    """The content of our config.json, in plain values of the right types.
 
     Attributes:
-        encoder: settings of `ViTConfig`.
+        encoder: settings of `ViTConfig`; a missing one has its default.
         decoder: settings of `DecoderConfig`; empty for none.
         norm_pix_loss: the autoencoder's; None without a decoder.
         mean, std: of the input.
-        interpolation, crop_share: how images are resized and cropped; None if it does not say.
+        interpolation, crop_share: how images are resized and cropped; None if missing.
         class_names: of the head, or of the training data.
     """
 
@@ -173,12 +197,17 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
     """Read the content of our config.json.
 
     Raises:
-        LookupError, TypeError, ValueError, AttributeError: a key is missing, unknown, or holds something else.
+        LookupError, TypeError, ValueError, AttributeError: a key is missing, unknown, or holds
+            something else.
     """
-    encoder = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in config["encoder"].items()
-    }
+    # JSON has no tuples: sizes come back as lists
+    encoder = {}
+    for key, value in config["encoder"].items():
+        if isinstance(value, list):
+            value = tuple(value)
+        encoder[key] = value
+
+    # an unknown setting could change what the model computes, so it is not left out in silence
     decoder = config["decoder"] or {}
     for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
         unknown = settings.keys() - {item.name for item in fields(kind)}
@@ -196,17 +225,26 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
     )
 
 
-# ---- For timm --------------------------------------------------------------------------------------------------------
+# ---- For timm ------------------------------------------------------------------------------------
 
-SAME_NAME = "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
-OTHER_NAME = {
+# timm's model arguments -> our settings
+MODEL_ARGS = {
+    "patch_size": "patch_size",
+    "embed_dim": "embed_dim",
+    "depth": "depth",
+    "num_heads": "num_heads",
+    "mlp_ratio": "mlp_ratio",
+    "class_token": "class_token",
+    "no_embed_class": "no_embed_class",
+    "qkv_bias": "qkv_bias",
+    "qk_norm": "qk_norm",
+    "global_pool": "global_pool",
+    "fc_norm": "fc_norm",
     "img_size": "image_size",
     "in_chans": "channels",
     "reg_tokens": "registers",
     "init_values": "layer_scale",
 }
-MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
-"""timm's model arguments -> our settings."""
 TIMM_EPS = 1e-6
 """The eps of timm's norms, which no argument changes."""
 
@@ -227,19 +265,32 @@ def timm_config(
         class_names: of the head, or of the training data.
     """
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
-    # The hidden width is ratio x width: rounded here, but truncated in timm, where it includes both gate and value.
-    gated, width = settings.mlp == "swiglu", settings.embed_dim
-    hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
+
+    # any of timm's models with the same MLP will do: model_args states everything else
+    width = settings.embed_dim
+    hidden = round(width * settings.mlp_ratio)
+    timm_name = "vit_base_patch16_224"
+    if settings.mlp == "swiglu":
+        # gate and value count together in timm
+        hidden *= 2
+        timm_name = "vit_giant_patch14_dinov2"
+
+    # ratio x width is rounded here, but truncated in timm
     ratio = hidden / width
-    model_args["mlp_ratio"] = (
-        ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
-    )
-    # None would keep the architecture's own; 0 means none, but ours may begin at 0
-    model_args["init_values"] = 0 if settings.layer_scale is None else settings.layer_scale or 1e-5
-    return {
-        # any of timm's names of the kind will do, since model_args states everything that could differ
-        "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
-        "num_classes": settings.num_classes,  # not in model_args, because TimmWrapper passes it separately
+    if int(width * ratio) != hidden:
+        ratio = math.nextafter(ratio, math.inf)
+    model_args["mlp_ratio"] = ratio
+
+    # None would keep the architecture's own; 0 means no layer scale, but ours may begin at 0
+    if settings.layer_scale is None:
+        model_args["init_values"] = 0
+    elif settings.layer_scale == 0:
+        model_args["init_values"] = 1e-5
+
+    config = {
+        "architecture": timm_name,
+        # not in model_args, because TimmWrapper passes it separately
+        "num_classes": settings.num_classes,
         "num_features": settings.embed_dim,
         "global_pool": settings.global_pool,
         "model_args": model_args,
@@ -255,10 +306,10 @@ def timm_config(
             "first_conv": "patch_embed.proj",
             "classifier": "head",
         },
-        **(
-            {"label_names": list(class_names)}
-            if 0 < settings.num_classes == len(class_names)
-            else {}
-        ),
-        "torch_dtype": "float32",  # for transformers, even if the weights are in half precision
+        # for transformers, even if the weights are in half precision
+        "torch_dtype": "float32",
     }
+    # class_names may be those of the training data alone
+    if 0 < settings.num_classes == len(class_names):
+        config["label_names"] = list(class_names)
+    return config

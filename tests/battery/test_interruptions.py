@@ -120,9 +120,9 @@ def half_there(path: Path) -> str:
 @pytest.mark.tries(1)
 def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(
     battery,
-    finished,
+    finished,  # noqa: F811
     tmp_path,
-    command,  # noqa: F811
+    command,
 ):
     argv = [command, *LINES[command].format(place=finished.parent).split()]
     assert LINES.keys() == COMMANDS.keys()

@@ -1,7 +1,11 @@
-"""Out and in again: others load what we write, and every tensor comes back to the bit."""
+"""Law of conversion: every tensor that is written comes back to the bit.
+
+Oracles: timm and transformers load the files, and compute the same.
+"""
 
 import json
 import os
+import re
 from dataclasses import asdict
 
 import pytest
@@ -30,7 +34,9 @@ from vit.weights import CONFIG, WEIGHTS, weights_hash
 
 def saved_encoder(folder, class_names=(), **settings):
     model = random_model(VisionTransformer(ViTConfig(**SIZES | settings)))
-    normalize = NORMALIZE if model.config.channels == 3 else Normalization([0.1], [0.4])
+    normalize = NORMALIZE
+    if model.config.channels == 1:
+        normalize = Normalization([0.1], [0.4])
     save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
@@ -46,7 +52,7 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
     return load_model(folder)
 
 
-# --- our own format -----------------------------------------------------------------------------------------------------
+# --- our own format -------------------------------------------------------------------------------
 
 OWN_CASES = {
     "plain": (True, dict(pos_embed="sincos")),
@@ -73,9 +79,8 @@ OWN_CASES = {
 @pytest.mark.parametrize(("norm_pix_loss", "settings"), OWN_CASES.values(), ids=OWN_CASES)
 def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, settings):
     saved = autoencoder(norm_pix_loss, **settings).eval()
-    for (
-        parameter
-    ) in saved.parameters():  # none is what a fresh model has, not even a fixed position table
+    # no value is what a fresh model has, not even in a fixed position table
+    for parameter in saved.parameters():
         nn.init.normal_(parameter, 0.5)
     normalize = Normalization([0.1, 1 / 3, 0.7], [0.3, 0.2, 1 / 7])
     save_model(tmp_path / "new" / "folder", saved, normalize, ("plane", "naïve ship"), "CIFAR-10")
@@ -94,7 +99,8 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert torch.equal(loaded(images, mask), saved(images, mask))
     assert torch.equal(loaded.targets(images), saved.targets(images))
 
-    origin = loaded.origin  # what travels with the weights
+    # what travels with the weights
+    origin = loaded.origin
     assert (origin.normalize.mean, origin.normalize.std) == (normalize.mean, normalize.std)
     assert origin.class_names == ("plane", "naïve ship")
     assert (origin.data, origin.details["data"]) == ("CIFAR-10", "CIFAR-10")
@@ -102,15 +108,15 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert not any(module.training for module in loaded.modules())
 
 
-@pytest.mark.parametrize("part", ["encoder", "autoencoder"])
-def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_path, capsys):
-    (saved_encoder if part == "encoder" else saved_autoencoder)(tmp_path)
+@pytest.mark.parametrize("save", [saved_encoder, saved_autoencoder])
+def test_another_version_of_our_format_is_refused_by_all_that_read_it(save, tmp_path, capsys):
+    save(tmp_path)
     change(tmp_path, format="vit-patch-trainer/2")
-    said = "is not of the format vit-patch-trainer/1, which this version reads, but of vit-patch-trainer/2"
-    assert said in refused(tmp_path)
+    versions = "not of the format vit-patch-trainer/1, .* but of vit-patch-trainer/2"
+    assert re.search(versions, refused(tmp_path))
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
-    with pytest.raises(CheckpointError, match=said):
+    assert re.search(versions, capsys.readouterr().err)
+    with pytest.raises(CheckpointError, match=versions):
         own_hints(read_checkpoint(tmp_path))
 
 
@@ -127,18 +133,17 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
         save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
-    marks = {
-        weights_hash(model),
-        *(weights_hash(load_model(tmp_path / name)) for name in ("whole", "half")),
-    }
-    assert len(marks) == 1
+    hashes = {weights_hash(model)}
+    for name in ("whole", "half"):
+        hashes.add(weights_hash(load_model(tmp_path / name)))
+    assert len(hashes) == 1
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
-    assert weights_hash(model) not in marks
+    assert weights_hash(model) not in hashes
     assert weights_hash(model.encoder) != weights_hash(model)
 
 
-# --- other libraries -----------------------------------------------------------------------------------------------------
+# --- other libraries ------------------------------------------------------------------------------
 
 TIMM_CASES = {
     "class token": dict(global_pool="token", num_classes=3),
@@ -160,10 +165,8 @@ TIMM_CASES = {
 def test_timm_loads_the_folder(case, tmp_path):
     ours = saved_encoder(tmp_path / "ours", **TIMM_CASES[case])
     assert convert_model(ours, "timm", tmp_path / "timm") == []
-    assert {path.name for path in (tmp_path / "timm").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-    }  # no pickle
+    files = sorted(path.name for path in (tmp_path / "timm").iterdir())
+    assert files == ["config.json", "model.safetensors"]  # no pickle
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     images = torch.randn(2, ours.config.channels, *ours.config.image_size)
     tokens = ours(images)
@@ -174,8 +177,9 @@ def test_timm_loads_the_folder(case, tmp_path):
 
     again = load_model(tmp_path / "timm")
     same(again, ours)
+    # an initial value, which matters in training only
     differing = {k for k, v in asdict(again.config).items() if v != getattr(ours.config, k)}
-    assert differing <= {"layer_scale"}  # its initial value, of use to nobody any more
+    assert differing <= {"layer_scale"}
     assert not [
         note for note in again.origin.report.notes if "guess" in note or "nothing says" in note
     ]
@@ -208,13 +212,18 @@ AS_IT_IS = {
 @torch.no_grad()
 @pytest.mark.parametrize("case", AS_IT_IS)
 def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_path):
-    """A run's folder, and a converted one: one config.json and one model.safetensors for the three."""
+    """A run's folder, and a converted one, are the same files for the three of us."""
     half, save, settings = AS_IT_IS[case]
-    classes = ("cat", "dog", "ship") if settings.get("num_classes") else ()
-    ours = save(tmp_path / "ours", **({"class_names": classes} if classes else {}), **settings)
+    classes = ()
     folder = tmp_path / "ours"
+    if settings.get("num_classes"):
+        classes = ("cat", "dog", "ship")
+        ours = save(folder, classes, **settings)
+    else:
+        ours = save(folder, **settings)
     if half:
-        convert_model(ours, "safetensors", folder := tmp_path / "half", half=True)
+        folder = tmp_path / "half"
+        convert_model(ours, "safetensors", folder, half=True)
         ours = load_model(folder)
     encoder = ours.encoder
     images = torch.randn(2, 3, *encoder.config.image_size)
@@ -242,30 +251,25 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "autoencoder",
-        "wrapped autoencoder",
-        "wrapped classifier",
-        "wrapped classifier without its head",
-    ],
-)
-def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
+CLASSIFIER = dict(class_names=("a", "b"), num_classes=2)
+# what we save and with which settings, whether it is converted, and the class that saves it again
+SAVED_AGAIN = {
+    "autoencoder": (saved_autoencoder, {}, True, hf.ViTMAEForPreTraining),
+    "wrapped autoencoder": (saved_autoencoder, {}, False, hf.AutoModel),
+    "wrapped classifier": (saved_encoder, CLASSIFIER, False, hf.AutoModelForImageClassification),
+    "wrapped classifier without its head": (saved_encoder, CLASSIFIER, False, hf.AutoModel),
+}
+
+
+@pytest.mark.parametrize("case", SAVED_AGAIN)
+def test_models_that_transformers_saves_again_load_without_our_hashes(case, tmp_path):
     """It carries the whole config.json along."""
-    if case == "wrapped classifier":
-        ours, kind = (
-            saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2),
-            hf.AutoModelForImageClassification,
-        )
-    elif case == "wrapped classifier without its head":
-        ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModel
-    else:
-        ours, kind = saved_autoencoder(tmp_path / "ours"), hf.AutoModel
+    save, settings, converted, kind = SAVED_AGAIN[case]
     folder = tmp_path / "ours"
-    if case == "autoencoder":
-        convert_model(ours, "huggingface", folder := tmp_path / "hf")
-        kind = hf.ViTMAEForPreTraining
+    ours = save(folder, **settings)
+    if converted:
+        folder = tmp_path / "hf"
+        convert_model(ours, "huggingface", folder)
     theirs = kind.from_pretrained(folder)
     with torch.no_grad():
         next(theirs.parameters()).add_(1)
@@ -274,22 +278,18 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
     assert weights_hash(again) != weights_hash(ours)
-    for origin in (
-        again.origin,
-        load_model(theirs).origin,
-    ):  # nor with what was said of the earlier model
+
+    # nor with what config.json tells of the earlier model
+    for origin in (again.origin, load_model(theirs).origin):
         assert (origin.data, origin.data_content_hash) == ("", "")
         assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
     if "without" in case:
         assert again.config.num_classes == load_model(theirs).config.num_classes == 0
-        assert any(
-            "TimmWrapperModel does not have: num_classes is 0" in note
-            for note in again.origin.report.notes
-        )
+        assert any("num_classes is 0" in note for note in again.origin.report.notes)
 
 
 @pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
-def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_path):
+def test_a_model_that_timm_cannot_compute_has_no_settings_for_it(settings, tmp_path):
     saved_encoder(tmp_path / "ours", **settings)
     assert "pretrained_cfg" not in json.loads((tmp_path / "ours" / "config.json").read_text())
     for load in (
@@ -315,12 +315,13 @@ HUGGINGFACE_CASES = {
 @pytest.mark.parametrize("case", HUGGINGFACE_CASES)
 def test_transformers_loads_the_folder(case, tmp_path):
     kind, settings = HUGGINGFACE_CASES[case]
-    names = ("cat", "dog", "naïve ship") if settings.get("num_classes") else ()
+    names = ()
+    if settings.get("num_classes"):
+        names = ("cat", "dog", "naïve ship")
     ours = saved_encoder(tmp_path / "ours", names, global_pool="token", **settings)
     if settings.get("registers"):
-        ours.pos_embed.data[:, 1 : 1 + ours.num_prefix_tokens - 1] = (
-            0  # as DINOv2's: registers have no position
-        )
+        # as DINOv2's: registers have no position
+        ours.pos_embed.data[:, 1 : ours.num_prefix_tokens] = 0
     convert_model(ours, "huggingface", tmp_path / "hf")
     theirs, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
     missing = {name for name in loading["missing_keys"] if "pooler" not in name}
@@ -387,7 +388,7 @@ def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
         ("huggingface", dict(qkv="identity"), "qkv linear"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
+def test_a_model_that_a_format_cannot_hold_is_refused_and_nothing_is_written(
     to, settings, reason, tmp_path
 ):
     ours = saved_encoder(tmp_path / "ours", **settings)
@@ -396,21 +397,14 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
     assert not (tmp_path / "out.pth").exists()
 
 
-@pytest.mark.parametrize(
-    ("to", "other"),
-    [("huggingface", dict(qkv_bias=False)), ("huggingface", dict(norm_eps=1e-5))],
-)
-def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_one(
-    to, other, tmp_path
-):
-    decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **other)
+@pytest.mark.parametrize("settings", [dict(qkv_bias=False), dict(norm_eps=1e-5)])
+def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(settings, tmp_path):
+    decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **settings)
     save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
     ours = load_model(tmp_path / "ours")
-    assert {key: getattr(ours.decoder.config, key) for key in other} == other
-    with pytest.raises(
-        CheckpointError, match=f"computes one {next(iter(other))} in encoder and decoder"
-    ):
-        convert_model(ours, to, tmp_path / "out.pth")
+    assert {key: getattr(ours.decoder.config, key) for key in settings} == settings
+    with pytest.raises(CheckpointError, match=f"one {next(iter(settings))} in encoder and decoder"):
+        convert_model(ours, "huggingface", tmp_path / "out")
 
 
 @pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
@@ -424,8 +418,11 @@ def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
         again = load_model(tmp_path / f"{to}{classes}")
         same(again, ours)
         assert again.config.num_classes == classes
-        if classes:
-            assert again.origin.class_names == (("a", "b", "c") if classes == 3 else ())
+        # the names are those of three classes
+        if classes == 3:
+            assert again.origin.class_names == ("a", "b", "c")
+        if classes == 5:
+            assert again.origin.class_names == ()
 
 
 @pytest.mark.parametrize(
@@ -444,14 +441,12 @@ def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_writ
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="token")
     setattr(ours, name, part)
     for to in ("safetensors", "timm", "huggingface"):
-        with pytest.raises(
-            CheckpointError, match=f"^{tensor} of this model is not what its settings say"
-        ):
+        with pytest.raises(CheckpointError, match=f"^{tensor} of this model"):
             convert_model(ours, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_there_is_not_replaced(tmp_path):
+def test_an_existing_file_or_folder_is_not_replaced(tmp_path):
     ours = saved_encoder(tmp_path / "ours", global_pool="token")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(CheckpointError, match="exists"):
@@ -462,7 +457,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
     same(load_model(tmp_path / "ours"), ours)
 
 
-def test_another_eps_is_said(tmp_path):
+def test_another_eps_is_noted(tmp_path):
     ours = saved_encoder(tmp_path / "ours", norm_eps=1e-12, global_pool="token")
     assert "eps" in convert_model(ours, "timm", tmp_path / "timm")[0]
     assert convert_model(ours, "huggingface", tmp_path / "hf") == []
@@ -480,27 +475,23 @@ def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
         convert_model(VisionTransformer(ViTConfig(**SIZES)), "timm", tmp_path / "out")
 
 
-def test_a_format_that_is_none(tmp_path):
+def test_an_unknown_format_is_refused(tmp_path):
     model = saved_encoder(tmp_path / "own")
     for to in (["timm"], None, "keras", 3):
-        with pytest.raises(
-            CheckpointError, match="formats are timm, huggingface and safetensors, got"
-        ):
+        with pytest.raises(CheckpointError, match="formats are"):
             convert_model(model, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("there", ["link to nowhere", "link to a folder", "pipe"])
-def test_what_is_no_plain_place_is_not_written_to(there, tmp_path):
+def test_a_pipe_or_a_link_is_not_written_to(tmp_path):
     model = saved_encoder(tmp_path / "own")
-    out = tmp_path / "out"
     (tmp_path / "elsewhere").mkdir()
-    if there == "pipe":
-        os.mkfifo(out)
-    else:
-        out.symlink_to(tmp_path / ("nothing" if there == "link to nowhere" else "elsewhere"))
-    with pytest.raises(CheckpointError, match="exists and is not replaced; name another path"):
-        convert_model(model, "timm", out)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken link").symlink_to(tmp_path / "nothing")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("pipe", "broken link", "link"):
+        with pytest.raises(CheckpointError, match="exists and is not replaced"):
+            convert_model(model, "timm", tmp_path / name)
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
@@ -524,20 +515,16 @@ def test_a_head_that_does_not_choose_stays_one(to, tmp_path):
     )
     hf.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
     convert_model(load_model(tmp_path / "theirs"), to, tmp_path / "out")
-    with pytest.raises(
-        CheckpointError, match="its head is for multi_label_classification, no choice"
-    ):
+    with pytest.raises(CheckpointError, match="its head is for multi_label_classification"):
         require_head(load_model(tmp_path / "out"))
     headless = load_model(tmp_path / "theirs", num_classes=0)
     convert_model(headless, to, tmp_path / "headless")
     assert load_model(tmp_path / "headless").origin.problem_type == ""
-    assert any(
-        "multi_label" in note
-        for note in convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm")
-    )
+    notes = convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm")
+    assert any("multi_label" in note for note in notes)
 
 
-# --- half precision ---------------------------------------------------------------------------------------------------
+# --- half precision -------------------------------------------------------------------------------
 
 
 def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
@@ -559,9 +546,9 @@ def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
         NORMALIZE.std,
     )
     assert again.origin.interpolation == ours.origin.interpolation
-    convert_model(
-        again, "safetensors", tmp_path / "again", half=True
-    )  # rounded once, it stays as it is
+
+    # rounded once, it stays as it is
+    convert_model(again, "safetensors", tmp_path / "again", half=True)
     same(load_model(tmp_path / "again"), again)
 
 
@@ -569,9 +556,7 @@ def test_what_half_precision_cannot_hold_is_refused(tmp_path):
     ours = saved_encoder(tmp_path / "ours")
     with torch.no_grad():
         ours.blocks[1].mlp.fc1.weight[2, 3] = 7e4
-    with pytest.raises(
-        CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above 65,504"
-    ):
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above"):
         convert_model(ours, "safetensors", tmp_path / "out", half=True)
     assert not (tmp_path / "out").exists()
     for to in ("timm", "huggingface"):

@@ -1,4 +1,7 @@
-"""Every format against the code that it comes from: the same features, logits, loss and reconstruction."""
+"""Oracles of the formats: the code that each comes from computes the same.
+
+Compared are features, logits, loss and reconstruction. Other families are refused.
+"""
 
 import argparse
 import pickle
@@ -25,7 +28,7 @@ from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
 
-# --- timm ------------------------------------------------------------------------------------------------------------
+# --- timm -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ from vit.masking import mask_from_noise
     ["vit_medium_patch16_gap_240", "vit_small_patch14_reg4_dinov2", "deit3_small_patch16_224"],
 )
 def test_timm_folder_with_its_own_config(name, tmp_path):
-    """As `timm.models.save_for_hf` writes it: heads, pooling and normalisation come from config.json."""
+    """As `timm.models.save_for_hf` writes it, with heads, pooling and normalisation."""
     settings = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
     theirs = random_model(timm.create_model(name, pretrained=False, **settings))
     timm.models.save_for_hf(theirs, tmp_path, model_args=settings, safe_serialization="both")
@@ -68,7 +71,8 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
             load_model(tmp_path)
 
 
-TRAINED = [  # options of timm's train.py -> mean, share of an image, pooling
+# options of timm's train.py -> mean, share of an image, pooling
+TRAINED = [
     ({}, (0.5, 0.5, 0.5), 0.9, "token"),  # the architecture's
     (dict(mean=[0.1, 0.2, 0.3], std=[0.2], crop_pct=0.8, gp="avg"), (0.1, 0.2, 0.3), 0.8, "avg"),
     (dict(model="vit_tiny_patch16_224.tag_of_tomorrow"), (0.485, 0.456, 0.406), 1.0, "token"),
@@ -99,12 +103,12 @@ def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
     close(ours.forward_head(ours(images)), theirs(images))
     assert (ours.origin.format, ours.origin.normalize.mean) == ("timm", list(mean))
     assert (ours.origin.crop_share, ours.config.global_pool) == (share, pool)
-    said = [
+    notes_on_input = [
         note
         for note in ours.origin.report.notes
         if "nothing says how its input was normalised" in note
     ]
-    assert bool(said) == ("model" in options)
+    assert bool(notes_on_input) == ("model" in options)
 
 
 def test_other_training_files_that_fine_tuned_are_not_maes():
@@ -116,11 +120,12 @@ def test_other_training_files_that_fine_tuned_are_not_maes():
     assert ours.origin.format == "timm"
 
 
-# --- facebookresearch/mae -------------------------------------------------------------------------------------------
+# --- facebookresearch/mae -------------------------------------------------------------------------
 
 MAE = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-    decoder_hidden_size=24, decoder_num_hidden_layers=2, decoder_num_attention_heads=3, decoder_intermediate_size=96,
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+    intermediate_size=128, decoder_hidden_size=24, decoder_num_hidden_layers=2,
+    decoder_num_attention_heads=3, decoder_intermediate_size=96,
 )  # fmt: skip
 
 
@@ -141,8 +146,8 @@ def renamed(state: dict[str, Tensor], names: Iterable[tuple[str, str]]) -> dict[
 def stacked(state: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> dict[str, Tensor]:
     """Tensors of which those with `parts` in their names are one."""
     for name in [name for name in state if parts[0] in name]:
-        found = [state.pop(name.replace(parts[0], part)) for part in parts]
-        state[name.replace(parts[0], whole)] = torch.cat(found)
+        parts_of_name = [state.pop(name.replace(parts[0], part)) for part in parts]
+        state[name.replace(parts[0], whole)] = torch.cat(parts_of_name)
     return state
 
 
@@ -150,12 +155,13 @@ QKV = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
 
 
 def as_original_mae(model: hf.ViTMAEForPreTraining) -> dict[str, Tensor]:
-    """transformers' weights under the names of facebookresearch/mae, whose code they were ported from."""
+    """transformers' weights under the names of facebookresearch/mae."""
     names = (
         (r"^vit\.embeddings\.", ""), (r"^vit\.", ""), ("position_embeddings", "pos_embed"),
-        (r"patch_embeddings\.projection", "patch_embed.proj"), (r"^layernorm", "norm"), (r"^layers\.", "blocks."),
-        (r"^decoder\.decoder_layers", "decoder_blocks"), (r"^decoder\.", ""), ("layernorm_before", "norm1"),
-        ("layernorm_after", "norm2"), (r"attention\.o_proj", "attn.proj"),
+        (r"patch_embeddings\.projection", "patch_embed.proj"), (r"^layernorm", "norm"),
+        (r"^layers\.", "blocks."), (r"^decoder\.decoder_layers", "decoder_blocks"),
+        (r"^decoder\.", ""), ("layernorm_before", "norm1"), ("layernorm_after", "norm2"),
+        (r"attention\.o_proj", "attn.proj"),
     )  # fmt: skip
     return stacked(renamed(model.state_dict(), names), QKV, "attn.qkv")
 
@@ -193,8 +199,8 @@ def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
             "args": args,
         }
     torch.save(file, tmp_path / "mae.pth")
-    given = {} if wrapped == "args" else dict(norm_pix_loss=norm_pix_loss)
-    ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, **given)
+    options = {} if wrapped == "args" else dict(norm_pix_loss=norm_pix_loss)
+    ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, **options)
     assert isinstance(ours, MaskedAutoencoder)
     assert ours.origin.format == "facebookresearch/mae, pretraining"
     check_mae(ours, theirs)
@@ -213,13 +219,13 @@ def test_mae_encoder_of_a_file_with_decoder(images, tmp_path):
     whole = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert torch.equal(ours(images), whole.encoder(images))
     assert all(
-        why == "only the encoder was requested" for why in ours.origin.report.dropped.values()
+        reason == "only the encoder was requested" for reason in ours.origin.report.dropped.values()
     )
     assert len(ours.origin.report.dropped) == len(whole.decoder.state_dict())
 
 
 def test_mae_heads_by_its_families():
-    """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H of width 1280 has 16, not 20."""
+    """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H has 16, not 20."""
     with torch.device("meta"):  # names and shapes are enough
         wide = dict(patch_size=8, hidden_size=1280, num_attention_heads=16)
         wide |= dict(decoder_hidden_size=512, decoder_num_attention_heads=16)
@@ -250,10 +256,10 @@ def test_mae_fine_tuned(images, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "eps"), [(True, 1e-6), (False, 1e-6), (True, 1e-5), (False, 1e-5)]
+    ("has_args", "eps"), [(True, 1e-6), (False, 1e-6), (True, 1e-5), (False, 1e-5)]
 )
-def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
-    """As main_linprobe.py saves it: a batch norm without a scale before the classifier; and one as torch makes it."""
+def test_mae_linear_probe_keeps_its_head(has_args, eps, images, tmp_path):
+    """As main_linprobe.py saves it, with a batch norm without a scale; and with torch's own."""
     theirs = timm_model(global_pool="token")
     theirs.head = random_model(
         nn.Sequential(nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps), theirs.head)
@@ -262,7 +268,7 @@ def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
     nn.init.uniform_(theirs.head[0].running_var, 0.01, 0.1)  # small: its eps matters
     args = (
         {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False, blr=0.1)}
-        if said
+        if has_args
         else {}
     )
     torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
@@ -278,7 +284,7 @@ def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
     close(load_model(theirs).forward_head(ours(images)), theirs(images))
 
 
-# --- DINO and DINOv2 -------------------------------------------------------------------------------------------------
+# --- DINO and DINOv2 ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -286,7 +292,10 @@ def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
     [("dino", "student", "token"), ("ibot", "student", "token"), ("ibot", None, "mean")],
 )
 def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp_path):
-    """As main_dino.py and main_ibot.py save them; iBOT's has two heads, a token for hidden patches, and here layer scale."""
+    """As main_dino.py and main_ibot.py save them.
+
+    iBOT's has two heads, a token for masked patches, and here layer scale.
+    """
     ibot, args = (
         family == "ibot",
         {"norm_last_layer": False} if family == "ibot" else {"teacher_temp": 0.04},
@@ -321,7 +330,8 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
     dropped = ours.origin.report.dropped
     other = "teacher" if branch == "student" else "student"
     assert any(
-        why == f"another copy of the network; branch {other} takes it" for why in dropped.values()
+        reason == f"another copy of the network; branch {other} takes it"
+        for reason in dropped.values()
     )
     assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in dropped[f"{family}_loss.center"]
@@ -330,7 +340,7 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
     )
     if ibot:
         hidden = dropped["student.module.backbone.masked_embed"]
-        assert ("token for hidden patches" if branch else "another copy of the network") in hidden
+        assert ("token for masked patches" if branch else "another copy of the network") in hidden
         # extract_backbone_weights.py
         backbone = {key: value for key, value in file["student"].items() if ".head." not in key}
         alone = load_model(
@@ -342,17 +352,17 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
 
 @pytest.mark.parametrize("family", ["I-JEPA", "MSN"])
 def test_files_with_a_target_encoder(family, images, tmp_path):
-    """As train.py of facebookresearch/ijepa and msn_train.py of facebookresearch/msn save them, on several GPUs."""
+    """As train.py of facebookresearch/ijepa and msn_train.py of facebookresearch/msn save them."""
     tokens = dict(class_token=False, global_pool="avg") if family == "I-JEPA" else {}
     encoder, target = (timm_model(**tokens, num_classes=0) for _ in range(2))
-    more = (
+    projection_head = (
         {"fc.fc1.weight": torch.ones(4, 32), "fc.bn1.running_mean": torch.ones(4)}
         if family == "MSN"
         else {}
     )
     file = {
-        "encoder": under("module.", encoder.state_dict() | more),
-        "target_encoder": under("module.", target.state_dict() | more),
+        "encoder": under("module.", encoder.state_dict() | projection_head),
+        "target_encoder": under("module.", target.state_dict() | projection_head),
         "opt": {
             "state": {0: {"exp_avg": torch.ones(2)}},
             "param_groups": [{"lr": 0.1, "params": [0]}],
@@ -387,10 +397,11 @@ def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
 
 
 def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
-    """transformers' weights under the names of facebookresearch/dinov2, whose code they were ported from."""
+    """transformers' weights under the names of facebookresearch/dinov2."""
     names = (
-        (r"^embeddings\.", ""), ("position_embeddings", "pos_embed"), (r"patch_embeddings\.projection", "patch_embed.proj"),
-        (r"^layernorm", "norm"), (r"^encoder\.layer\.", "blocks."), (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
+        (r"^embeddings\.", ""), ("position_embeddings", "pos_embed"),
+        (r"patch_embeddings\.projection", "patch_embed.proj"), (r"^layernorm", "norm"),
+        (r"^encoder\.layer\.", "blocks."), (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
         (r"attention\.o_proj", "attn.proj"), (r"mlp\.down_proj", "mlp.w3"),
         *([(r"^blocks\.(\d)", r"blocks.0.\1")] if chunked else []),
     )  # fmt: skip
@@ -414,7 +425,7 @@ def test_dinov2(registers, swiglu, chunked, images, tmp_path):
     assert ("pos_embed" in report.converted) == bool(registers)
 
 
-# --- Hugging Face ----------------------------------------------------------------------------------------------------
+# --- Hugging Face ---------------------------------------------------------------------------------
 
 VIT_CASES = {
     "no qkv bias, grey, another eps": (
@@ -447,7 +458,9 @@ def test_huggingface_vit(headed, settings, tmp_path):
         assert set(ours.origin.report.dropped) == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
-OF_VIT = {  # families whose encoder is ViT's: a model, its settings, the part that is its encoder, what of it is left out
+# families whose encoder is ViT's: a model, its settings, the part that is its encoder, and words of
+# the reason why the other parts are left out
+OF_VIT = {
     "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, "", ""),
     "ViTMSN, classifier": (hf.ViTMSNForImageClassification, hf.ViTMSNConfig, "vit", ""),
     "DeiT": (hf.DeiTModel, hf.DeiTConfig, "", "the pooler"),
@@ -477,7 +490,7 @@ def test_huggingface_families_of_vit(case, images, tmp_path):
         close(ours(images), expected)
         if "classifier" in case:
             close(ours.forward_head(ours(images)), theirs(images).logits)
-        assert all(left_out in why for why in ours.origin.report.dropped.values())
+        assert all(left_out in reason for reason in ours.origin.report.dropped.values())
         assert bool(ours.origin.report.dropped) == bool(left_out)
 
 
@@ -492,9 +505,11 @@ def test_huggingface_mae(norm_pix_loss, tmp_path):
 SPELLINGS = {  # of its decoder, beside that of save_pretrained
     "in memory": (),
     "decoder_encoder": (
-        (r"attention\.q_proj", "attention.attention.query"), (r"attention\.k_proj", "attention.attention.key"),
-        (r"attention\.v_proj", "attention.attention.value"), (r"attention\.o_proj", "attention.output.dense"),
-        (r"mlp\.fc1", "intermediate.dense"), (r"mlp\.fc2", "output.dense"), (r"^vit\.layers", "vit.encoder.layer"),
+        (r"attention\.q_proj", "attention.attention.query"),
+        (r"attention\.k_proj", "attention.attention.key"),
+        (r"attention\.v_proj", "attention.attention.value"),
+        (r"attention\.o_proj", "attention.output.dense"), (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"), (r"^vit\.layers", "vit.encoder.layer"),
         (r"decoder\.decoder_layers\.", "decoder.decoder_encoder.layer."),
     ),
 }  # fmt: skip
@@ -559,7 +574,7 @@ def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_p
     assert "and the mean of the patches" in ours.origin.report.dropped["classifier.weight"]
 
 
-# --- torchvision -----------------------------------------------------------------------------------------------------
+# --- torchvision ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("published", "size"), [(False, 16), (True, 24)])
@@ -587,7 +602,8 @@ def test_torchvision(published, size):
     assert ours.origin.interpolation == "bilinear"
 
 
-PUBLISHED = [  # its files, as numbers: patch, width, images
+# its files, in numbers: patch, width, images
+PUBLISHED = [
     (torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1, 16, 768, 224),
     (torchvision.models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1, 16, 768, 384),
     (torchvision.models.ViT_L_16_Weights.IMAGENET1K_V1, 16, 1024, 224),
@@ -616,15 +632,11 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
     )
 
 
-# --- refused ---------------------------------------------------------------------------------------------------------
+# --- refused --------------------------------------------------------------------------------------
 
 
-OF_STAGES = (
-    "swin_tiny_patch4_window7_224",
-    "hiera_tiny_224",
-    "convnext_atto",
-    "resnet18",
-)  # of a depth each
+# whose stages have a depth each
+OF_STAGES = ("swin_tiny_patch4_window7_224", "hiera_tiny_224", "convnext_atto", "resnet18")
 
 
 @pytest.mark.parametrize(
@@ -654,9 +666,11 @@ def test_other_families_are_refused_by_name(name, family):
 @pytest.mark.parametrize(
     "name",
     [
-        "deit_tiny_distilled_patch16_224", "vit_tiny_r_s16_p8_224", "cait_xxs24_224", "xcit_nano_12_p8_224", "hiera_tiny_224",
-        "convnext_atto", "resnet18", "vit_relpos_small_patch16_224", "vit_pe_core_tiny_patch16_384", "vitamin_small_224",
-        "beit3_base_patch16_224", "aimv2_large_patch14_224", "vit_small_patch16_18x2_224", "vit_dwee_patch16_reg1_gap_256",
+        "deit_tiny_distilled_patch16_224", "vit_tiny_r_s16_p8_224", "cait_xxs24_224",
+        "xcit_nano_12_p8_224", "hiera_tiny_224", "convnext_atto", "resnet18",
+        "vit_relpos_small_patch16_224", "vit_pe_core_tiny_patch16_384", "vitamin_small_224",
+        "beit3_base_patch16_224", "aimv2_large_patch14_224", "vit_small_patch16_18x2_224",
+        "vit_dwee_patch16_reg1_gap_256",
     ],
 )  # fmt: skip
 def test_families_without_a_name_here_do_not_load_either(name):
@@ -709,7 +723,7 @@ def test_files_without_a_network_are_named():
 
 @pytest.mark.parametrize("body", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224"])
 def test_simmim_is_refused_by_name(body):
-    """As microsoft/SimMIM saves it: a Swin, or a vision transformer that it took from BEiT, under `encoder.`."""
+    """As microsoft/SimMIM saves it: a Swin, or BEiT's vision transformer, under `encoder.`."""
     with torch.device("meta"):
         model = timm.create_model(body, pretrained=False)
         state = {f"encoder.{name}": value for name, value in model.state_dict().items()}

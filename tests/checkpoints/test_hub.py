@@ -1,4 +1,7 @@
-"""Models from a hub: fetched from a small hub on this machine."""
+"""Laws of fetching: from one commit, once, and nothing that would run; failures are one line.
+
+The hub is a small one on this machine.
+"""
 
 import hashlib
 import json
@@ -22,10 +25,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of a hub as huggingface_hub asks for to fetch: ORGANISATION/NAME are folders, all of one commit."""
+    """As much of a hub as huggingface_hub needs: folders ORGANISATION/NAME of one commit."""
 
     folder: Path
-    asked: ClassVar[list[str]]
+    requests: ClassVar[list[str]]
     deny = 0  # a status to answer everything with
 
     def log_message(self, *_):
@@ -41,7 +44,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def answer(self) -> None:
-        self.asked.append(f"{self.command} {self.path}")
+        self.requests.append(f"{self.command} {self.path}")
         download = re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", self.path)
         listing = re.fullmatch(
             r"/api/models/([\w.-]+/[\w.-]+)/(?:revision|tree)/([^/?]+)(.*)", self.path
@@ -71,7 +74,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def use(monkeypatch, url: str, home: Path) -> None:
-    """Have huggingface_hub take `url` for its hub and `home` for its cache, as HF_ENDPOINT and HF_HOME would."""
+    """Set huggingface_hub's hub and its cache, as HF_ENDPOINT and HF_HOME would."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
     monkeypatch.setattr(
         "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
@@ -85,7 +88,7 @@ def use(monkeypatch, url: str, home: Path) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    hub = type("Hub", (Hub,), {"folder": tmp_path / "hub", "asked": []})
+    hub = type("Hub", (Hub,), {"folder": tmp_path / "hub", "requests": []})
     hub.folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -110,18 +113,18 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     model = small(tmp_path / "hub" / "me" / "tiny")
     (tmp_path / "hub" / "me" / "tiny" / "secret.bin").write_text("not asked for")
     load_model("hf/me/tiny")
-    asked = [request.split("/resolve/")[1] for request in hub.asked if "/resolve/" in request]
-    assert not any(path.startswith("main/") for path in asked)  # all of one commit
-    assert f"{COMMIT}/model.safetensors" in asked
+    requests = [request.split("/resolve/")[1] for request in hub.requests if "/resolve/" in request]
+    assert not any(path.startswith("main/") for path in requests)  # all of one commit
+    assert f"{COMMIT}/model.safetensors" in requests
     for name in ("hf/me/tiny", "hf/me/tiny@main"):
         got = load_model(name)
         same(got, model)
         assert got.origin.normalize.mean == NORMALIZE.mean
         assert got.origin.source == name
     offline(monkeypatch)
-    hub.asked.clear()
+    hub.requests.clear()
     load_model("hf/me/tiny")
-    assert not hub.asked
+    assert not hub.requests
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
 
 
@@ -151,7 +154,7 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
     small(tmp_path / "hub" / "me" / "tiny")
     (tmp_path / "hub" / "me" / "bare").mkdir()
     (tmp_path / "hub" / "me" / "bare" / "config.json").write_text("{}")
-    for name, said in (
+    for name, reason in (
         ("hf/me/nothing", "the hub has no such model"),
         ("hf/me/tiny@v9", "the hub has no such revision"),
         ("hf/me/bare", "holds none of model.safetensors"),
@@ -159,7 +162,7 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
         ("timm/resnet18.a1_in1k", "not a plain vision transformer"),
         ("timm/vit_none_at_all", "timm has no model 'vit_none_at_all'"),
     ):
-        assert said in refused(name)
+        assert reason in refused(name)
 
 
 def impatient(monkeypatch) -> None:
@@ -167,11 +170,11 @@ def impatient(monkeypatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
-@pytest.mark.parametrize("way", [offline, impatient])
+@pytest.mark.parametrize("cut_off", [offline, impatient])
 @pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"])
-def test_no_network_and_no_cache_is_one_line(name, way, tmp_path, monkeypatch):
+def test_no_network_and_no_cache_is_one_line(name, cut_off, tmp_path, monkeypatch):
     use(monkeypatch, "http://127.0.0.1:9", tmp_path)
-    way(monkeypatch)
+    cut_off(monkeypatch)
     assert "cannot be fetched" in refused(name)
 
 
@@ -187,7 +190,7 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     assert torch.equal(ours.blocks[3].attn.qkv.weight, theirs.blocks[3].attn.qkv.weight)
     assert ours.config.num_heads == 3
     assert ours(torch.randn(1, 3, 32, 32)).shape == (1, 65, 192)
-    assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
+    assert any(request.startswith("GET /timm/vit_tiny") for request in hub.requests)
 
 
 def test_a_refusing_hub_is_one_line(hub):

@@ -1,4 +1,4 @@
-"""Reading is safe: nothing in a file is run, and whatever is wrong with it is said in one line."""
+"""Laws of reading: nothing in a file is run; any damage ends in one line that names the file."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ def refused(path: Path, names_path: bool = True) -> str:
     return message
 
 
-# --- hostile pickles -------------------------------------------------------------------------------------------------
+# --- hostile pickles ------------------------------------------------------------------------------
 
 PLACES = ["zip", "legacy", "folder", "part", "named safetensors"]
 
@@ -58,7 +58,7 @@ def put(place: str, content: bytes, folder: Path) -> Path:
     [*((place, 2, False) for place in PLACES), ("zip", 2, True), ("zip", 4, False)],
 )
 def test_a_hostile_pickle_is_named_and_not_run(place, protocol, within, tmp_path):
-    """By itself in every place; within a namespace, which is allowed; of a protocol that torch does not read."""
+    """By itself in every place; within a namespace, which is allowed; of an unknown protocol."""
     (tmp_path / "in").mkdir()
     payload = Payload(tmp_path / "marker")
     content = pickle.dumps(argparse.Namespace(x=payload) if within else payload, protocol)
@@ -82,7 +82,7 @@ def test_the_environment_opens_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "marker").exists()
 
 
-# --- what is read ----------------------------------------------------------------------------------------------------
+# --- what is read ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
@@ -206,7 +206,7 @@ def test_not_finite_values_are_counted():
     assert count_not_finite(torch.full((3,), 255, dtype=torch.uint8).view(torch.float8_e4m3fn)) == 3
 
 
-# --- damage and nonsense ---------------------------------------------------------------------------------------------
+# --- damage and nonsense --------------------------------------------------------------------------
 
 
 def test_a_missing_a_locked_and_an_odd_path(tmp_path):
@@ -219,7 +219,7 @@ def test_a_missing_a_locked_and_an_odd_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         (b"", "is empty"),
         (b"<!DOCTYPE html><html>Not found</html>", "a web page: the download failed"),
@@ -239,9 +239,9 @@ def test_a_missing_a_locked_and_an_odd_path(tmp_path):
         ),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(content, said, tmp_path):
+def test_what_is_no_checkpoint_is_refused(content, reason, tmp_path):
     (tmp_path / "x.pth").write_bytes(content)
-    assert said in refused(tmp_path / "x.pth")
+    assert reason in refused(tmp_path / "x.pth")
 
 
 def test_settings_that_cannot_be_read(tmp_path):
@@ -269,15 +269,17 @@ def test_cut_off_anywhere(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
 def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
-    """Without a checksum a flipped bit may pass as another weight; it never ends in anything but CheckpointError."""
+    """Without a checksum a flipped bit may pass as another weight; else it is a CheckpointError."""
     path = tmp_path / "x"
     save(path, kind)
     whole = path.read_bytes()
     generator = torch.Generator().manual_seed(0)
     outcomes = set()
     for _ in range(100):
-        where, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
-        path.write_bytes(whole[:where] + bytes([whole[where] ^ 1 << bit]) + whole[where + 1 :])
+        position, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
+        path.write_bytes(
+            whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :]
+        )
         try:
             read_checkpoint(path)
             outcomes.add("read")
@@ -286,7 +288,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     assert outcomes == {"read", "refused"}
 
 
-# --- training files ---------------------------------------------------------------------------------------------------
+# --- training files -------------------------------------------------------------------------------
 
 
 def test_numbers_of_numpy_and_paths_in_training_files_are_harmless(tmp_path):
@@ -304,7 +306,7 @@ def test_paths_of_another_system_or_python_are_harmless(module, kind, tmp_path):
     written = f"{Path.__module__}\n{type(Path()).__name__}\n".encode()
     assert written in content
     put("zip", content.replace(written, f"{module}\n{kind}\n".encode()), tmp_path)
-    assert "Path" in read_checkpoint(tmp_path / "model.pth").other["output_dir"]
+    assert "Path" in read_checkpoint(tmp_path / "model.pth").values["output_dir"]
 
 
 def test_a_storage_shorter_than_its_tensor_is_refused(tmp_path):

@@ -1,4 +1,7 @@
-"""`origin.transform`: to the bit what the commands show a model, as torchvision's pipelines hand images on."""
+"""Law of `origin.transform`: its pixels are to the bit those that the commands show a model.
+
+Oracles: timm's, torchvision's and transformers' own preparation.
+"""
 
 import pickle
 
@@ -31,25 +34,25 @@ NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A classifier of each interpolation, one that takes the middle, a grey one, and images of all kinds in two classes."""
-    made = tmp_path_factory.mktemp("made")
+def folder(tmp_path_factory):
+    """Classifiers (of each interpolation, of the middle, grey), and images of two classes."""
+    folder = tmp_path_factory.mktemp("folder")
     torch.manual_seed(0)
     config = dict(
         image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2, num_classes=2
     )
     for name in ("bicubic", "bilinear"):
         save_model(
-            made / name,
+            folder / name,
             VisionTransformer(ViTConfig(**config)),
             NORMALIZE,
             ("a", "b"),
             interpolation=name,
         )
     cut = dict(interpolation="bilinear", crop_share=0.8)
-    save_model(made / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
+    save_model(folder / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
     grey = VisionTransformer(ViTConfig(**config, channels=1))
-    save_model(made / "grey", grey, Normalization([0.5], [0.2]), ("a", "b"))
+    save_model(folder / "grey", grey, Normalization([0.5], [0.2]), ("a", "b"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
     for name, mode in (
         ("colour.png", "RGB"),
@@ -58,21 +61,21 @@ def made(tmp_path_factory):
         ("palette.png", "P"),
         ("ink.tiff", "CMYK"),
     ):
-        path = made / "images" / "ab"[len(name) % 2] / name
+        path = folder / "images" / "ab"[len(name) % 2] / name
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(pixels if mode == "RGBA" else pixels[..., :3]).convert(mode)
         picture.save(path)
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
-    Image.fromarray(pixels[..., :3]).save(made / "images" / "a" / "turned.png", exif=exif)
-    Image.fromarray(pixels[:16, :12, :3]).save(made / "images" / "b" / "fits.png")
-    return made
+    Image.fromarray(pixels[..., :3]).save(folder / "images" / "a" / "turned.png", exif=exif)
+    Image.fromarray(pixels[:16, :12, :3]).save(folder / "images" / "b" / "fits.png")
+    return folder
 
 
 @pytest.fixture
-def place(made, tmp_path, monkeypatch):
+def place(folder, tmp_path, monkeypatch):
     """A folder to be in, with all of that."""
-    for path in made.iterdir():
+    for path in folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
@@ -80,34 +83,35 @@ def place(made, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def inputs(monkeypatch):
     """The inputs of every encoder that runs."""
-    seen, forward = [], VisionTransformer.forward
+    inputs = []
+    forward = VisionTransformer.forward
 
-    def record(self, images, *rest):
-        seen.append(images)
-        return forward(self, images, *rest)
+    def record(self, images, *arguments):
+        inputs.append(images)
+        return forward(self, images, *arguments)
 
     monkeypatch.setattr(VisionTransformer, "forward", record)
-    return seen
+    return inputs
 
 
 @pytest.mark.parametrize("name", ["cut", "grey"])
-def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, place, seen):
+def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, place, inputs):
     files = sorted((place / "images").rglob("*.*"))
     assert main(["attention", name, *map(str, files), "--out", "look"]) == 0
     transform = load_model(name).origin.transform
     mine = torch.stack([transform(Image.open(file)) for file in files])
-    assert torch.equal(mine, torch.cat(seen))
+    assert torch.equal(mine, torch.cat(inputs))
     assert (mine.dtype, mine.shape[1:]) == (torch.float32, (1 if name == "grey" else 3, *SIZE))
-    seen.clear()
+    inputs.clear()
     assert main(["embed", name, "--data", "images", "--out", "features.npz"]) == 0
     assert [place / "images" / file for file in np.load("features.npz")["files"]] == files
-    assert torch.equal(mine, torch.cat(seen))
+    assert torch.equal(mine, torch.cat(inputs))
 
 
 @pytest.mark.parametrize("name", ["cut", "grey"])
-def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
+def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, inputs):
     """Scenes are 32 x 32, so they are cut and resized."""
     assert main(["evaluate", name, "--data", "scenes", "--limit", "10", "--method", "knn"]) == 0
     data, transform = (
@@ -115,11 +119,11 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
         load_model(name).origin.transform,
     )
     assert torch.equal(
-        torch.cat([transform(data.train.images), transform(data.test.images)]), torch.cat(seen)
+        torch.cat([transform(data.train.images), transform(data.test.images)]), torch.cat(inputs)
     )
-    one = transform(data.test.images[0])
-    assert torch.equal(one, transform(data.test.images)[0])
-    assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), one)
+    single = transform(data.test.images[0])
+    assert torch.equal(single, transform(data.test.images)[0])
+    assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), single)
     grey = data.test.images[:, :1]
     torch.testing.assert_close(
         transform(grey), transform(grey.expand(-1, 3, -1, -1)), rtol=0, atol=0.03
@@ -127,34 +131,34 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
 
 
 @pytest.mark.parametrize("name", ["bicubic", "bilinear"])
-def test_a_tensor_becomes_what_its_picture_becomes(name, made):
-    """Pillow resizes the one, torch the other: they differ by rounding, in an image of the input's shape."""
-    picture = Image.open(made / "images" / "a" / "colour.png").crop((17, 0, 47, 40))
-    transform = load_model(made / name).origin.transform
+def test_a_tensor_becomes_what_its_picture_becomes(name, folder):
+    """Pillow resizes the picture, torch the tensor: they differ by rounding."""
+    picture = Image.open(folder / "images" / "a" / "colour.png").crop((17, 0, 47, 40))
+    transform = load_model(folder / name).origin.transform
     tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
     torch.testing.assert_close(transform(tensor), transform(picture), rtol=0, atol=1 / 255 / 0.2)
 
 
 @pytest.mark.parametrize(("name", "most"), [("cut", 0), ("grey", 0.05)])
-def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, seen):
-    """A model that takes its images as this package trains shares the cache of training: they are resized twice."""
+def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, inputs):
+    """A model with this package's own preparation shares the cache of training, resized twice."""
     y, x = np.mgrid[:90, :120] / 20
-    for i, way in enumerate("xy" * 4):
+    for i, turn in enumerate("xy" * 4):
         smooth = np.stack([np.sin(x + i), np.cos(y - i), np.sin(x * y / 3)], -1) * 120 + 128
         file = place / "photos" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (way == "y"), expand=True).save(file)
+        Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (turn == "y"), expand=True).save(file)
     assert (
         main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
     )  # its cache is not that of another
-    seen.clear()
+    inputs.clear()
     assert main(["evaluate", name, "photos", "--method", "knn"]) == 0
     files = [
         place / "photos" / file.name for part in list_splits(place / "photos") for file in part
     ]
     transform = load_model(name).origin.transform
     mine = torch.stack([transform(Image.open(file)) for file in files])
-    assert (mine - torch.cat(seen)).abs().max() <= most
+    assert (mine - torch.cat(inputs)).abs().max() <= most
     if name == "cut":
         assert (
             mine
@@ -211,7 +215,7 @@ def test_a_picture_that_cannot_be_read_is_refused(place):
             load_model("bicubic").origin.transform(picture)
 
 
-# --- oracles: what the makers of a checkpoint would show it -----------------------------------------------------------
+# --- oracles: what the makers of a checkpoint would show it ---------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Ways in which pretrained weights are loaded wrong in silence: here each is loaded right, or refused with the reason."""
+"""Law: weights that other code loads wrong in silence are loaded right here, or refused.
+
+Oracles: the code that made the weights.
+"""
 
 import json
 import math
@@ -24,9 +27,8 @@ def test_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_st
     loaded = load_model({"model": state}, num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert isinstance(loaded, MaskedAutoencoder)
     assert state.keys() == before.keys()
-    for (
-        parameter
-    ) in loaded.parameters():  # what is done to the model does not reach the dict either
+    # a change of the model does not reach the dict either
+    for parameter in loaded.parameters():
         parameter.data.zero_()
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
@@ -103,11 +105,9 @@ def test_the_two_sincos_orders_are_told_apart(order, grid):
 
 
 def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
-    state, said = (
-        timm_model(img_size=(8, 32)).state_dict(),
-        "assuming its grid is square, 4 x 4 patches; grid_size",
-    )
-    assert any(said in note for note in load_model(state, num_heads=4).origin.report.notes)
+    state = timm_model(img_size=(8, 32)).state_dict()
+    notes = load_model(state, num_heads=4).origin.report.notes
+    assert any("its grid is square, 4 x 4 patches; grid_size" in note for note in notes)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
         notes = load_model(state, num_heads=4, **settings).origin.report.notes
@@ -119,7 +119,7 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
     [(4, 3.9, 4.0), (6, 2.0, 1.6), (7, 1.9, 1.2), (9, 1.3, 1.0), (12, 1.3, 1.0), (16, 1.3, 1.1)],
 )
 def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino, mae):
-    """As interpolate_pos_encoding of vision_transformer.py and interpolate_pos_embed of util/pos_embed.py resize them."""
+    """DINO's interpolate_pos_encoding and MAE's interpolate_pos_embed resize otherwise."""
     name = "vit-tiny-p4-cifar10"
     table = (
         load_model(name, part="encoder")
@@ -129,13 +129,13 @@ def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino,
         .permute(0, 3, 1, 2)
     )
     ours = load_model(name, part="encoder", image_size=4 * side).pos_embed[:, 1:].detach()
-    ways = {
+    resizings = {
         dino: dict(scale_factor=((side + 0.1) / 8,) * 2),
         mae: dict(size=(side, side), align_corners=False),
     }
-    for percent, how in ways.items():
+    for percent, arguments in resizings.items():
         theirs = (
-            nn.functional.interpolate(table, mode="bicubic", **how)
+            nn.functional.interpolate(table, mode="bicubic", **arguments)
             .permute(0, 2, 3, 1)
             .flatten(1, 2)
         )
@@ -176,12 +176,12 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
             global_pool="token",
         )
     assert not caught
-    known = load_model(theirs).origin
+    described = load_model(theirs).origin
     assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (
-        known.normalize.mean,
-        known.normalize.std,
+        described.normalize.mean,
+        described.normalize.std,
     )
-    assert ours.origin.prepared == known.prepared
+    assert ours.origin.prepared == described.prepared
     for wrong in (
         dict(mean=(0.5,)),
         dict(std=(0.5,)),
@@ -235,7 +235,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(to, tmp_path):
     load_model(tmp_path / to)
     weights = tmp_path / to / "model.safetensors"
     whole = weights.read_bytes()
-    for where in range(0, len(whole), math.ceil(len(whole) / 10)):
-        weights.write_bytes(whole[:where] + bytes([whole[where] ^ 4]) + whole[where + 1 :])
+    for position in range(0, len(whole), math.ceil(len(whole) / 10)):
+        weights.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
         with pytest.raises(CheckpointError, match="is damaged: its SHA-256"):
             load_model(tmp_path / to)

@@ -1,4 +1,4 @@
-"""`vit checkpoint`: what it prints, what it writes, and one line where something is wrong."""
+"""`vit checkpoint` reports every tensor, and writes what timm and we load again."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command `vit` as a shell calls it: light to start, one line for a mistake."""
+"""The command `vit` answers help and mistakes without torch, a mistake in one line."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def test_what_does_not_exist_is_refused_by_its_name(argv, refused, tmp_path, mon
 
 
 def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):
-    program = "import sys, vit.train; from vit.checkpoints import load_model; load_model('vit-tiny-p4-cifar10')"
-    others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib', 'torch._dynamo'} & set(sys.modules)"
-    assert shell("-c", f"{program}; print({others})").stdout == "set()\n"
+    program = "import sys, vit.train; from vit.checkpoints import load_model"
+    program += "; load_model('vit-tiny-p4-cifar10')"
+    others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib', 'torch._dynamo'}"
+    assert shell("-c", f"{program}; print({others} & set(sys.modules))").stdout == "set()\n"

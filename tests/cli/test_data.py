@@ -1,4 +1,4 @@
-"""`vit data` as a shell calls it: a sheet and a line about the data, or one line that says why not."""
+"""`vit data` describes what training would load; of Scenes it draws the parts beside their images."""
 
 from __future__ import annotations
 

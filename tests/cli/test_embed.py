@@ -1,4 +1,4 @@
-"""`vit embed`: the file holds what `embed` computes, image by image; what cannot be written leaves nothing behind."""
+"""`vit embed` writes what `embed` computes, image by image; an error leaves no file."""
 
 import os
 import shutil

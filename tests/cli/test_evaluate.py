@@ -1,4 +1,4 @@
-"""`vit evaluate`: its figures are those of the parts, and what cannot be measured is one line."""
+"""`vit evaluate` writes the scores that each method computes by itself."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What holds for every command that prints figures, and for every one that writes files."""
+"""Every command that has --json prints JSON alone; every one that writes files replaces none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
 
 SMALL = (
-    "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4 --model.embed_dim 16 --model.depth 1"
-    " --model.num_heads 2 --model.decoder_dim 16 --model.decoder_depth 1 --model.decoder_heads 2 --train.batch_size 20"
+    "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4"
+    " --model.embed_dim 16 --model.depth 1 --model.num_heads 2 --model.decoder_dim 16"
+    " --model.decoder_depth 1 --model.decoder_heads 2 --train.batch_size 20"
     " --train.epochs 1 --train.precision fp32 --run.device cpu"
 )
 LINES = {

@@ -1,4 +1,4 @@
-"""`vit models`: what comes with the package, in a table or as JSON, without anything heavy."""
+"""`vit models` lists what comes with the package, in a table and as JSON, without heavy imports."""
 
 import json
 

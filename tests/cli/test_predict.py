@@ -1,4 +1,4 @@
-"""`vit predict`: its classes are the head's, in a table, JSON and CSV alike; what cannot be named is one line."""
+"""`vit predict` says what `predict` computes, in a table, JSON and CSV alike."""
 
 import csv
 import json

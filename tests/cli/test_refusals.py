@@ -1,6 +1,7 @@
-"""What each command refuses on its own: one line that says what is wrong, and nothing is written.
+"""What each command refuses on its own is one line, exit code 2, and nothing is written.
 
-What is not there is refused in test_commands, ranges and unknown options in test_options, files to write in test_laws.
+Missing files are refused in test_commands, unknown options and ranges in test_parsers, files to
+write in test_laws.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ REFUSED = {
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("encoder one.png --head -1", "there is no head -1"),
         ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
-        ("encoder one.png --mask 0", "cannot hide 0.0 of 12 patches"),
+        ("encoder one.png --mask 0", "cannot mask 0.0 of 12 patches"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
         ("run one.png --film --scale row", "--film: shows whole images on one scale"),

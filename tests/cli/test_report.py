@@ -1,4 +1,4 @@
-"""`vit report` as a shell calls it: one page, or one line that says why not."""
+"""`vit report` writes its page into the run, or where it is told to."""
 
 from __future__ import annotations
 

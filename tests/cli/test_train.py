@@ -1,4 +1,4 @@
-"""train.py as a shell calls it: its help has every setting, a mistake is one line and leaves no file."""
+"""train.py as a shell calls it: its help has every setting, a mistake is one line, no file."""
 
 from __future__ import annotations
 

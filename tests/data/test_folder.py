@@ -1,4 +1,8 @@
-"""A folder of images: which files, and the cache."""
+"""A folder of images: which files, in torchvision's order, and a cache that is never wrong.
+
+Laws of the cache: it holds what decoding gives, to the bit; a changed file is decoded again; a
+damaged, unfinished or interrupted one is not used.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,9 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit import inputs
 from vit.config import DataConfig
+from vit.data import ImageSet, content_hash, folder
 from vit.data import cache as cache_module
-from vit.data import folder
 from vit.data.folder import load_folder, refuse_run_among_images
-from vit.data.images import ImageSet, content_hash
 from vit.data.sources import load_data
 from vit.errors import DataError
 
@@ -73,7 +76,7 @@ def root(tmp_path: Path) -> Path:
 NUMBERS = [(9, number, 200) for number in range(18)]
 
 
-# --- layouts ---------------------------------------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------------------
 
 
 # files; how many of the first are for training, the next for testing; their classes
@@ -98,21 +101,22 @@ def test_layouts(tmp_path, layout):
     files, *counts, classes = LAYOUTS[layout]
     for number, file in enumerate(files):
         plain(tmp_path / "root" / f"{file}.png", (number, 0, 0))
-    for found, first, count in zip(load(tmp_path / "root"), (0, counts[0]), counts, strict=True):
-        assert (found.images.dtype, found.labels.dtype) == (torch.uint8, torch.int64)
-        assert found.images.shape == (count, 3, 4, 4)
-        assert found.images.is_contiguous()
-        assert colours(found.images) == [(number, 0, 0) for number in range(first, first + count)]
-        folders = [
-            Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files
-        ]
-        assert found.label_names == folders[first : first + count]
-        assert (found.class_names, found.labelled) == (
-            classes,
-            len(classes) > 1,
-        )  # one class measures nothing
-        assert found.content_hash == content_hash(found.images, found.labels)
-        assert found.skipped == ()
+    for split, first, count in zip(load(tmp_path / "root"), (0, counts[0]), counts, strict=True):
+        # the images, each of a colour of its own
+        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
+        assert split.images.shape == (count, 3, 4, 4)
+        assert split.images.is_contiguous()
+        assert colours(split.images) == [(number, 0, 0) for number in range(first, first + count)]
+        assert split.content_hash == content_hash(split.images, split.labels)
+        assert split.skipped == ()
+
+        # their classes: the folder below the split
+        for file, label_name in zip(files[first : first + count], split.label_names, strict=True):
+            folders = file.removeprefix("train/").removeprefix("test/").removeprefix("val/")
+            assert label_name == (folders.split("/")[0] if classes else "")
+        assert split.class_names == classes
+        # a single class measures nothing
+        assert split.labelled == (len(classes) > 1)
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (19, 1), (20, 2), (25_000, 1000)])
@@ -142,15 +146,15 @@ def test_order_is_imagefolders(tmp_path):
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")
     reference = ImageFolder(str(tmp_path / "root"))
-    found = folder._list_images(tmp_path / "root", "", notes := [])
-    assert [str(tmp_path / "root" / file.name) for file in found] == [
-        path for path, _ in reference.samples
-    ]
-    assert len(found) == len(names)
-    assert sorted({file.class_name for file in found}) == reference.classes
+    notes: list[str] = []
+    files = folder._list_images(tmp_path / "root", "", notes)
+    paths = [str(tmp_path / "root" / file.name) for file in files]
+    assert paths == [path for path, _ in reference.samples]
+    assert len(files) == len(names)
+    assert sorted({file.class_name for file in files}) == reference.classes
     assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
     (note,) = notes
-    assert note.endswith("can be read: 2 .txt, 1 without a suffix")
+    assert note.endswith("2 .txt, 1 without a suffix")
 
 
 def test_a_folder_that_is_not_used_need_not_be_readable(root, monkeypatch):
@@ -177,11 +181,9 @@ def test_loops_of_links_are_tolerated(root):
 def test_hostile_name_cannot_forge_a_line(root, caplog):
     hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
     hostile.write_bytes(b"bad")
-    for text in (
-        refusal(root),
-        *load(root, "skip")[0].skipped,
-        *(record.getMessage() for record in caplog.records),
-    ):
+    messages = [refusal(root), *load(root, "skip")[0].skipped]
+    messages += [record.getMessage() for record in caplog.records]
+    for text in messages:
         assert text.isprintable()
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
 
@@ -227,40 +229,33 @@ def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(
     assert "1 images outside the class folders" in caplog.text
 
 
-UNUSABLE = {
-    "no such folder": None,
-    ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp": [],
-    "only one image": ["0.png"],
-    "folder val but no folder train": ["val/ape/0.png"],
-    "no class folders": ["train/ape/0.png", "test/0.png"],
-    "folders of images (car, plane) beside train": [
-        "car/0.png",
-        "plane/a/0.png",
-        "train/0.png",
-        "train/1.png",
-    ],
-    "its folders Testing, Training are splits": [
-        "Training/cat/0.png",
-        "Training/dog/0.png",
-        "Testing/cat/0.png",
-    ],
-    "class folder d\\x1bog": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
+REFUSED = {
+    "empty": [],
+    "one image": ["0.png"],
+    "val without train": ["val/ape/0.png"],
+    "train alone has classes": ["train/ape/0.png", "test/0.png"],
+    "classes beside train": ["car/0.png", "plane/a/0.png", "train/0.png", "train/1.png"],
+    "splits of another name": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
+    "a class of test alone": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
 
-@pytest.mark.parametrize("message", UNUSABLE)
-def test_layouts_that_cannot_be_used(tmp_path, message):
-    if UNUSABLE[message] is not None:
-        (tmp_path / "root").mkdir()
-    for file in UNUSABLE[message] or []:
+@pytest.mark.parametrize("layout", REFUSED)
+def test_layouts_that_cannot_be_used_are_refused_by_the_name_of_the_folder(tmp_path, layout):
+    (tmp_path / "root").mkdir()
+    for file in REFUSED[layout]:
         plain(tmp_path / "root" / file)
-    assert message in refusal(tmp_path / "root")
+    assert refusal(tmp_path / "root").startswith(str(tmp_path / "root"))
 
 
-# --- what is said, and at which size images are kept -----------------------------------------------------------------
+def test_a_missing_folder_is_refused(tmp_path):
+    assert refusal(tmp_path / "root").startswith(f"{tmp_path / 'root'}: no such folder")
 
 
-def test_what_is_not_used_held_out_and_counted_is_said(root):
+# --- notes for the user, and the size of the images -----------------------------------------------
+
+
+def test_notes_count_the_files_that_are_left_out_held_out_and_used(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
     (root / "train" / ".DS_Store").write_bytes(b"")
     Image.new("P", (4, 4)).save(
@@ -268,18 +263,15 @@ def test_what_is_not_used_held_out_and_counted_is_said(root):
     )
     (root / "test").rename(root / "validation")
     (root / "notes").mkdir()
-    for start in ("first", "from the cache"):
+    # the same from the files and from the cache
+    for _ in range(2):
         train, test = load(root)
-        others, unused, held_out, counts, sizes = train.notes
-        assert unused == "folders of images that are not used: validation"
-        assert others == f"{root / 'train'}: ignored, not images that can be read: 1 .heic", start
-        assert held_out.startswith(
-            "no test folder: 1 of the 13 images, evenly spaced, are held out as test images"
-        )
-        assert counts == "training + test images of each class: ape 3 + 1, bee 5 + 0, cat 4 + 0"
-        assert sizes.startswith(
-            "training images of smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;"
-        )
+        ignored, unused, held_out, counts, sizes = train.notes
+        assert ignored.endswith(": 1 .heic")
+        assert unused.endswith(": validation")
+        assert "1 of the 13 images" in held_out
+        assert counts.endswith("ape 3 + 1, bee 5 + 0, cat 4 + 0")
+        assert "smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;" in sizes
         assert len(test) == 1
 
 
@@ -297,11 +289,9 @@ def gradient(width: int, height: int) -> Image.Image:
     )
 
 
+# for an input of 4 x 8: (width, height) of the photographs, (h, w) of the images
 @pytest.mark.parametrize(
-    (
-        "photo",
-        "kept",
-    ),  # of 4 x 8 for the model: (width, height) of the photographs, (h, w) that they are kept at
+    ("photo", "size"),
     [
         ((8, 4), (4, 8)),
         ((3, 3), (4, 8)),
@@ -310,20 +300,20 @@ def gradient(width: int, height: int) -> Image.Image:
         ((16, 400), (8, 16)),
     ],
 )
-def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, kept):
+def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, size):
     for split, count in (("train", 5), ("test", 2)):
         (tmp_path / "root" / split).mkdir(parents=True)
         for number in range(count):
             gradient(*photo).save(tmp_path / "root" / split / f"{number}.png")
-    Image.new("RGB", (1, 1)).save(tmp_path / "root" / "train" / "9.png")  # the median decides
+    # the median decides
+    Image.new("RGB", (1, 1)).save(tmp_path / "root" / "train" / "9.png")
     for _ in range(2):
         train, test = load(tmp_path / "root", size=(4, 8))
-        assert train.images.shape == (6, 3, *kept)
-        assert test.images.shape == (2, 3, *kept)
-        assert ("random crops" in train.notes[-1]) == (kept != (4, 8))
-    assert train.images[0].flatten().tolist() == list(
-        inputs.decode(str(tmp_path / "root/train/0.png"), kept)
-    )
+        assert train.images.shape == (6, 3, *size)
+        assert test.images.shape == (2, 3, *size)
+        assert ("random crops" in train.notes[-1]) == (size != (4, 8))
+    content = inputs.decode(str(tmp_path / "root" / "train" / "0.png"), size)
+    assert train.images[0].flatten().tolist() == list(content)
 
 
 def test_size_is_read_upright(tmp_path):
@@ -337,7 +327,7 @@ def test_size_is_read_upright(tmp_path):
         assert inputs.size_of(str(tmp_path / bad)) is None
 
 
-# --- files that are no images ----------------------------------------------------------------------------------------
+# --- files that are no images ---------------------------------------------------------------------
 
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
@@ -391,7 +381,7 @@ def test_all_bad(tmp_path):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-# --- the cache -------------------------------------------------------------------------------------------------------
+# --- the cache ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -400,9 +390,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     original = inputs.decode
 
-    def recorded(path: str, *how: Any) -> bytes | str:
+    def recorded(path: str, *arguments: Any) -> bytes | str:
         paths.append(path)
-        return original(path, *how)
+        return original(path, *arguments)
 
     monkeypatch.setattr(inputs, "decode", recorded)
     return paths
@@ -414,23 +404,21 @@ def cache_of(root: Path, split: str) -> Path:
 
 
 def test_second_start_decodes_nothing(root, decoded, monkeypatch):
-    first, second = load(root), load(root)
+    first = load(root)
+    second = load(root)
     assert len(decoded) == 18
-    for one, other in zip(first, second, strict=True):
-        assert_same(vars(one), vars(other))
-    assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == [
-        "root-test-4x4",
-        "root-train-4x",
-    ]
-    monkeypatch.chdir(root.parent)  # by another name of the folder neither
+    for original, copy in zip(first, second, strict=True):
+        assert_same(vars(original), vars(copy))
+    names = sorted(path.name[:13] for path in (root.parent / "cache").iterdir())
+    assert names == ["root-test-4x4", "root-train-4x"]
+
+    # nor by another name of the folder
+    monkeypatch.chdir(root.parent)
     load_folder(Path("root"), (4, 4), "stop", Path("cache"))
     assert len(decoded) == 18
-    assert load(root, size=(8, 4))[0].images.shape == (
-        12,
-        3,
-        8,
-        4,
-    )  # another size has another cache
+
+    # another size has another cache
+    assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)
     load(root)
     assert len(decoded) == 36
 
@@ -455,7 +443,8 @@ def test_changed_files_are_decoded_again(root, decoded, change):
     CHANGES[change](root / "train")
     train, _ = load(root)
     count = {"add": 13, "remove": 11}.get(change, 12)
-    assert len(decoded) == len(train) == count  # and none of the test files
+    # and none of the test files
+    assert len(decoded) == len(train) == count
     if change == "rewrite":
         assert colours(train.images)[0] == BLUE
 
@@ -486,26 +475,26 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
     first, _ = load(root)
-    path, before = cache_of(root, "train"), first.content_hash
-    whole = path.read_bytes()
-    path.unlink()  # the first map keeps the old file
-    path.write_bytes(damage(whole))
+    path = cache_of(root, "train")
+    content = path.read_bytes()
+    # the images that were returned keep the old file
+    path.unlink()
+    path.write_bytes(damage(content))
     decoded.clear()
     train, _ = load(root)
     assert len(decoded) == 12
-    assert train.content_hash == before
-    assert [
-        f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records
-    ] == [True]
-    assert path.read_bytes() == whole
+    assert train.content_hash == first.content_hash
+    (record,) = caplog.records
+    assert f"{path}: this cache is damaged" in record.getMessage()
+    assert path.read_bytes() == content
 
 
 def test_the_pixels_of_a_large_cache_are_not_read_at_the_start(root, monkeypatch):
     small = load(root)
     monkeypatch.setattr(cache_module, "HASHED", 0)
     monkeypatch.setattr(cache_module, "content_hash", None)
-    for one, other in zip(small, load(root), strict=True):
-        assert_same(vars(one), vars(other))
+    for original, copy in zip(small, load(root), strict=True):
+        assert_same(vars(original), vars(copy))
 
 
 def test_two_builds_of_one_cache_at_once(root, decoded):
@@ -516,9 +505,12 @@ def test_two_builds_of_one_cache_at_once(root, decoded):
         return load(root)
 
     with ThreadPoolExecutor(2) as pool:
-        one, other = (done.result() for done in [pool.submit(build), pool.submit(build)])
-    assert colours(one[0].images) == colours(other[0].images) == NUMBERS[:12]
-    assert len(list((root.parent / "cache").iterdir())) == 2  # a split each, and no leftovers
+        builds = [pool.submit(build), pool.submit(build)]
+    for finished in builds:
+        train, _ = finished.result()
+        assert colours(train.images) == NUMBERS[:12]
+    # a file for each split, and no leftovers
+    assert len(list((root.parent / "cache").iterdir())) == 2
     decoded.clear()
     assert colours(load(root)[0].images) == NUMBERS[:12]
     assert decoded == []
@@ -545,33 +537,32 @@ def test_what_fails_leaves_the_old_cache(root):
     assert len(list((root.parent / "cache").iterdir())) == 2
 
 
-# --- decoding in parallel --------------------------------------------------------------------------------------------
+# --- decoding in parallel -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
 def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
-    original, names = inputs.decode, set()
+    original = inputs.decode
+    threads = set()
 
-    def delayed(path: str, *how: Any) -> bytes | str:
-        names.add(threading.current_thread().name)
+    def delayed(path: str, *arguments: Any) -> bytes | str:
+        threads.add(threading.current_thread().name)
         time.sleep(0.005 * random.random())
-        return original(path, *how)
+        return original(path, *arguments)
 
     monkeypatch.setattr(inputs, "decode", delayed)
     monkeypatch.setattr(folder, "SMALL_FILE", small_file)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     for name in ("bee/b\udcffd.png", "cat/0a.png"):
         (root / "train" / name).write_bytes(b"bad")
-    assert "bee/b\\udcffd.png: not a readable image (its content is not an image)" in refusal(
-        root
-    )  # the first of two
+    # the first of the two is named
+    assert "bee/b\\udcffd.png: not a readable image" in refusal(root)
     train, test = load(root, "skip")
-    assert len(names) > 3 or small_file
-    assert train.skipped == tuple(
-        str(root / "train" / name) for name in ("bee/b\\udcffd.png", "cat/0a.png")
-    )
+    assert len(threads) > 3 or small_file
+    names = ("bee/b\\udcffd.png", "cat/0a.png")
+    assert train.skipped == tuple(str(root / "train" / name) for name in names)
     assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
-    assert not names & {thread.name for thread in threading.enumerate()}
+    assert not threads & {thread.name for thread in threading.enumerate()}
 
 
 SLOW = """

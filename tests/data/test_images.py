@@ -1,15 +1,17 @@
-"""The shape that all sources share, and subsets: their size, their classes, and that a seed fixes them."""
+"""Laws of image sets and their subsets: hashes, classes, and that a seed fixes a choice."""
 
 import tiny
 import torch
 from tiny import seeded
 
-from vit.data.images import ImageSet, content_hash, spread_over_classes
+from vit.data import ImageSet, content_hash
+from vit.data.images import spread_over_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
 
 def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
+    """Images whose pixels all have the image's number."""
     images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
     return tiny.image_set(images, class_names, labels)
 
@@ -17,42 +19,44 @@ def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
 def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():
     labels = [0] * 98 + [1] * 103 + [2] * 99
     shuffled = [labels[i] for i in torch.randperm(300, generator=seeded()).tolist()]
-    some = image_set(shuffled, ("a", "b", "c"))
+    images = image_set(shuffled, ("a", "b", "c"))
     for count in (3, 6, 30):
-        shown = some.labels[some.showcase(count)].tolist()
-        assert shown == sorted(shown)
-        assert [shown.count(label) for label in range(3)] == [count // 3] * 3
-    assert sorted(some.showcase(1000).tolist()) == list(range(300))
+        classes = images.labels[images.showcase(count)].tolist()
+        assert classes == sorted(classes)
+        assert [classes.count(label) for label in range(3)] == [count // 3] * 3
+    assert sorted(images.showcase(1000).tolist()) == list(range(300))
 
 
 def test_content_hash_knows_pixels_labels_and_shape():
-    some = image_set([0, 1, 1], ("a", "b"))
-    images, labels = some.images.clone(), some.labels.clone()
-    assert content_hash(images, labels) == some.content_hash
-    assert content_hash(images.view(3, 3, 4, 1), labels) != some.content_hash
-    assert content_hash(images, 1 - labels) != some.content_hash
+    original = image_set([0, 1, 1], ("a", "b"))
+    images = original.images.clone()
+    labels = original.labels.clone()
+    assert content_hash(images, labels) == original.content_hash
+    assert content_hash(images.view(3, 3, 4, 1), labels) != original.content_hash
+    assert content_hash(images, 1 - labels) != original.content_hash
     images[2, 0, 1, 1] += 1
-    assert content_hash(images, labels) != some.content_hash
+    assert content_hash(images, labels) != original.content_hash
 
 
 def test_subset_has_a_hash_of_its_own_and_names_its_labels():
-    some = image_set([0, -1, 1], ("a", "b"))
-    part = some.subset(torch.tensor([2, 1]))
+    images = image_set([0, -1, 1], ("a", "b"))
+    part = images.subset(torch.tensor([2, 1]))
     assert part.label_names == ["b", ""]
     assert part.images[:, 0, 0, 0].tolist() == [2, 1]
-    assert part.content_hash == content_hash(part.images, part.labels) != some.content_hash
+    assert part.content_hash == content_hash(part.images, part.labels) != images.content_hash
 
 
-def test_the_only_image_of_a_class_is_not_taken_by_a_few():
+def test_the_only_image_of_a_class_is_not_held_out():
     labels = torch.tensor([0] * 500 + [1] + [2, 2])
     for seed in range(8):
-        few = spread_over_classes(labels, 50, seed, "holdout")
-        assert not few[500]
-        assert not few[501:].all()
+        mask = spread_over_classes(labels, 50, seed, "holdout")
+        assert not mask[500]
+        assert not mask[501:].all()
 
 
-def test_a_seed_fixes_them_and_a_larger_one_holds_the_smaller():
-    ten, forty = (spread_over_classes(LABELS, count, 3, "labels") for count in (10, 40))
+def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
+    ten = spread_over_classes(LABELS, 10, 3, "labels")
+    forty = spread_over_classes(LABELS, 40, 3, "labels")
     assert torch.equal(ten, spread_over_classes(LABELS, 10, 3, "labels"))
     assert not (ten & ~forty).any()
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))

@@ -1,4 +1,4 @@
-"""Accuracy, confusion and calibration, against what they are by definition."""
+"""Accuracy, confusion and calibration: the oracles are their definitions, written as loops."""
 
 import json
 
@@ -8,9 +8,9 @@ from tiny import CPU
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
+from vit.errors import TrainingError
 from vit.evaluate.classification import (
     DENSE_CLASSES,
-    EvaluationError,
     accuracy,
     classification_metrics,
     confusion,
@@ -131,5 +131,5 @@ def test_mistakes_of_many_classes_are_written_as_the_cells_that_have_some(classe
 def test_logits_that_are_not_finite_are_not_judged(bad):
     logits = torch.zeros(5, 2)
     logits[3, 1] = bad
-    with pytest.raises(EvaluationError, match="nan or infinite"):
+    with pytest.raises(TrainingError, match="nan or infinite"):
         classification_metrics(logits, torch.zeros(5, dtype=torch.long))

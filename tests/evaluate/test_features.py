@@ -1,4 +1,4 @@
-"""Features of frozen encoders: the mean of patch tokens, at any layer, and the pixels they are compared with."""
+"""Features: the oracle is the encoder, block by block; laws of standardised features."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from torchvision.transforms.v2.functional import resize
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.evaluate.features import EvaluationError, encoder_features, pixel_features, standardised
+from vit.errors import TrainingError
+from vit.evaluate.features import encoder_features, pixel_features, standardised
 from vit.inputs import to_float
 
 
@@ -36,7 +37,7 @@ def test_encoder_is_measured_in_eval_mode_and_left_in_its_own(training):
 def test_features_that_are_not_finite_are_not_judged():
     encoder = small_encoder()
     torch.nn.init.constant_(encoder.norm.bias, float("inf"))
-    with pytest.raises(EvaluationError, match="features of some images are nan or infinite"):
+    with pytest.raises(TrainingError, match="features of some images are nan or infinite"):
         encoder_features(encoder, torch.zeros(1, 3, 8, 12, dtype=torch.uint8), prepare, CPU)
 
 
@@ -86,4 +87,4 @@ def test_standardised_by_the_banks_statistics():
     )
     assert not one[:, 2].any()
     assert not two[:, 2].any()  # whatever it is there, the bank says nothing about it
-    assert not standardised(torch.ones(1, 4))[0].any()
+    assert not standardised(torch.ones(1, 4), torch.ones(1, 4))[0].any()

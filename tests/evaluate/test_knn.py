@@ -1,4 +1,4 @@
-"""Nearest neighbours: blobs, chance, and a loop that does the same."""
+"""Nearest neighbours: a loop is the oracle; laws of scale, of chance and of separable blobs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The linear probe: against scikit-learn's optimum by definition, and the protocol: the test images choose nothing."""
+"""The linear probe: scikit-learn is the oracle; its law is that test images choose nothing."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from vit.evaluate import EvaluationError
+from vit.errors import UserError
 from vit.evaluate.features import standardised
 from vit.evaluate.probe import fit_probe, linear_probe
 
@@ -35,7 +35,7 @@ def test_a_fit_of_nearly_collinear_features_converges():
     mixing = torch.linalg.qr(torch.randn(48, 48))[0] * torch.logspace(0, -3, 48)[:, None]
     hidden, labels = torch.randn(1000, 48), torch.arange(1000) % 5
     hidden[torch.arange(1000), labels] += 1
-    (features,) = standardised(hidden @ mixing)
+    features, _ = standardised(hidden @ mixing, hidden)
     assert torch.linalg.cond(features) > 100
     assert fit_probe(features, labels, 5, 1e-5).converged
 
@@ -100,7 +100,7 @@ def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
 )
 def test_something_must_be_held_out_and_something_fitted(held_out):
     train, labels = blobs(40, 1.0)
-    with pytest.raises(EvaluationError, match="of 40 training images are held out"):
+    with pytest.raises(UserError, match="of 40 training images are held out"):
         linear_probe(train[None], labels, train[None], held_out, 4)
 
 

@@ -1,4 +1,4 @@
-"""Reconstruction: the baselines against loops, scores that do not depend on batching, pictures that do not peep."""
+"""Reconstruction: loops are the oracles; its law is that no masked pixel reaches a picture."""
 
 import math
 
@@ -8,7 +8,7 @@ from tiny import CPU, NORMALIZE
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.evaluate import EvaluationError
+from vit.errors import TrainingError
 from vit.evaluate.reconstruction import (
     estimate_statistics,
     fixed_mask,
@@ -127,7 +127,7 @@ def test_weights_that_predict_nothing_finite_are_refused():
     model = small_model()
     nn.init.constant_(model.decoder.pred.weight, torch.inf)
     images = torch.zeros(2, 3, *SIZE, dtype=torch.uint8)
-    with pytest.raises(EvaluationError, match="the loss on hidden patches is nan or infinite"):
+    with pytest.raises(TrainingError, match="the loss on masked patches is nan or infinite"):
         score_reconstruction(model, images, prepare, "random", 0.5, CPU)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import vit.data.draws
 import vit.device
+import vit.machine
 import vit.training.run
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
@@ -307,12 +308,12 @@ def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     config = changed(CONFIG, train={"precision": "auto"})
     for began, now in (("fp32", True), ("bf16", False)):
-        monkeypatch.setattr(vit.device, "bf16_pays", lambda device, began=began: began == "bf16")
+        monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, began=began: began == "bf16")
         run = begin(config)
         assert run.compute.precision == began
         go(run, 2)
         run.save(tmp_path / began)
-        monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
+        monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
     here = Compute(torch.device("cpu"), "fp32")
     monkeypatch.setattr(
@@ -328,8 +329,8 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
 @pytest.fixture
 def _long_runs_are_compiled(monkeypatch):
     """Long is what has all of `CONFIG`'s steps; compiling, which takes a minute, changes nothing here."""
-    monkeypatch.setattr(vit.device, "COMPILE_FROM_STEPS", STEPS)
-    monkeypatch.setattr(vit.device, "missing_for_compile", lambda device: "")
+    monkeypatch.setattr(vit.machine, "COMPILE_FROM_STEPS", STEPS)
+    monkeypatch.setattr(vit.machine, "missing_for_compile", lambda device: "")
     monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module: module)
 
 
@@ -350,7 +351,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
         def broadcast_from_main(self, make: object) -> str:
             return "bf16"
 
-    monkeypatch.setattr(vit.device, "bf16_pays", lambda device: False)  # as it was measured here
+    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: False)  # as it was measured here
     run = setup(changed(CONFIG, train={"precision": "auto"}), dataset(IMAGES), Second())
     assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 

@@ -80,7 +80,7 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
         run.data,
         train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16))),
     )
-    expected = evaluate(run.result, some, ["knn"], prepare(run), run.compute).figures["knn"]
+    expected = evaluate(run.result, some, ["knn"], prepare(run), run.compute).scores["knn"]
     assert neighbours["bank"] == len(some.train)
     assert (neighbours["encoder_accuracy"], neighbours["raw_pixel_accuracy"]) == (
         expected["accuracy"], expected["raw_pixel_accuracy"],

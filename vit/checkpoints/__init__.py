@@ -1,7 +1,8 @@
 """Load any pretrained vision transformer as one model.
 
-`loading.load_model` goes through `reading` (from a path to tensors), `network` (format and names), `architecture` (read off
-the shapes, changed by the options) and `loading.build`. `formats` holds the tables of names; `convert` writes for others.
+`loading.load_model` goes through `reading` (from a path to tensors), `network` (recognise the
+format, rename the tensors) and `architecture` (read off the shapes, changed by the options), and
+assigns the weights. `formats` holds the tables of names; `convert` writes for other libraries.
 """
 
 from vit.checkpoints.loading import load_model, load_trained

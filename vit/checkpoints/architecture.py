@@ -1,4 +1,7 @@
-"""The architecture of a network, read off its settings and its tensors' shapes, then changed by the options."""
+"""The architecture of a network.
+
+It is read off the shapes of the tensors and the settings, then changed by the options.
+"""
 
 from __future__ import annotations
 
@@ -10,68 +13,68 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
-from vit.checkpoints.network import Network
+from vit.checkpoints.network import ModelTensor, Network
 from vit.checkpoints.report import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
-# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder
+# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
+# what no tensor shows, and an encoder without settings is assumed to have
+ASSUMED_BLOCKS = "norms before each part of a block, an exact GELU, no rotary positions"
+# the two orders of the columns of a sin-cos table, in words for the user
+SINCOS_ORDERS = {
+    "mae": "[sin x, cos x, sin y, cos y]",
+    "timm": "[sin y, sin x, cos y, cos x]",
+}
 
 
 def read_architecture(network: Network) -> None:
     """Set the network's `encoder`, `decoder` and `norm_pix_loss`, and convert its tensors to them.
 
     Raises:
-        CheckpointError: the tensors are not a vision transformer's, or contradict its settings or the options.
+        CheckpointError: the tensors are not a vision transformer's, or contradict its settings or
+            the options.
     """
+    # the encoder as it is in the checkpoint, then as the options request it
     encoder = _read_encoder(network)
     _set_head(network, encoder)
     _set_class_token(network, encoder)
     _resize(network, encoder)
     network.encoder = ViTConfig(**encoder)
+
+    # the decoder, which no option changes
+    options = network.options
     if network.has_decoder():
         network.decoder = _read_decoder(network)
-    elif (network.options.decoder_heads, network.options.norm_pix_loss) != (None, None):
+    elif options.decoder_heads is not None or options.norm_pix_loss is not None:
         raise network.error(
             "decoder_heads and norm_pix_loss are for a decoder, and none is loaded; leave them out"
         )
 
 
-# ---- Read off the tensors --------------------------------------------------------------------------------------------
+# ---- Read off the tensors ------------------------------------------------------------------------
 
 
 def _read_encoder(network: Network) -> dict[str, Any]:
     """Return the encoder's settings for `ViTConfig`, except those of its head."""
-    hints, tensors = network.hints.encoder, network.tensors
+    tensors = network.tensors
+    hints = network.hints.encoder
 
-    # patches and width; a wrong width would make the heads look wrong
+    # Patches and width, compared at once: a wrong width would make the heads seem wrong.
     width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     _compare(network, encoder, hints)
 
-    # blocks
-    encoder |= _read_blocks(network, "blocks.", width)
-    scaled = "blocks.0.ls1.gamma" in tensors
-    if "layer_scale" in hints and (hints["layer_scale"] is not None) != scaled:
-        said, held = ("no layer scale", "one") if scaled else ("a layer scale", "none")
-        raise network.error(f"its settings say {said}, its tensors hold {held}")
-    encoder["layer_scale"] = hints.get("layer_scale", 1e-5) if scaled else None
+    # blocks and norms
+    encoder |= _read_blocks(network, "encoder", width)
+    encoder["layer_scale"] = _read_layer_scale(network)
     if "drop_path" in hints:
         encoder["drop_path"] = hints["drop_path"]
+    encoder["norm_eps"] = _read_norm_eps(network)
 
-    # the eps of all norms
-    eps, usual = (
-        _given(network, "norm_eps", network.options.norm_eps, hints.get("norm_eps")),
-        network.format.norm_eps,
-    )
-    if eps is None and usual != ViTConfig.norm_eps:
-        taken = f"assuming {usual:g}, the default of {network.format.name}"
-        network.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
-    encoder["norm_eps"] = usual if eps is None else eps
-
-    # prefix tokens and positions
+    # prefix tokens, then positions, whose table may have rows for them
     encoder["class_token"] = "cls_token" in tensors
     encoder["registers"] = network.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
     rows, columns = _read_positions(network, encoder)
@@ -81,130 +84,225 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
 
 def _read_decoder(network: Network) -> DecoderConfig:
+    """Return the decoder's settings, and set the network's `norm_pix_loss`."""
     hints = network.hints.decoder
+
+    # its width and blocks; its norms have the encoder's eps unless the settings say otherwise
     width, _ = network.shape("decoder.embed.weight", 2)
-    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder.blocks.", width)}
+    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
     _compare(network, decoder, hints)
-    norm_pix_loss = _given(
+    decoder["norm_eps"] = hints.get("norm_eps", network.encoder.norm_eps)
+
+    # what it predicts
+    norm_pix_loss = _option_or_hint(
         network, "norm_pix_loss", network.options.norm_pix_loss, network.hints.norm_pix_loss
     )
     if norm_pix_loss is None:
-        what = "whether the decoder predicts normalised patches; assuming no"
-        network.note(f"nothing says {what}; norm_pix_loss sets it")
-    network.norm_pix_loss = bool(norm_pix_loss)
-    return DecoderConfig(**decoder, norm_eps=hints.get("norm_eps", network.encoder.norm_eps))
-
-
-def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]:
-    """Return the settings that the encoder's or the decoder's blocks show, and their heads."""
-    tensors, first = network.tensors, f"{container}0."
-    part, option = (
-        ("decoder", "decoder_heads")
-        if container.startswith("decoder")
-        else ("encoder", "num_heads")
-    )
-    hints = getattr(network.hints, part)
-
-    # how many there are
-    matches = [re.match(rf"{re.escape(container)}(\d{{1,4}})\.", name) for name in tensors]
-    numbers = {int(match[1]) for match in matches if match}
-    depth = max(numbers, default=0) + 1
-    if depth > 2 * max(len(numbers), 1):
-        raise network.error(f"{container}{max(numbers)} without most of the blocks before it")
-
-    # their kind
-    hidden = network.shape(f"{first}mlp.fc2.weight", 2)[1]
-    widened = network.shape(f"{first}mlp.fc1.weight", 2)[0]
-    if widened not in (hidden, 2 * hidden):
-        raise network.error(
-            f"{first}mlp.fc1.weight has {widened} rows, where {hidden} are expected (SwiGLU: {2 * hidden})"
+        network.note(
+            "nothing says whether the decoder predicts normalised patches; assuming no; "
+            "norm_pix_loss sets it"
         )
-    if f"{first}norm1.weight" in tensors and not any(
-        name.endswith("norm1.bias") for name in tensors
-    ):
+    network.norm_pix_loss = bool(norm_pix_loss)
+    return DecoderConfig(**decoder)
+
+
+def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
+    """Return the settings that the tensors of the blocks show, and the number of their heads.
+
+    Args:
+        network: the network.
+        part: "encoder" or "decoder".
+        width: D of its tokens.
+    """
+    tensors = network.tensors
+    hints = getattr(network.hints, part)
+    container = _container(part)
+    first = f"{container}0."
+    depth = _count_blocks(network, container)
+
+    # The MLP: fc1.weight (hidden, D) and fc2.weight (D, hidden). A SwiGLU's fc1 makes gates, too.
+    hidden = network.shape(f"{first}mlp.fc2.weight", 2)[1]
+    rows = network.shape(f"{first}mlp.fc1.weight", 2)[0]
+    if rows == hidden:
+        mlp = "gelu"
+    elif rows == 2 * hidden:
+        mlp = "swiglu"
+    else:
+        raise network.error(
+            f"{first}mlp.fc1.weight has {rows} rows, where {hidden} are expected "
+            f"(SwiGLU: {2 * hidden})"
+        )
+
+    # The settings may round: ratio x width is rounded here and truncated in timm.
+    mlp_ratio = hints.get("mlp_ratio", 0)
+    if abs(mlp_ratio * width - hidden) >= 1:
+        mlp_ratio = hidden / width
+
+    # norms
+    has_norm_bias = any(name.endswith("norm1.bias") for name in tensors)
+    if f"{first}norm1.weight" in tensors and not has_norm_bias:
         raise network.error(
             "its norms have no bias (RMSNorm, mostly), and this encoder computes others"
         )
-    identity = hints.get("qkv") == "identity"
-    qk_norm = f"{first}attn.q_norm.weight" in tensors
 
-    # their heads: given, in the settings, shown by qk-norm, or a guess
-    heads = _given(network, option, getattr(network.options, option), hints.get("num_heads"))
-    if qk_norm:
-        (head_dim,) = network.shape(f"{first}attn.q_norm.weight", 1)
-        if heads is not None and heads * head_dim != width:
-            what = f"{heads} heads of {head_dim} channels (from its q_norm)"
-            raise network.error(f"{what} do not make its width of {width}")
-        heads = heads or width // head_dim
-    described = "num_heads" in hints or part == "decoder"
-    assumed = (
-        "" if described else "norms before each part of a block, an exact GELU, no rotary positions"
+    # attention; with W_Q, W_K and W_V the identity, there are no weights that show a bias
+    qkv = "linear"
+    qkv_bias = f"{first}attn.qkv.bias" in tensors
+    if hints.get("qkv") == "identity":
+        qkv = "identity"
+        qkv_bias = qkv_bias or hints.get("qkv_bias", True)
+    return {
+        "depth": depth,
+        "mlp_ratio": mlp_ratio,
+        "mlp": mlp,
+        "qkv": qkv,
+        "qkv_bias": qkv_bias,
+        "qk_norm": f"{first}attn.q_norm.weight" in tensors,
+        "num_heads": _read_heads(network, part, width),
+    }
+
+
+def _container(part: str) -> str:
+    """Return the prefix of the blocks of "encoder" or "decoder"."""
+    return "decoder.blocks." if part == "decoder" else "blocks."
+
+
+def _count_blocks(network: Network, container: str) -> int:
+    """Return the number of blocks, as their names show it."""
+    numbers = set()
+    for name in network.tensors:
+        match = re.match(rf"{re.escape(container)}(\d{{1,4}})\.", name)
+        if match:
+            numbers.add(int(match[1]))
+
+    # A single blocks.9999 must not make ten thousand blocks; a few that are absent are reported
+    # as missing tensors.
+    last = max(numbers, default=0)
+    if last + 1 > 2 * max(len(numbers), 1):
+        raise network.error(f"{container}{last} without most of the blocks before it")
+    return last + 1
+
+
+def _read_heads(network: Network, part: str, width: int) -> int:
+    """Return the number of heads: from the option, the settings, or qk-norm; else it is a guess.
+
+    Args:
+        network: the network.
+        part: "encoder" or "decoder".
+        width: D of its tokens.
+    """
+    hints = getattr(network.hints, part)
+    option = "num_heads"
+    usual_heads = ENCODER_HEADS
+    if part == "decoder":
+        option = "decoder_heads"
+        usual_heads = DECODER_HEADS
+    heads = _option_or_hint(
+        network, option, getattr(network.options, option), hints.get("num_heads")
     )
-    if heads is None:
-        known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
-        heads = known.get(width) or width // 64
-        if not heads or width % heads:
-            where = (
-                "its settings do not say"
-                if network.source.config
-                else "there is no config.json that says"
+
+    # the norm of the queries shows the size of a head
+    q_norm = f"{_container(part)}0.attn.q_norm.weight"
+    if q_norm in network.tensors:
+        (head_dim,) = network.shape(q_norm, 1)
+        if heads is None:
+            heads = width // head_dim
+        if heads * head_dim != width:
+            raise network.error(
+                f"{heads} heads of {head_dim} channels (from its q_norm) "
+                f"do not make its width of {width}"
             )
-            raise network.error(f"{where} how many heads its width of {width} has; give {option}")
-        how = "usual for this width" if width in known else "64 channels per head"
-        network.guess(
-            f"{heads} heads of the {part} are a guess ({how}){assumed and ', as are ' + assumed}; {option} sets them"
-        )
+
+    # Settings that say the heads come from a family whose blocks are known; a decoder is MAE's.
+    assumed = ""
+    if part == "encoder" and "num_heads" not in hints:
+        assumed = ASSUMED_BLOCKS
+
+    # a guess, by the width
+    if heads is None:
+        heads = width // 64
+        reason = "64 channels per head"
+        if width in usual_heads:
+            heads = usual_heads[width]
+            reason = "usual for this width"
+        if heads == 0 or width % heads:
+            has_config = bool(network.source.config)
+            silence = (
+                "its settings do not say" if has_config else "there is no config.json that says"
+            )
+            raise network.error(f"{silence} how many heads its width of {width} has; give {option}")
+        guess = f"{heads} heads of the {part} are a guess ({reason})"
+        if assumed:
+            guess += f", as are {assumed}"
+        network.guess(f"{guess}; {option} sets them")
     elif assumed:
         network.note(f"nothing says what its blocks compute; assuming {assumed}")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
-    ratio = hints.get("mlp_ratio", 0)  # ratio x width is rounded here and truncated in timm
-    return {
-        "depth": depth,
-        "mlp_ratio": ratio if abs(ratio * width - hidden) < 1 else hidden / width,
-        "mlp": "gelu" if widened == hidden else "swiglu",
-        "qkv": "identity" if identity else "linear",
-        "qkv_bias": f"{first}attn.qkv.bias" in tensors
-        or (identity and hints.get("qkv_bias", True)),
-        "qk_norm": qk_norm,
-        "num_heads": heads,
-    }
+    return heads
+
+
+def _read_layer_scale(network: Network) -> float | None:
+    """Return the initial value of layer scale, which matters in training only; None without it."""
+    hints = network.hints.encoder
+    if "blocks.0.ls1.gamma" in network.tensors:
+        value = hints.get("layer_scale", 1e-5)
+        if value is None:
+            raise network.error("its settings say no layer scale, its tensors hold one")
+        return value
+    if hints.get("layer_scale") is not None:
+        raise network.error("its settings say a layer scale, its tensors hold none")
+    return None
+
+
+def _read_norm_eps(network: Network) -> float:
+    """Return the eps of all norms: from the option, the settings, or the format's default."""
+    eps = _option_or_hint(
+        network, "norm_eps", network.options.norm_eps, network.hints.encoder.get("norm_eps")
+    )
+    if eps is not None:
+        return eps
+    usual = network.format.norm_eps
+    if usual != ViTConfig.norm_eps:
+        network.note(
+            f"nothing says the eps of its norms; assuming {usual:g}, "
+            f"the default of {network.format.name}; norm_eps sets it"
+        )
+    return usual
 
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int]:
-    """Return the position table's grid; set its kind in `encoder`, and whether it has rows for the prefix."""
-    if "pos_embed" not in network.tensors:
-        kinds = "rotary (EVA, DINOv3) or relative (BEiT)"
-        raise network.error(
-            f"it has no position table; other kinds of positions, e.g. {kinds}, are not supported"
-        )
-    _, rows, _ = network.shape("pos_embed", 3)
-    table, hints = network.tensors["pos_embed"], network.hints.encoder
-    registers, prefix = encoder["registers"], encoder["class_token"] + encoder["registers"]
+    """Return the position table's grid of patches, (rows, columns).
 
-    # the grid: given, in the settings, or a square
-    said = None
-    if "image_size" in hints:
-        (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
-        said = (height // p, image_width // q)
-    grid = _given(network, "grid_size", pair(network.options.grid_size), said)
-    assumed = ""
-    # with registers, DINOv2's table has a row for the class token only
+    Set in `encoder` the kind of positions, and whether the table has rows for the prefix tokens.
+    """
+    if "pos_embed" not in network.tensors:
+        raise network.error(
+            "it has no position table; other kinds of positions, e.g. rotary (EVA, DINOv3) or "
+            "relative (BEiT), are not supported"
+        )
+    table = network.tensors["pos_embed"]  # (1, rows, D)
+    _, rows, _ = network.shape("pos_embed", 3)
+    hints = network.hints.encoder
+    registers = encoder["registers"]
+    prefix = encoder["class_token"] + registers
+
+    # How many rows may be patches': all that the prefix leaves, or all. With registers, DINOv2's
+    # table has a row for the class token only.
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
+
+    # the grid: from the option or the settings, else a square
+    grid = _option_or_hint(
+        network, "grid_size", pair(network.options.grid_size), _grid_in_settings(network, encoder)
+    )
+    assumed = ""
     if grid is None:
-        sides = [
-            math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count
-        ]
-        if len(sides) != 1:
-            raise network.error(
-                f"a position table of {rows} rows does not fit a square grid; give grid_size (rows, columns)"
-            )
-        grid = (sides[0], sides[0])
-        if (
-            sides[0] ** 2 == rows and encoder["class_token"]
-        ):  # 24 patches and a class token have 25 rows, too
+        side = _square_side(network, rows, counts)
+        grid = (side, side)
+        # 24 patches and a class token have 25 rows, too, so a square of all rows is a guess
+        if side**2 == rows and encoder["class_token"]:
             network.guess(
-                f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them"
+                f"assuming its table of {rows} rows is {side} x {side} patches; grid_size sets them"
             )
         else:
             assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
@@ -214,133 +312,203 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
             f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches"
         )
 
-    # learned, or the fixed sin-cos table in one of its two orders
-    patches = table.value[0, -count:].float()
+    # their kind; that a table is sin-cos on this grid proves the grid
     encoder["pos_embed"] = hints.get("pos_embed")
     if encoder["pos_embed"] is None:
-        encoder["pos_embed"] = "learned"
-        usable = patches.device.type != "meta" and patches.shape[1] % 4 == 0
-        for order, parts in (
-            ("mae", "[sin x, cos x, sin y, cos y]"),
-            ("timm", "[sin y, sin x, cos y, cos x]"),
-        ):
-            if usable and torch.allclose(
-                patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3
-            ):
-                network.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
-                encoder["pos_embed"] = "sincos"
-    if assumed and encoder["pos_embed"] == "learned":  # a sin-cos table proves its grid
+        encoder["pos_embed"] = _kind_of_positions(network, table.value[0, -count:].float(), grid)
+    if assumed and encoder["pos_embed"] == "learned":
         network.note(assumed)
 
     # the rows of the prefix
     encoder["no_embed_class"] = count == rows and (prefix > 0 or bool(hints.get("no_embed_class")))
     if count == rows - 1 and prefix > 1 and encoder["class_token"]:
-        what = "rows of zeros put in for the registers, which have no position"
-        table.change(_put_zeros(table.value, at=1, count=registers), what)
+        table.change(
+            _put_zeros(table.value, at=1, count=registers),
+            "rows of zeros put in for the registers, which have no position",
+        )
     return grid
 
 
-def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse settings that contradict the tensors; only note an image size that ends within a patch."""
-    for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
-        said: Any = hints[key]
-        if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
-            continue
-        what = f"{size_text(said)}, its tensors {size_text(found[key])}"
-        if key != "image_size":
-            raise network.error(f"its settings say {key} {what}")
-        p, q = found["patch_size"]
-        if (said[0] // p, said[1] // q) != (found[key][0] // p, found[key][1] // q):
-            network.note(f"its settings say images of {what}")
+def _grid_in_settings(network: Network, encoder: dict[str, Any]) -> tuple[int, int] | None:
+    """Return the grid of patches that the settings say, (rows, columns); None if they do not."""
+    hints = network.hints.encoder
+    if "image_size" not in hints:
+        return None
+    height, width = hints["image_size"]
+    p, q = encoder["patch_size"]
+    return height // p, width // q
 
 
-def _given(network: Network, key: str, given: Any, said: Any) -> Any:
-    """Return the option or what the settings say, which must not differ; None for neither."""
-    if given is not None and said is not None and given != said:
+def _square_side(network: Network, rows: int, counts: set[int]) -> int:
+    """Return the side of the square of patches that a position table of `rows` rows has.
+
+    Args:
+        network: the network.
+        rows: of the table.
+        counts: how many of the rows may be patches'; only one count may be a square.
+    """
+    sides = []
+    for count in counts:
+        if count > 0 and math.isqrt(count) ** 2 == count:
+            sides.append(math.isqrt(count))
+    if len(sides) != 1:
         raise network.error(
-            f"you gave {key} {size_text(given)}, its settings say {size_text(said)}"
+            f"a position table of {rows} rows does not fit a square grid; "
+            "give grid_size (rows, columns)"
         )
-    return said if given is None else given
+    return sides[0]
 
 
-# ---- Changed by the options ------------------------------------------------------------------------------------------
+def _kind_of_positions(network: Network, patches: Tensor, grid: tuple[int, int]) -> str:
+    """Return "sincos" if the rows of the patches (L, D) are the fixed table, else "learned"."""
+    width = patches.shape[1]
+    if patches.device.type == "meta" or width % 4:
+        return "learned"
+    for order, columns in SINCOS_ORDERS.items():
+        if torch.allclose(patches, sincos_positions(grid, width, order), atol=1e-3):
+            network.note(f"positions: the fixed sin-cos table in {order}'s order, {columns}")
+            return "sincos"
+    return "learned"
+
+
+def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) -> None:
+    """Refuse hints that contradict the settings that the tensors show.
+
+    An image size that ends within a patch is only noted.
+    """
+    for key, value in settings.items():
+        # compared where they are read
+        if key not in hints or key in ("layer_scale", "pos_embed"):
+            continue
+        hint: Any = hints[key]
+        if value == hint or (key == "mlp_ratio" and math.isclose(value, hint)):
+            continue
+
+        difference = f"{size_text(hint)}, its tensors {size_text(value)}"
+        if key != "image_size":
+            raise network.error(f"its settings say {key} {difference}")
+        p, q = settings["patch_size"]
+        if (hint[0] // p, hint[1] // q) != (value[0] // p, value[1] // q):
+            network.note(f"its settings say images of {difference}")
+
+
+def _option_or_hint(network: Network, key: str, option: Any, hint: Any) -> Any:
+    """Return the option, or the hint from the settings, which must not differ; None for neither."""
+    if option is None:
+        return hint
+    if hint is not None and option != hint:
+        raise network.error(
+            f"you gave {key} {size_text(option)}, its settings say {size_text(hint)}"
+        )
+    return option
+
+
+# ---- Changed by the options ----------------------------------------------------------------------
 
 
 def _set_head(network: Network, encoder: dict[str, Any]) -> None:
-    """Set the pooling, the norm before or after it, and the head: as in the checkpoint, or as requested."""
-    tensors, options, hints = network.tensors, network.options, network.hints.encoder
+    """Set the pooling, the final norm and the head: as in the checkpoint, or as requested."""
+    tensors = network.tensors
+    options = network.options
+    hints = network.hints.encoder
 
-    # what the tensors show
+    # the final norm that the tensors show, before the pooling (norm) or after it (fc_norm)
     fc_norm = "fc_norm.weight" in tensors
     if fc_norm and "norm.weight" in tensors:
         raise network.error(
-            "it holds both norm and fc_norm; a model has one final norm, before the pooling or after"
+            "it holds both norm and fc_norm; a model has one final norm, "
+            "before the pooling or after"
         )
-    if not any(
-        f"{norm}.{kind}" in tensors for norm in ("norm", "fc_norm") for kind in ("weight", "bias")
-    ):
+    if tensors.keys().isdisjoint(("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")):
         raise network.error(
             "it has no norm after its blocks (nor do RADIO and InternViT); this encoder has one"
         )
-    classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
-    found: dict[str, Any] = {"fc_norm": fc_norm} if options.fc_norm is None else {}
-    if options.num_classes is None and classes:
-        found["num_classes"] = classes
-    _compare(network, found, hints)
 
-    # the pooling: requested, in the settings, or a guess
-    pool = options.global_pool or hints.get("global_pool")
-    if not pool:
-        pool = "avg" if fc_norm or not encoder["class_token"] else "token"
-        if classes and not network.format.global_pool and options.num_classes in (None, classes):
-            if pool == "token":
-                network.guess(
-                    "nothing says what its head reads; assuming the class token; global_pool sets it"
-                )
-            elif encoder["class_token"]:
-                network.note(
-                    "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
-                )
-    encoder["global_pool"] = pool
+    # what the settings say of it must agree, unless something else is requested
+    classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
+    settings: dict[str, Any] = {}
+    if options.fc_norm is None:
+        settings["fc_norm"] = fc_norm
+    if options.num_classes is None and classes:
+        settings["num_classes"] = classes
+    _compare(network, settings, hints)
+
+    # the pooling, which needs no head
+    keeps_head = classes > 0 and options.num_classes in (None, classes)
+    encoder["global_pool"] = options.global_pool or hints.get("global_pool")
+    if not encoder["global_pool"]:
+        encoder["global_pool"] = _guess_pooling(network, encoder["class_token"], keeps_head)
 
     # the norm, which may change sides
-    encoder["fc_norm"] = fc_norm if options.fc_norm is None else options.fc_norm
-    if encoder["fc_norm"] != fc_norm:
-        old, new = ("norm", "fc_norm") if encoder["fc_norm"] else ("fc_norm", "norm")
-        for kind in ("weight", "bias"):
-            if f"{old}.{kind}" in tensors:
-                tensors[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
-                tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as requested")
+    encoder["fc_norm"] = fc_norm
+    if options.fc_norm is not None and options.fc_norm != fc_norm:
+        encoder["fc_norm"] = options.fc_norm
+        _move_norm(tensors, options.fc_norm)
 
-    # a head that the settings name and the file lacks is reported as missing
+    # the head; one that the settings name and the file lacks is reported as missing
     encoder["num_classes"] = classes or hints.get("num_classes", 0)
     if options.num_classes is not None:
         encoder["num_classes"] = options.num_classes
-        if options.num_classes != classes or options.num_classes == 0:
-            for kind in ("weight", "bias"):
-                why = (
-                    f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
-                )
-                network.drop(f"head.{kind}", why)
+        if not keeps_head:
+            reason = (
+                f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+            )
+            network.drop("head.weight", reason)
+            network.drop("head.bias", reason)
+
+
+def _guess_pooling(network: Network, class_token: bool, keeps_head: bool) -> str:
+    """Return what the head reads if nothing says so; say it if there is a head to be read wrong."""
+    fc_norm = "fc_norm.weight" in network.tensors
+    says = keeps_head and not network.format.global_pool
+    if class_token and not fc_norm:
+        if says:
+            network.guess(
+                "nothing says what its head reads; assuming the class token; global_pool sets it"
+            )
+        return "token"
+    if class_token and says:
+        network.note(
+            "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
+        )
+    return "avg"
+
+
+def _move_norm(tensors: dict[str, ModelTensor], after_pooling: bool) -> None:
+    """Rename the final norm's tensors for its place after the pooling, or before it."""
+    old = "fc_norm"
+    new = "norm"
+    if after_pooling:
+        old = "norm"
+        new = "fc_norm"
+    for kind in ("weight", "bias"):
+        if f"{old}.{kind}" in tensors:
+            tensor = tensors.pop(f"{old}.{kind}")
+            tensor.changes.append(f"{old} as {new}, as requested")
+            tensors[f"{new}.{kind}"] = tensor
 
 
 def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
     """Add or leave out the class token and its position."""
-    wanted = network.options.class_token
-    if wanted is None or wanted == encoder["class_token"]:
+    requested = network.options.class_token
+    if requested is None or requested == encoder["class_token"]:
         return
     if network.has_decoder():
         raise network.error(
             "its decoder expects the present tokens; part='encoder' (--part encoder) leaves it out"
         )
-    encoder["class_token"] = wanted
-    table = network.tensors["pos_embed"]
-    if wanted:  # the pooling stays as it was, because the new token is untrained
+    encoder["class_token"] = requested
+    table = network.tensors["pos_embed"]  # (1, N, D)
+
+    # a new one; the pooling stays as it was, because the new token is untrained
+    if requested:
         if not encoder["no_embed_class"]:
             table.change(
                 _put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token"
             )
         return
+
+    # none: the head can only read the patches
     if network.options.global_pool == "token":
         raise network.error("without its class token, global_pool can only be 'avg'")
     if encoder["global_pool"] == "token":
@@ -357,79 +525,80 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _resize(network: Network, encoder: dict[str, Any]) -> None:
-    """Resize patch kernels and positions, and change the number of input channels, with timm's functions.
-
-    These are imported where they are needed: that takes seconds, and most models that name a size have it already.
-    """
+    """Resize patch kernels and positions, and change the number of input channels, by timm."""
+    # what changes
     options = network.options
-    image_size, patch_size, channels = (
-        pair(options.image_size),
-        pair(options.patch_size),
-        options.channels,
-    )
-    if image_size is patch_size is channels is None:
+    patch_size = pair(options.patch_size) or encoder["patch_size"]
+    image_size = pair(options.image_size) or encoder["image_size"]
+    channels = options.channels or encoder["channels"]
+    old_patch_size = encoder["patch_size"]
+    old_channels = encoder["channels"]
+    old_grid = _grid_of(encoder["image_size"], old_patch_size)
+    new_grid = _grid_of(image_size, patch_size)
+    same_patches = patch_size == old_patch_size and channels == old_channels
+
+    # what cannot be changed
+    if network.has_decoder() and not same_patches:
+        raise network.error(
+            "its decoder predicts patches of its own size and channels; "
+            "part='encoder' (--part encoder) leaves it out"
+        )
+    if channels != old_channels and old_channels != 3:
+        raise network.error(
+            f"{old_channels} input channels cannot be converted to {channels}; only three can"
+        )
+    if image_size[0] % patch_size[0] or image_size[1] % patch_size[1]:
+        raise network.error(
+            f"patches of {size_text(patch_size)} do not divide images of {size_text(image_size)}; "
+            "give both sizes"
+        )
+
+    encoder["patch_size"] = patch_size
+    encoder["image_size"] = image_size
+    encoder["channels"] = channels
+    if same_patches and new_grid == old_grid:
         return
-    (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
-    old = (height // p, width // q)
+    import timm  # takes seconds, and most models that name a size have it already
 
-    # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023, "FlexiViT")
+    # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023,
+    # "FlexiViT")
     kernels = network.tensors["patch_embed.proj.weight"]
-    if network.has_decoder() and (
-        patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])
-    ):
-        predicts = "its decoder predicts patches of its own size and channels"
-        raise network.error(f"{predicts}; part='encoder' (--part encoder) leaves it out")
-    if patch_size is not None and patch_size != (p, q):
-        from timm.layers import resample_patch_embed
-
-        resized = resample_patch_embed(kernels.value.float(), list(patch_size))
-        kernels.change(resized, f"resized from {size_text((p, q))} pixels")
-        encoder["patch_size"] = patch_size
+    if patch_size != old_patch_size:
+        resized = timm.layers.resample_patch_embed(kernels.value.float(), list(patch_size))
+        kernels.change(resized, f"resized from {size_text(old_patch_size)} pixels")
 
     # for one channel, kernels are summed; for more, repeated and scaled
-    if channels is not None and channels != encoder["channels"]:
-        if encoder["channels"] != 3:
-            raise network.error(
-                f"{encoder['channels']} input channels cannot be converted to {channels}; only three can"
-            )
-        from timm.models import adapt_input_conv
+    if channels != old_channels:
+        converted = timm.models.adapt_input_conv(channels, kernels.value.float())
+        kernels.change(converted, f"3 input channels converted to {channels}")
 
-        kernels.change(
-            adapt_input_conv(channels, kernels.value.float()),
-            f"3 input channels converted to {channels}",
-        )
-        encoder["channels"] = channels
-
-    # position tables (1, prefix + L, D): bicubic with antialiasing, unlike DINOv2's own code; the prefix's rows stay
-    if image_size is None and patch_size is None:
+    # position tables (1, prefix + L, D): bicubic with antialiasing, unlike DINOv2's own code; the
+    # prefix's rows stay
+    if new_grid == old_grid:
         return
-    encoder["image_size"] = image_size or encoder["image_size"]
-    (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
-    if height % p or width % q:
-        sizes = (
-            f"patches of {size_text((p, q))} do not divide images of {size_text((height, width))}"
-        )
-        raise network.error(f"{sizes}; give both sizes")
-    new = (height // p, width // q)
     prefix = encoder["class_token"] + encoder["registers"]
-    for name, ahead in (
-        ("pos_embed", 0 if encoder["no_embed_class"] else prefix),
-        ("decoder.pos_embed", prefix),
-    ):
-        if name in network.tensors and new != old:
-            from timm.layers import resample_abs_pos_embed
+    prefix_rows = {"pos_embed": prefix, "decoder.pos_embed": prefix}
+    if encoder["no_embed_class"]:
+        prefix_rows["pos_embed"] = 0
+    for name, count in prefix_rows.items():
+        if name not in network.tensors:
+            continue
+        table = network.tensors[name]
+        resized = timm.layers.resample_abs_pos_embed(
+            table.value.float(), list(new_grid), list(old_grid), num_prefix_tokens=count
+        )
+        table.change(
+            resized,
+            f"resized from a grid of {size_text(old_grid)} to {size_text(new_grid)}, bicubic",
+        )
 
-            table = network.tensors[name]
-            resized = resample_abs_pos_embed(
-                table.value.float(), list(new), list(old), num_prefix_tokens=ahead
-            )
-            table.change(
-                resized, f"resized from a grid of {size_text(old)} to {size_text(new)}, bicubic"
-            )
+
+def _grid_of(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (rows, columns) of whole patches in an image."""
+    return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
 
 
 def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:
     """Insert `count` rows of zeros into a position table (1, N, D), before row `at`."""
-    return torch.cat(
-        [table[:, :at], table.new_zeros(1, count, table.shape[2]), table[:, at:]], dim=1
-    )
+    zeros = table.new_zeros(1, count, table.shape[2])
+    return torch.cat([table[:, :at], zeros, table[:, at:]], dim=1)

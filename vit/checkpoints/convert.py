@@ -24,20 +24,25 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     """Write a model from `load_model`.
 
     Args:
-        model: with its `origin`, as it is now: it may have another linear head, or none, which its settings then say, too.
-        to: "timm" (for `timm.create_model("local-dir:FOLDER")`), "huggingface" (for `from_pretrained`), or "safetensors"
-            (the project's own format).
+        model: with its `origin`, as it is now. It may have another linear head, or none, which its
+            settings then say, too.
+        to: "timm" (for `timm.create_model("local-dir:FOLDER")`), "huggingface" (for
+            `from_pretrained`), or "safetensors" (the project's own format).
         out: the folder; it must not exist yet, or be empty.
-        half: for "safetensors": write the weights in half precision, which halves the file. They load as float32.
+        half: for "safetensors": write the weights in half precision, which halves the file. They
+            load as float32.
 
     Returns:
         One line for each thing that was left out or is computed differently there.
 
     Raises:
-        CheckpointError: the format cannot hold the model, another part of it is not what its settings say, a value is too
-            large for half precision, or `out` is taken; nothing is written then.
+        CheckpointError: the format cannot hold the model, another part of it is not what its
+            settings say, a value is too large for half precision, or `out` is taken; nothing is
+            written then.
     """
-    out, origin = Path(out), model.origin
+    # the request
+    out = Path(out)
+    origin = model.origin
     if not isinstance(origin, Origin):
         raise CheckpointError(
             "this model was not loaded by load_model: nothing says how its input is normalised"
@@ -46,7 +51,14 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         raise CheckpointError(f"formats are timm, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
-    origin = _with_its_head(model, origin)
+
+    # the model as it is now
+    _update_head(model)
+    _check_parts(model)
+    if model.encoder.config.num_classes not in (0, len(origin.class_names)):
+        origin = replace(origin, class_names=())
+
+    # its files
     if to == "safetensors":
         return _write_native(model, origin, out, half)
     if half:
@@ -58,39 +70,43 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     return outgoing.notes
 
 
-def _with_its_head(model: Model, origin: Origin) -> Origin:
-    """Set the classes in a model's settings to those of its head; return its origin, without names that are not of these.
+def _update_head(model: Model) -> None:
+    """Set the classes in a model's settings to those of its head, which may have been replaced."""
+    encoder = model.encoder
+    if isinstance(encoder.head, nn.Linear):
+        encoder.config = replace(encoder.config, num_classes=encoder.head.out_features)
+    elif isinstance(encoder.head, nn.Identity):
+        encoder.config = replace(encoder.config, num_classes=0)
 
-    Raises:
-        CheckpointError: another part is not what the settings say, so what is written would not load.
-    """
-    encoder, names = model.encoder, origin.class_names
-    if isinstance(encoder.head, nn.Linear | nn.Identity):
-        encoder.config = replace(
-            encoder.config, num_classes=getattr(encoder.head, "out_features", 0)
-        )
-    with torch.device("meta"):  # shapes without the memory
-        built = build_model(
-            encoder.config, None if model.decoder is None else model.decoder.config, False
-        )
-    needed, held = (
-        {name: value.shape for name, value in part.state_dict().items()} for part in (built, model)
-    )
-    if changed := [name for name in needed | held if needed.get(name) != held.get(name)]:
-        what = f"{changed[0]} of this model is not what its settings say: missing, new, or of another shape"
-        raise CheckpointError(
-            f"{what}; of its parts, only the head may be replaced, by a linear layer or nn.Identity"
-        )
-    return replace(
-        origin, class_names=names if encoder.config.num_classes in (0, len(names)) else ()
-    )
+
+def _check_parts(model: Model) -> None:
+    """Refuse a model that is not what its settings say: what is written would not load."""
+    # the model that the settings describe, on a device where tensors need no memory
+    decoder = None if model.decoder is None else model.decoder.config
+    with torch.device("meta"):
+        described = build_model(model.encoder.config, decoder, False)
+
+    # compare its tensors with the model's
+    expected = {name: value.shape for name, value in described.state_dict().items()}
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    for name in expected | shapes:
+        if expected.get(name) != shapes.get(name):
+            raise CheckpointError(
+                f"{name} of this model is not what its settings say: missing, new, or of another "
+                "shape; of its parts, only the head may be replaced, by a linear layer or "
+                "nn.Identity"
+            )
 
 
 def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
-    """Write the project's own format."""
-    notes = (
-        [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
-    )
+    """Write the project's own format; return a note on what half precision changed."""
+    # half precision, after a look at every value
+    notes = []
+    if half:
+        notes.append(f"rounded to half precision, no value by more than {_rounding(model):.1e}")
+
+    # what the head tells matters with a head only
+    problem_type = origin.problem_type if model.encoder.config.num_classes else ""
     save_model(
         out,
         model,
@@ -100,7 +116,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[s
         interpolation=origin.interpolation,
         crop_share=origin.crop_share,
         data_content_hash=origin.data_content_hash,
-        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
+        problem_type=problem_type,
         dtype=torch.float16 if half else torch.float32,
     )
     return notes
@@ -112,13 +128,15 @@ def _rounding(model: Model) -> float:
     Raises:
         CheckpointError: half precision cannot hold one of them.
     """
-    most = 0.0
+    largest = 0.0
     for name, value in model.state_dict().items():
         half = value.half()
+        # above its range, a value becomes infinite
         if count_not_finite(half) > count_not_finite(value):
             raise CheckpointError(
                 f"{name} holds values above 65,504, which half precision cannot hold"
             )
         if value.numel():
-            most = max(most, float((half.float() - value).nan_to_num().abs().max()))
-    return most
+            change = (half.float() - value).nan_to_num().abs().max()
+            largest = max(largest, float(change))
+    return largest

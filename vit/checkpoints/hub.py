@@ -1,4 +1,7 @@
-"""Models from a hub, through huggingface_hub: its cache, its login, its settings (HF_HOME, HF_TOKEN, HF_ENDPOINT)."""
+"""Models from a hub, through huggingface_hub.
+
+Its cache, its login and its settings (HF_HOME, HF_TOKEN, HF_ENDPOINT) are used.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,16 @@ def download(name: str) -> Path:
         Their folder.
 
     Raises:
-        CheckpointError: there is no such model, it may not be read, or there is no network and it is not in the cache.
+        CheckpointError: there is no such model, it may not be read, or there is no network and it
+            is not in the cache.
     """
     repository, _, revision = name.partition("@")
     with _errors_in_one_line(f"hf/{name}"):
-        folder = Path(
-            snapshot_download(
-                repository, revision=revision or None, allow_patterns=SETTINGS + SAFETENSORS
-            )
+        # safetensors, else a pickle of the same commit
+        snapshot = snapshot_download(
+            repository, revision=revision or None, allow_patterns=SETTINGS + SAFETENSORS
         )
+        folder = Path(snapshot)
         if not _has_weights(folder):  # the name of the folder is the commit
             snapshot_download(repository, revision=folder.name, allow_patterns=PICKLES)
     if not _has_weights(folder):
@@ -58,16 +62,18 @@ def _has_weights(folder: Path) -> bool:
 
 
 LOGIN = "log in with `hf auth login` or set HF_TOKEN"
-REASONS = {  # special cases first
+# special cases first
+REASONS = {
     GatedRepoError: f"you must accept its terms on the hub first; {LOGIN}",
     RepositoryNotFoundError: f"the hub has no such model, or does not show it to you; {LOGIN}",
     RevisionNotFoundError: "the hub has no such revision",
     HFValidationError: "this is not a model name on the hub: ORGANISATION/NAME",
     LocalTokenNotFoundError: f"the hub requires a login; {LOGIN}",
     OfflineModeIsEnabled: "offline mode is on (HF_HUB_OFFLINE), so the hub is not contacted",
-    LocalEntryNotFoundError: "it is not in the cache and cannot be fetched; fetch it elsewhere and name its folder",
+    LocalEntryNotFoundError:
+        "it is not in the cache and cannot be fetched; fetch it elsewhere and name its folder",
     HfHubHTTPError: f"the hub refuses it, or fails; {LOGIN}",
-}
+}  # fmt: skip
 
 
 @contextmanager
@@ -77,13 +83,18 @@ def _errors_in_one_line(name: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (
-        Exception
-    ) as error:  # the library uses several others, for the network and for large files
-        status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
-        detail = f"the hub answers {status}" if status else shorten(str(error), 200)
-        reason = next(
-            (text for kind, text in REASONS.items() if isinstance(error, kind)),
-            "the hub cannot be reached",
-        )
+    # the library uses several others, for the network and for large files
+    except Exception as error:
+        # what the hub answers, if it does
+        detail = shorten(str(error), 200)
+        response = getattr(error.__cause__ or error, "response", None)
+        status = getattr(response, "status_code", None)
+        if status:
+            detail = f"the hub answers {status}"
+
+        reason = "the hub cannot be reached"
+        for kind, text in REASONS.items():
+            if isinstance(error, kind):
+                reason = text
+                break
         raise CheckpointError(f"{name}: {reason} ({detail})") from error

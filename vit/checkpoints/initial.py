@@ -4,44 +4,52 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 
-from vit.checkpoints.loading import build, find, read_network
+from vit.checkpoints.loading import assign_weights, find, read_network
 from vit.config import OBJECTIVES, Config
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.training.initial import follow
 
 
-def load_initial(config: Config, given: Collection[str] | None) -> tuple[Config, Model, list[str]]:
+def load_initial(
+    config: Config, explicit: Collection[str] | None
+) -> tuple[Config, Model, list[str]]:
     """Load the checkpoint `config.model.init`, at the size that the settings say.
 
     Args:
         config: all settings.
-        given: keys of the settings given explicitly; all others follow the checkpoint. None: all are given, as those of
-            a run that is resumed.
+        explicit: keys of the settings given explicitly; all others follow the checkpoint. None:
+            all are given, as those of a run that is resumed.
 
     Returns:
-        The settings that describe the model, the model, and notes on what follows and what is resized.
+        The settings that describe the model, the model, and notes on what follows and what is
+        resized.
 
     Raises:
         CheckpointError: it cannot be read.
         ConfigError: as `vit.training.initial.follow`.
     """
-    # what it is
+    # what the checkpoint is; settings that are not given follow it
     source = find(config.model.init)
     network = read_network(source, LoadOptions(channels=3))
     notes: list[str] = []
-    if given is not None:
-        config, notes = follow(config, given, network.encoder, network.decoder)
+    if explicit is not None:
+        config, notes = follow(config, explicit, network.encoder, network.decoder)
 
-    # as the settings say; a bare file of weights does not state its number of heads, and settings do
-    stated = "num_heads" in network.hints.encoder or network.encoder.qk_norm
+    # the size that the settings say, and a decoder only if the objective may take it over
     options = LoadOptions(
-        part="encoder" if OBJECTIVES[config.train.objective].labels else None,
-        channels=3,
-        image_size=config.model.image_size_2d,
-        patch_size=config.model.patch_size_2d,
-        num_heads=None if stated else config.model.dimensions["num_heads"],
+        channels=3, image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d
     )
-    with warnings.catch_warnings(action="ignore"):  # about a decoder or head with new weights
-        return config, build(read_network(source, options)), notes
+    if OBJECTIVES[config.train.objective].labels:
+        options = replace(options, part="encoder")
+
+    # a bare file of weights does not state its number of heads, and settings do
+    if "num_heads" not in network.hints.encoder and not network.encoder.qk_norm:
+        options = replace(options, num_heads=config.model.dimensions["num_heads"])
+
+    # load it; that a decoder or head is new needs no warning in training
+    with warnings.catch_warnings(action="ignore"):
+        model = assign_weights(read_network(source, options))
+    return config, model, notes

@@ -1,4 +1,7 @@
-"""What a checkpoint is and what would become of each tensor, without building the model: for `vit checkpoint inspect`."""
+"""What a checkpoint is and what would become of each tensor, without building the model.
+
+This is for `vit checkpoint inspect`.
+"""
 
 from __future__ import annotations
 
@@ -11,55 +14,73 @@ from vit.checkpoints.reading import count_not_finite
 from vit.checkpoints.report import size_text
 from vit.errors import one_line
 
+SHOWN = (
+    "path", "checksum", "format", "encoder", "decoder", "parameters", "mean", "std", "class_names",
+)  # fmt: skip
+"""The facts that `describe` prints."""
+
 
 def facts(network: Network) -> dict[str, Any]:
-    """Return what is known about a checkpoint, and its report, in plain values.
+    """Return what a checkpoint is, and its report, in plain values.
 
-    Every tensor is read once to count nan and infinite values: a problem if `load_model` would refuse them, a note if it would
-    ignore or allow them.
+    Every tensor is read once to count nan and infinite values: a problem if `load_model` would
+    refuse them, a note if it would ignore or allow them.
     """
+    _count_values(network)
     source = network.source
-    report = network.report
-    report.problems += filter(None, map(network.problem, network.tensors))
-    for name, tensor in source.tensors.items():
-        bad = 0 if tensor.device.type == "meta" else count_not_finite(tensor)
-        if bad and not any(problem.startswith(f"{name} holds") for problem in report.problems):
-            network.note(f"{name} holds {bad} values that are nan or infinite")
+
+    # what only an autoencoder has
+    decoder = None
+    norm_pix_loss = None
+    if network.decoder is not None:
+        decoder = asdict(network.decoder)
+        norm_pix_loss = network.norm_pix_loss
+
+    # its origin, before the report is copied, to which it adds notes
     origin = origin_of(network)
-    decoder = network.decoder
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
         "checksum": "verified" if source.verified else "none",
         "format": network.format.name,
         "encoder": asdict(network.encoder),
-        "decoder": None if decoder is None else asdict(decoder),
-        "norm_pix_loss": None if decoder is None else network.norm_pix_loss,
+        "decoder": decoder,
+        "norm_pix_loss": norm_pix_loss,
         "parameters": sum(tensor.value.numel() for tensor in network.tensors.values()),
         "mean": origin.normalize.mean,
         "std": origin.normalize.std,
         "interpolation": origin.interpolation,
         "crop_share": origin.crop_share,
         "class_names": list(origin.class_names),
-        **asdict(report),
+        **asdict(network.report),
     }
 
 
-def describe(known: dict[str, Any], report: object) -> str:
+def _count_values(network: Network) -> None:
+    """Report the tensors with values that cannot be used, as problems or as notes."""
+    # in the tensors for the model
+    problems = network.report.problems
+    for name in network.tensors:
+        problem = network.problem(name)
+        if problem:
+            problems.append(problem)
+
+    # in all others, under their own names
+    for name, tensor in network.source.tensors.items():
+        if tensor.device.type == "meta":
+            continue
+        count = count_not_finite(tensor)
+        reported = any(problem.startswith(f"{name} holds") for problem in problems)
+        if count and not reported:
+            network.note(f"{name} holds {count} values that are nan or infinite")
+
+
+def describe(values: dict[str, Any], report: object) -> str:
     """Return the `facts` of a network as lines, and its report."""
+    # settings and lists in one line each
     lines = []
-    for key in (
-        "path",
-        "checksum",
-        "format",
-        "encoder",
-        "decoder",
-        "parameters",
-        "mean",
-        "std",
-        "class_names",
-    ):
-        value = known[key]
+    for key in SHOWN:
+        value = values[key]
         if isinstance(value, dict):
             value = ", ".join(f"{name} {size_text(setting)}" for name, setting in value.items())
         elif isinstance(value, list):

@@ -1,4 +1,9 @@
-"""Load any pretrained vision transformer in one call: find it, recognise it, account for every tensor, build the model."""
+"""Load any pretrained vision transformer in one call.
+
+The way from a path to a model: read the files (`find`), recognise the network, rename its tensors,
+read the architecture off their shapes, build the model on the device meta, account for every tensor
+(`read_network`), and assign the weights (`assign_weights`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import Network, recognise
+from vit.checkpoints.network import Network, recognise, rename
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.checkpoints.report import first_few, size_text
@@ -33,29 +38,36 @@ def load_model(
     """Load a pretrained vision transformer, whoever trained it.
 
     Args:
-        checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
-            that comes with the package (`vit models` lists them), unless a local file or folder has that name; "timm/NAME",
-            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in memory, which
-            describes itself; or a state dict in memory, some of whose settings are guessed.
+        checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin
+            file; the name of a model that comes with the package (`vit models` lists them), unless
+            a local file or folder has that name; "timm/NAME", fetched by timm;
+            "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in
+            memory, which describes itself; or a state dict in memory, some of whose settings are
+            guessed.
         options: how it is read; by default as it is.
         fields: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
 
     Returns:
-        A `VisionTransformer`, or a `MaskedAutoencoder` if the checkpoint holds a decoder; float32, on the CPU, in eval mode.
-        Its `origin` says what became of every tensor and how to prepare its input.
+        A `VisionTransformer`, or a `MaskedAutoencoder` if the checkpoint holds a decoder; float32,
+        on the CPU, in eval mode. Its `origin` says what became of every tensor and how to prepare
+        its input.
 
     Raises:
-        CheckpointError: the file cannot be read or is not safe, its family is not computed here, or a tensor is missing,
-            unexpected, of another shape, or not finite; the message is one line.
+        CheckpointError: the file cannot be read or is not safe, its family is not computed here, or
+            a tensor is missing, unexpected, of another shape, or not finite; the message is one
+            line.
     """
     options = replace(options or LoadOptions(), **fields)
-    network = read_network(find(checkpoint), options)
-    model = build(network)
-    if missing := network.report.missing:
+    source = find(checkpoint)
+    network = read_network(source, options)
+    model = assign_weights(network)
+
+    # new weights are easily overlooked in a report
+    missing = network.report.missing
+    if missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
-            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
-            stacklevel=2,
+            f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2
         )
     return model
 
@@ -63,111 +75,144 @@ def load_model(
 def load_trained(
     checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any
 ) -> Model:
-    """Load a model as `load_model` does, but refuse one with an untrained part: to look at it, or to measure it."""
+    """Load a model to look at it or measure it: as `load_model`, but without untrained parts.
+
+    Raises:
+        CheckpointError: a part is untrained, or the checkpoint cannot be loaded.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: untrained, ")
         model = load_model(checkpoint, options, **fields)
-    if missing := model.origin.report.missing:
-        some = f"{next(iter(missing))}, {len(missing)} in all"
-        raise CheckpointError(f"{checkpoint}: parts of this model are untrained ({some})")
+    missing = list(model.origin.report.missing)
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint}: parts of this model are untrained ({missing[0]}, {len(missing)} in all)"
+        )
     return model
+
+
+# ---- Read ----------------------------------------------------------------------------------------
 
 
 def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     """Read a checkpoint, given as for `load_model`; fetch it first if necessary."""
+    # in memory
     if isinstance(checkpoint, nn.Module):
-        return _of_module(checkpoint)
+        return _source_of_module(checkpoint, f"a {type(checkpoint).__name__} in memory")
     if isinstance(checkpoint, Mapping):
-        tensors, other = flatten(dict(checkpoint))
-        return Source(Path("the state dict"), tensors, other)
+        tensors, values = flatten(dict(checkpoint))
+        return Source(Path("the state dict"), tensors, values)
     if not isinstance(checkpoint, str | Path):
-        what = "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict"
-        raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
+        raise CheckpointError(
+            "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict, "
+            f"got a {type(checkpoint).__name__}"
+        )
 
-    # a name, unless a local file or folder has it
+    # a path, or a name unless a local file or folder has it
     name = str(checkpoint)
-    place = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
-    if place is None and name.startswith("timm/"):
+    path = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
+
+    # on a hub
+    if path is None and name.startswith("timm/"):
         from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-        return timm_models.fetch(name)
-    if place is None:
-        from vit.checkpoints import hub  # with huggingface_hub, likewise
+        return _source_of_module(timm_models.fetch(name), name)
+    if path is None:
+        from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
-        place = hub.download(name.removeprefix("hf/"))
-    source = replace(read_checkpoint(place), path=Path(name))
+        path = hub.download(name.removeprefix("hf/"))
+    source = replace(read_checkpoint(path), path=Path(name))
 
-    # a path takes precedence over the model of the same name
-    if isinstance(checkpoint, str) and name in shipped_models() and place != shipped_models()[name]:
+    # a path takes precedence over the shipped model of the same name
+    shipped = shipped_models().get(name)
+    if isinstance(checkpoint, str) and shipped is not None and path != shipped:
         note = f"this is {name} on disk, not the shipped model of that name"
         return replace(source, notes=(*source.notes, note))
     return source
 
 
-def _of_module(model: nn.Module) -> Source:
-    """Return a model in memory as a checkpoint."""
-    home, name = type(model).__module__, f"a {type(model).__name__} in memory"
-    if home.startswith("timm."):
-        from vit.checkpoints.formats import timm_models
+def _source_of_module(model: nn.Module, name: str) -> Source:
+    """Return a model in memory as a checkpoint called `name`."""
+    library = type(model).__module__.partition(".")[0]
+    if library not in ("timm", "transformers"):
+        raise CheckpointError(
+            f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors "
+            "have the names of theirs"
+        )
+    tensors, values = flatten(dict(model.state_dict()))
+    if library == "timm":
+        return Source(Path(name), tensors, values, module=model)
 
-        return timm_models.of_module(model, name)
-    if home.startswith("transformers."):
-        settings: Any = model.config
-        config = {
-            key: value for key, value in settings.to_dict().items() if key not in OF_THESE_WEIGHTS
-        }
-        config["architectures"] = [type(model).__name__]  # as when it is saved
-        return Source(Path(name), *flatten(dict(model.state_dict())), config=config)
-    raise CheckpointError(
-        f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors have the names of theirs"
-    )
+    # transformers' settings, as when the model is saved
+    settings: Any = model.config
+    config = {}
+    for key, value in settings.to_dict().items():
+        if key not in OF_THESE_WEIGHTS:
+            config[key] = value
+    config["architectures"] = [type(model).__name__]
+    return Source(Path(name), tensors, values, config=config)
+
+
+# ---- Recognise, rename, build on meta, account ---------------------------------------------------
 
 
 def read_network(source: Source, options: LoadOptions) -> Network:
-    """Recognise the network, read its architecture, apply the options, and account for every tensor.
+    """Read all of a network but its weights, apply the options, and account for every tensor.
 
     The report lists what is missing or unexpected, as problems unless allowed.
 
     Raises:
         CheckpointError: no format fits, or the tensors make no model; the message is one line.
     """
+    # its format, our names for its tensors, its architecture
     try:
         network = recognise(source, options)
+        rename(network)
         read_architecture(network)
     except (RuntimeError, MemoryError) as error:  # caused by sizes in the options or the file
         raise source.error(f"the model cannot be built: {shorten(str(error), 200)}") from error
+
+    # the model, on a device where tensors have shapes and need no memory
     try:
-        with torch.device("meta"):  # shapes without the memory
+        with torch.device("meta"):
             network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise network.error(f"its tensors do not form a model: {error}") from error
+
     _account(network)
     _find_problems(network)
     return network
 
 
 def _account(network: Network) -> None:
-    """Compare the tensors with those of the model: each is used, converted, or without a place; some are missing."""
+    """Report what becomes of each tensor, and which the model needs and the checkpoint lacks."""
     report = network.report
-    needed = _names_in(network.model)
+    places = _names_in(network.model)
     shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
     for ours, tensor in list(network.tensors.items()):
+        # without a place in the model
+        name = places.pop(ours, None)
+        if name is None:
+            if network.allows(ours):
+                network.drop(ours, "allowed")
+            else:
+                report.unexpected += network.tensors.pop(ours).theirs
+            continue
+
+        # of another shape
         shape = tuple(tensor.value.shape)
-        name = needed.pop(ours, None)
-        if name is None and network.allows(ours):
-            network.drop(ours, "allowed")
-        elif name is None:
-            report.unexpected += network.tensors.pop(ours).theirs
-        elif shapes[name] != shape:
-            expected = f"where {size_text(shapes[name])} is expected for {ours}"
+        if shape != shapes[name]:
             raise network.error(
-                f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, {expected}"
+                f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
+                f"where {size_text(shapes[name])} is expected for {ours}"
             )
-        elif tensor.changes:
+
+        # used, with or without a change
+        if tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
             report.used[tensor.theirs[0]] = ours
-    report.missing = {name: shapes[name] for name in needed.values()}
+    report.missing = {name: shapes[name] for name in places.values()}
 
 
 def _names_in(model: Model) -> dict[str, str]:
@@ -176,12 +221,12 @@ def _names_in(model: Model) -> dict[str, str]:
 
 
 def _find_problems(network: Network) -> None:
-    """Make missing and unexpected tensors problems, except for new parts that were requested, and what is allowed."""
+    """Make missing and unexpected tensors problems, except for requested new parts."""
     report = network.report
     options = network.options
     advice = ". name them, or patterns, in allow to accept that"
 
-    # missing
+    # missing, neither allowed nor part of a new head or class token
     new = set()
     if options.num_classes:
         new |= {"head.weight", "head.bias"}
@@ -206,9 +251,12 @@ def _find_problems(network: Network) -> None:
         report.problems.append(problem)
 
 
+# ---- Assign --------------------------------------------------------------------------------------
+
+
 @torch.no_grad()
-def build(network: Network) -> Model:
-    """Give the model of a network its weights.
+def assign_weights(network: Network) -> Model:
+    """Give the model of a network its weights, and its origin with the report.
 
     Raises:
         CheckpointError: the network has problems, or a tensor is not finite.
@@ -216,7 +264,8 @@ def build(network: Network) -> Model:
     if network.report.problems:
         raise network.error(network.report.problems[0])
 
-    # Give the model its own values. What is new already is not copied again, because freed copies would stay in the heap.
+    # The model gets values of its own. A tensor that was computed from the checkpoint's is new
+    # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
     names = _names_in(model)
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
@@ -239,7 +288,10 @@ def build(network: Network) -> Model:
 
 
 def origin_of(network: Network) -> Origin:
-    """Return what the options or settings say of a network's input and data, else what is usual for its format."""
+    """Return where a network comes from and how its input is made.
+
+    What the options and settings do not say is as usual for its format.
+    """
     source = network.source
     hints = network.hints
     usual = network.format
@@ -249,18 +301,28 @@ def origin_of(network: Network) -> Origin:
     mean = hints.mean or usual.mean
     std = hints.std or usual.std
     if len(mean) != encoder.channels:
-        converted = f"are for {len(mean)} channels, converted to {encoder.channels}"
-        network.note(f"mean and deviation of its input {converted}")
+        network.note(
+            f"mean and deviation of its input are for {len(mean)} channels, "
+            f"converted to {encoder.channels}"
+        )
 
     # how it was resized
     interpolation = hints.interpolation or usual.interpolation
     if interpolation not in INTERPOLATIONS:
-        assumed = f"which is not supported; assuming {usual.interpolation}"
-        network.note(f"its settings resize images by {interpolation!r}, {assumed}")
+        network.note(
+            f"its settings resize images by {interpolation!r}, which is not supported; "
+            f"assuming {usual.interpolation}"
+        )
         interpolation = usual.interpolation
 
     # the names are of this head, or of the data of a model without one
-    class_names = hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else ()
+    class_names: tuple[str, ...] = ()
+    if encoder.num_classes in (0, len(hints.class_names)):
+        class_names = hints.class_names
+
+    # the data, by config.json or by the values in a run's state
+    data = source.config.get("data") or source.values.get("data", "")
+    data_content_hash = (source.values | source.config).get("data_content_hash", "")
     return Origin(
         normalize=Normalization(
             _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
@@ -272,15 +334,15 @@ def origin_of(network: Network) -> Origin:
         source=str(source.path),
         format=usual.name,
         class_names=class_names,
-        data=str(source.config.get("data") or source.other.get("data", "")),
-        data_content_hash=str((source.other | source.config).get("data_content_hash", "")),
+        data=str(data),
+        data_content_hash=str(data_content_hash),
         report=network.report,
         details=source.config,
     )
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
-    """Adapt a mean or standard deviation to the number of channels: averaged for one, repeated for more."""
+    """Adapt a mean or deviation to the number of channels: averaged for one, repeated for more."""
     if channels == 1 and len(values) > 1:
         return [sum(values) / len(values)]
     return [values[i % len(values)] for i in range(channels)]

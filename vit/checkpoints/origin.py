@@ -1,4 +1,7 @@
-"""What a loaded model carries: where it came from, how its input is made, and what became of each tensor."""
+"""What a loaded model carries.
+
+It says where the model came from, how its input is made, and what became of each tensor.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin(ModelInputs):
-    """Where a model came from and how its input is made: the `origin` of every model from `load_model`.
+    """Where a model came from and how its input is made.
+
+    This is the `origin` of every model from `load_model`.
 
     Attributes:
         source: the requested name or path.
         format: the file's format.
         class_names: of the head, or of the training data; empty if unknown.
         data: name of the training data; "" if unknown.
-        data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if unknown.
+        data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
+            unknown.
         report: what became of each tensor.
         details: the checkpoint's whole config.json.
     """
@@ -36,27 +42,38 @@ class Origin(ModelInputs):
 
     @property
     def problem_type(self) -> str:
-        """What the head tells, as transformers calls it, if not one of several classes: e.g. multi_label_classification."""
-        kind = str(self.details.get("problem_type") or "")
-        return "" if kind == "single_label_classification" else kind
+        """What the head tells, as transformers calls it; "" for one of several classes.
+
+        For example multi_label_classification.
+        """
+        problem_type = str(self.details.get("problem_type") or "")
+        if problem_type == "single_label_classification":
+            return ""
+        return problem_type
 
     def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether the images with this hash (of `vit.data.ImageSet`) are those that its training held out."""
+        """Return whether its training held out the images with this hash.
+
+        Args:
+            content_hash: of the `vit.data.ImageSet`.
+        """
+        # the hash of the data is that of the training images, "-", that of the test images
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
     @property
     def transform(self) -> Transform:
         """A torchvision v2 transform that makes the model's input, for a Dataset or a v2.Compose.
 
-        PIL images of any mode and orientation become the model's input float32 (C, H, W), just as their files do by
-        `read_images` and `normalize` (a large JPEG within rounding, because fewer pixels of its file are decoded); uint8
-        tensors (..., 3, h, w) or (..., 1, h, w) become (..., C, H, W), just as by `inputs`.
+        PIL images of any mode and orientation become the model's input float32 (C, H, W), just as
+        their files do by `read_images` and `normalize` (a large JPEG within rounding, because fewer
+        pixels of its file are decoded); uint8 tensors (..., 3, h, w) or (..., 1, h, w) become
+        (..., C, H, W), just as by `inputs`.
 
         Raises:
-            DataError: (when called) other tensors, or the model takes neither colour nor grey images.
+            DataError: (when called) other tensors, or the model takes neither colour nor grey
+                images.
         """
-        from vit.checkpoints.transform import (
-            ModelTransform,  # torchvision's transforms take seconds to import
-        )
+        # torchvision's transforms take seconds to import
+        from vit.checkpoints.transform import ModelTransform
 
         return ModelTransform(self)

@@ -49,65 +49,76 @@ class Outgoing:
     preprocessor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def error(self, what: str) -> CheckpointError:
-        """Return an error that says what the format and this model have."""
-        return CheckpointError(f"{self.format} {what}, so it cannot be written")
+    def error(self, difference: str) -> CheckpointError:
+        """Return an error that says what the format computes and what this model has."""
+        return CheckpointError(f"{self.format} {difference}, so it cannot be written")
 
-    def require(self, **needed: Any) -> None:
-        """Refuse a model unless all these settings have the values that the format computes."""
-        for key, value in needed.items():
-            has = getattr(self.model.encoder.config, key)
-            if has != value:
-                raise self.error(f"computes {key} {value}, this model has {has}")
+    def require(self, **settings: Any) -> None:
+        """Refuse a model unless its encoder has all these settings, which the format computes."""
+        for key, required in settings.items():
+            value = getattr(self.model.encoder.config, key)
+            if value != required:
+                raise self.error(f"computes {key} {required}, this model has {value}")
 
     def require_squares(self) -> None:
         """Refuse a model whose images or patches are not square."""
-        settings = self.model.encoder.config
-        (height, width), (p, q) = settings.image_size, settings.patch_size
+        height, width = self.model.encoder.config.image_size
+        p, q = self.model.encoder.config.patch_size
         if height != width or p != q:
-            has = f"this model has {height} x {width} pixels in patches of {p} x {q}"
-            raise self.error(f"computes square images of square patches, {has}")
+            raise self.error(
+                "computes square images of square patches, "
+                f"this model has {height} x {width} pixels in patches of {p} x {q}"
+            )
 
-    def require_alike(self, decoder: ViTConfig) -> None:
-        """Refuse an autoencoder whose decoder's blocks are of another kind than the encoder's."""
+    def require_same_blocks(self, decoder: ViTConfig) -> None:
+        """Refuse an autoencoder whose decoder has blocks of another kind than its encoder."""
         for key in ("qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps"):
-            kinds = [getattr(settings, key) for settings in (self.model.encoder.config, decoder)]
-            if kinds[0] != kinds[1]:
+            in_encoder = getattr(self.model.encoder.config, key)
+            in_decoder = getattr(decoder, key)
+            if in_encoder != in_decoder:
                 raise self.error(
-                    f"computes one {key} in encoder and decoder, this model {kinds[0]} and {kinds[1]}"
+                    f"computes one {key} in encoder and decoder, "
+                    f"this model {in_encoder} and {in_decoder}"
                 )
 
     def compare_eps(self, eps: float) -> None:
         """Note if this model's eps differs from the fixed one of the format's norms."""
-        own = self.model.encoder.config.norm_eps
-        if own != eps:
+        model_eps = self.model.encoder.config.norm_eps
+        if model_eps != eps:
             self.notes.append(
-                f"the norms of {self.format} have an eps of {eps:g}, this model's {own}: features differ slightly"
+                f"the norms of {self.format} have an eps of {eps:g}, this model's {model_eps}: "
+                "features differ slightly"
             )
 
-    def rename(self, rules: Iterable[KeyRule], leave_out: Mapping[str, str] | None = None) -> None:
+    def rename(self, rules: Iterable[KeyRule], left_out: Mapping[str, str] | None = None) -> None:
         """Set the tensors by the format's table.
 
         Args:
             rules: the table.
-            leave_out: prefixes of our names to leave out -> the reason, for the notes.
+            left_out: prefixes of our names to leave out -> the reason, for the notes.
 
         Raises:
             CheckpointError: the format has no place for a tensor.
         """
-        state = {
-            name.removeprefix("encoder."): value.detach().cpu()
-            for name, value in self.model.state_dict().items()
-        }
-        for start, why in (leave_out or {}).items():
-            left = [name for name in state if name.startswith(start)]
-            if left:
-                self.notes.append(f"left out, {len(left)} tensors ({left[0]}, ...): {why}")
-            state = {name: value for name, value in state.items() if name not in left}
+        # our names: an autoencoder's encoder has no `encoder.` in front
+        state = {}
+        for name, value in self.model.state_dict().items():
+            state[name.removeprefix("encoder.")] = value.detach().cpu()
+
+        # what the format does not have
+        for prefix, reason in (left_out or {}).items():
+            names = [name for name in state if name.startswith(prefix)]
+            if names:
+                self.notes.append(f"left out, {len(names)} tensors ({names[0]}, ...): {reason}")
+            for name in names:
+                del state[name]
+
+        # all others must have a place
         self.tensors, unmapped = map_out(rules, state, channels=self.model.encoder.config.channels)
         if unmapped:
             raise CheckpointError(
-                f"{self.format} has no place for {', '.join(unmapped[:4])}: it does not compute that"
+                f"{self.format} has no place for {', '.join(unmapped[:4])}: "
+                "it does not compute that"
             )
 
 
@@ -127,33 +138,56 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     return out
 
 
+# ---- transformers --------------------------------------------------------------------------------
+
+
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
-    """Write for transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 with layer scales, else ViT."""
+    """Write for transformers' `from_pretrained`.
+
+    It becomes a ViTMAE if it is an autoencoder, a Dinov2 if it has layer scales, else a ViT.
+    """
+    # the class that computes this model
     settings = model.encoder.config
-    name, write = "Dinov2", _dinov2
     if model.decoder is not None:
-        name, write = "ViTMAE", _vit_mae
-    elif settings.layer_scale is None:
-        name, write = "ViT", _vit
+        name = "ViTMAE"
+        write = _vit_mae
+    elif settings.layer_scale is not None:
+        name = "Dinov2"
+        write = _dinov2
+    else:
+        name = "ViT"
+        write = _vit
     out = Outgoing(model, f"transformers' {name}")
     out.require(class_token=True, qkv="linear", qk_norm=False, no_embed_class=False)
+
+    # the settings that all of them have, and the class's own; a square is one number
     config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
-        config[key] = config[key][0] if len({*config[key]}) == 1 else list(config[key])
-    config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
-    out.config = config | write(out, origin, round(settings.embed_dim * settings.mlp_ratio))
-    (height, width), share = settings.image_size, origin.prepared.crop_share
+        height, width = config[key]
+        config[key] = [height, width]
+        if height == width:
+            config[key] = height
+    config["hidden_act"] = "gelu"
+    config["qkv_bias"] = settings.qkv_bias
+    config["torch_dtype"] = "float32"
+    hidden = round(settings.embed_dim * settings.mlp_ratio)
+    out.config = config | write(out, origin, hidden)
+
+    # how the input is prepared: resized, then cropped to the model's share of it
+    height, width = settings.image_size
+    share = origin.prepared.crop_share
     size = {"shortest_edge": round(height / share)}
     if height != width:
         size = {"height": round(height / share), "width": round(width / share)}
         out.notes.append("transformers squashes pictures of another shape; this package crops them")
+    numbers = {name: number for number, name in FILTERS.items()}
     out.preprocessor = {
         "image_processor_type": "BitImageProcessor",
         "do_resize": True,
         "size": size,
         "do_center_crop": True,
         "crop_size": {"height": height, "width": width},
-        "resample": {name: number for number, name in FILTERS.items()}[origin.interpolation],
+        "resample": numbers[origin.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -164,84 +198,122 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
 
 
 def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Set the tensors for ViTMAE, and return its own settings; the blocks' MLP is `hidden` wide."""
+    """Set the tensors for ViTMAE, and return its own settings.
+
+    Args:
+        out: the files.
+        origin: of the model.
+        hidden: the width of the MLP in the encoder's blocks.
+    """
+    # what it computes
     model = out.model
-    out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
-    out.require_squares()
-    out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
     assert model.decoder is not None
     decoder = model.decoder.config.blocks(model.encoder.config)
-    out.require_alike(decoder)
-    return {
+    out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
+    out.require_squares()
+    out.require_same_blocks(decoder)
+
+    out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
+    config = {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEForPreTraining"],
         "intermediate_size": hidden,
-        **{
-            theirs: getattr(model.decoder.config, ours) for ours, theirs in DECODER_SETTINGS.items()
-        },
         "decoder_intermediate_size": round(decoder.embed_dim * decoder.mlp_ratio),
         "norm_pix_loss": model.norm_pix_loss,
     }
+    for ours, theirs in DECODER_SETTINGS.items():
+        config[theirs] = getattr(model.decoder.config, ours)
+    return config
 
 
 def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Set the tensors for ViT, and return its own settings; the blocks' MLP is `hidden` wide."""
+    """Set the tensors for ViT, and return its own settings.
+
+    Args:
+        out: the files.
+        origin: of the model, with the names of its classes.
+        hidden: the width of the MLP in a block.
+    """
     settings = out.model.encoder.config
     out.require(registers=0, mlp="gelu", fc_norm=False)
-    headed = settings.num_classes > 0 and settings.global_pool == "token"
-    body = within(VIT_ENCODER, "", "vit.") if headed else VIT_ENCODER
-    no_head = {
-        "head.": "this head reads the mean of the patches, that of transformers the class token"
-    }
-    out.rename((*body, *HEAD), {} if headed else no_head)
-    architecture = "ViTForImageClassification" if headed else "ViTModel"
-    config: dict[str, Any] = {
-        "model_type": "vit",
-        "architectures": [architecture],
-        "intermediate_size": hidden,
-    }
-    if headed:
-        names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
-        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+    config: dict[str, Any] = {"model_type": "vit", "intermediate_size": hidden}
+
+    # without a head that it has
+    if settings.num_classes == 0 or settings.global_pool != "token":
+        config["architectures"] = ["ViTModel"]
+        no_head = (
+            "this head reads the mean of the patches, that of transformers reads the class token"
+        )
+        out.rename((*VIT_ENCODER, *HEAD), {"head.": no_head})
+        return config
+
+    # a classifier, with the names of its classes
+    config["architectures"] = ["ViTForImageClassification"]
+    out.rename((*within(VIT_ENCODER, "", "vit."), *HEAD))
+    names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
+    config["id2label"] = {}
+    config["label2id"] = {}
+    for i, name in enumerate(names):
+        config["id2label"][str(i)] = name
         # two classes with the same name ("crane" in ImageNet) must not become one entry
-        config["label2id"] = {
-            n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)
-        }
-        if origin.problem_type:
-            config["problem_type"] = origin.problem_type
+        if name in config["label2id"]:
+            name = f"{name} ({i})"
+        config["label2id"][name] = i
+    if origin.problem_type:
+        config["problem_type"] = origin.problem_type
     return config
 
 
 def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Set the tensors for Dinov2, and return its own settings; the blocks' MLP is `hidden` wide."""
+    """Set the tensors for Dinov2, and return its own settings.
+
+    Args:
+        out: the files.
+        origin: of the model.
+        hidden: the width of the MLP in a block.
+    """
     settings = out.model.encoder.config
+    width = settings.embed_dim
+    registers = settings.registers
     out.require(fc_norm=False)
     out.require_squares()
 
-    # transformers computes the hidden width from a whole ratio
-    gated, width, registers = settings.mlp == "swiglu", settings.embed_dim, settings.registers
-    ratio = round(settings.mlp_ratio * (3 / 2 if gated else 1))
-    if ((width * ratio * 2 // 3 + 7) // 8 * 8 if gated else width * ratio) != hidden:
+    # transformers computes the hidden width from a whole ratio, for SwiGLU as two thirds of it in
+    # steps of 8
+    is_swiglu = settings.mlp == "swiglu"
+    if is_swiglu:
+        ratio = round(settings.mlp_ratio * 3 / 2)
+        theirs = (width * ratio * 2 // 3 + 7) // 8 * 8
+    else:
+        ratio = round(settings.mlp_ratio)
+        theirs = width * ratio
+    if theirs != hidden:
         raise out.error(f"has no MLP of {hidden} hidden values on a width of {width}")
     if registers and bool(out.model.encoder.pos_embed[:, 1 : 1 + registers].any()):
         raise out.error("has no positions for registers, this model has")
 
-    rules = (*(DINOV2_SWIGLU if gated else ()), *DINOV2_BLOCK)
+    # tensors, and the token for masked patches, which is used in its training only
+    block = DINOV2_BLOCK
+    if is_swiglu:
+        block = (*DINOV2_SWIGLU, *DINOV2_BLOCK)
     no_head = {"head.": "Dinov2's classifier reads two vectors side by side"}
-    out.rename((*DINOV2_BODY, *within(rules, "blocks.#.", "encoder.layer.#.")), no_head)
-    if registers:
-        positions = out.tensors["embeddings.position_embeddings"]
-        kept = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
-        out.tensors["embeddings.position_embeddings"] = kept
-    out.tensors["embeddings.mask_token"] = torch.zeros(
-        1, width
-    )  # used in its training only; we have none
-    name = "Dinov2WithRegisters" if registers else "Dinov2"
-    return {
-        "model_type": "dinov2_with_registers" if registers else "dinov2",
-        "architectures": [f"{name}Model"],
+    out.rename((*DINOV2_BODY, *within(block, "blocks.#.", "encoder.layer.#.")), no_head)
+    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)
+
+    # its settings; with registers it is a model of its own, without rows for them in the table
+    config: dict[str, Any] = {
+        "model_type": "dinov2",
+        "architectures": ["Dinov2Model"],
         "mlp_ratio": ratio,
-        "use_swiglu_ffn": gated,
+        "use_swiglu_ffn": is_swiglu,
         "layerscale_value": settings.layer_scale,
-        **({"num_register_tokens": registers} if registers else {}),
     }
+    if registers:
+        positions = out.tensors["embeddings.position_embeddings"]  # (1, N, D)
+        out.tensors["embeddings.position_embeddings"] = torch.cat(
+            [positions[:, :1], positions[:, 1 + registers :]], dim=1
+        )
+        config["model_type"] = "dinov2_with_registers"
+        config["architectures"] = ["Dinov2WithRegistersModel"]
+        config["num_register_tokens"] = registers
+    return config

@@ -1,4 +1,7 @@
-"""From a path to tensors. No code in a file is run: pickles go through torch's `weights_only=True`."""
+"""From a path to tensors and other values.
+
+No code in a file is run: pickles go through torch's `weights_only=True`.
+"""
 
 from __future__ import annotations
 
@@ -30,36 +33,45 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# types in training files: the settings of MAE and DINO, the paths of submitit, the numbers of a NumPy schedule
-_SCALAR = np.float64(0).__reduce__()[0]
-_NUMBERS = {
-    type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
-}
-# of any system; Python 3.13 calls their module pathlib._local
-_PATHS = [
-    (getattr(pathlib, f"Pure{kind}"), f"{module}.{pure}{kind}")
-    for kind in ("PosixPath", "WindowsPath") for pure in ("", "Pure") for module in ("pathlib", "pathlib._local")
-]  # fmt: skip
-HARMLESS: list[Any] = [
-    argparse.Namespace, np.dtype, *_NUMBERS, *_PATHS,
-    (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
-]  # fmt: skip
 OF_THESE_WEIGHTS = (
-    "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash", "figures", "sha256",
-    CONFIG_HASH,
+    "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash",
+    "figures", "sha256", CONFIG_HASH,
 )  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
 OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """The beginning of torch's files before its version 1.6, which were several pickles."""
-# what a failed download leaves in place of weights
-NOT_WEIGHTS = (
-    (b"<", "a web page: the download failed; fetch it again"),
-    (
-        b"version https://git-lfs",
+# what a failed download leaves in place of weights, by its first bytes
+FAILED_DOWNLOADS = {
+    b"<": "a web page: the download failed; fetch it again",
+    b"version https://git-lfs":
         "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it",
-    ),
-)
+}  # fmt: skip
+
+
+def _harmless_types() -> list[Any]:
+    """Return the types in training files that torch may create, besides those it allows itself.
+
+    They are the settings of MAE and DINO, the paths of submitit, and the numbers of a NumPy
+    schedule.
+    """
+    types: list[Any] = [argparse.Namespace, np.dtype]
+
+    # numbers, by the function that restores them under its old and its new name
+    restore = np.float64(0).__reduce__()[0]
+    types += [(restore, "numpy.core.multiarray.scalar"), (restore, "numpy._core.multiarray.scalar")]
+    for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]:
+        types.append(type(np.dtype(code)))
+
+    # paths of any system, read as pure ones; Python 3.13 calls their module pathlib._local
+    for kind in ("PosixPath", "WindowsPath"):
+        pure = getattr(pathlib, f"Pure{kind}")
+        for module in ("pathlib", "pathlib._local"):
+            types += [(pure, f"{module}.{kind}"), (pure, f"{module}.Pure{kind}")]
+    return types
+
+
+HARMLESS = _harmless_types()
 
 
 @dataclass(frozen=True)
@@ -68,19 +80,20 @@ class Source:
 
     Attributes:
         path: as requested.
-        tensors: all of them, on the CPU, read from disk when used; keys of nested dicts are joined by dots.
-        other: everything else, flattened likewise: plain values as they are, anything else as the name of its type.
+        tensors: all of them, on the CPU; keys of nested dicts are joined by dots.
+        values: everything else under such keys: plain values as they are, anything else as the
+            name of its type.
         config: the config.json next to the weights; empty if there is none.
-        preprocessor: preprocessor_config.json, likewise.
+        preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
         files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
-        notes: for the user, on how it was found.
+        notes: for the user, on how the checkpoint was read.
     """
 
     path: Path
     tensors: dict[str, Tensor]
-    other: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
@@ -88,109 +101,145 @@ class Source:
     verified: bool = False
     notes: tuple[str, ...] = ()
 
-    def error(self, what: str) -> CheckpointError:
+    def error(self, problem: str) -> CheckpointError:
         """Return an error that names the checkpoint."""
-        return CheckpointError(f"{self.path}: {what}")
+        return CheckpointError(f"{self.path}: {problem}")
+
+
+# ---- Files ---------------------------------------------------------------------------------------
 
 
 def read_checkpoint(path: str | Path) -> Source:
     """Read a file of weights, or a folder with one.
 
     Args:
-        path: a .safetensors file; a torch file, recognised by its content; or a folder with model.safetensors,
-            pytorch_model.bin, either of them in parts with an index, or a single file of weights.
+        path: a .safetensors file; a torch file, recognised by its content; or a folder with
+            model.safetensors, pytorch_model.bin, either of them in parts with an index, or a single
+            file of weights.
 
     Raises:
-        CheckpointError: it is missing, damaged, does not match its config.json, or holds more than weights.
+        CheckpointError: it is missing, damaged, does not match its config.json, or holds more than
+            weights.
     """
     path = Path(path)
     try:
+        # the settings, if it is certain that they are of these weights
         main, folder = _locate(path)
-        config = _read_json(folder / "config.json") if folder else {}
-        preprocessor = _read_json(folder / "preprocessor_config.json") if folder else {}
+        config: dict[str, Any] = {}
+        preprocessor: dict[str, Any] = {}
         notes: tuple[str, ...] = ()
-        if "transformers_version" in config and not config.keys().isdisjoint(
-            (CONFIG_HASH, "sha256")
-        ):
-            config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
-            notes = (
-                "transformers has saved it again: the SHA-256 and figures in config.json are of other weights",
-            )
-        if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
-            ways = f"if it was edited on purpose, remove {CONFIG_HASH} from it"
-            raise CheckpointError(
-                f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}"
-            )
-        parts = _parts_of(main) if main.name.endswith(".index.json") else {main: None}
+        if folder is not None:
+            config, notes = _read_config(folder, path)
+            preprocessor = _read_json(folder / "preprocessor_config.json")
+
+        # the weights, all in one file or with the names of each part's tensors in an index
+        parts: dict[Path, set[str] | None] = {main: None}
+        if main.name.endswith(".index.json"):
+            parts = _parts_of(main)
         if "sha256" in config:
-            with main.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if len(parts) != 1 or config["sha256"] != digest:
-                raise CheckpointError(
-                    f"{main} is damaged: its SHA-256 is not the one in config.json"
-                )
+            _check_weights(main, len(parts), config["sha256"])
         tensors: dict[str, Tensor] = {}
-        other: dict[str, Any] = {}
-        for file_of_part, expected in parts.items():
-            found, values = _read_file(file_of_part)
-            if expected is not None and found.keys() != expected:
-                name = sorted(found.keys() ^ expected)[0]
+        values: dict[str, Any] = {}
+        for file, expected in parts.items():
+            tensors_in_file, values_in_file = _read_file(file)
+            if expected is not None and tensors_in_file.keys() != expected:
+                name = sorted(tensors_in_file.keys() ^ expected)[0]
                 raise CheckpointError(
-                    f"{file_of_part} and {main.name} disagree about {name}: parts of different checkpoints"
+                    f"{file} and {main.name} disagree about {name}: parts of different checkpoints"
                 )
-            tensors |= found
-            other |= values
+            tensors |= tensors_in_file
+            values |= values_in_file
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror or error}"
         ) from error
-    checked = "sha256" in config
     return Source(
         path,
         tensors,
-        other,
+        values,
         config,
         preprocessor,
         files=tuple(parts),
-        verified=checked,
+        verified="sha256" in config,
         notes=notes,
     )
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the file to read, or the index of its parts, and the folder whose config.json describes it, if any."""
+    """Return the file to read, and the folder whose config.json describes it, if any does.
+
+    The file may be the index of a checkpoint in parts.
+    """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"no checkpoint at {path}: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    if stat.S_ISREG(mode):  # the folder's config.json may be another model's
-        return path, path.parent if path.name in FOLDER_FILES or _weights_in(path.parent) == [
-            path
-        ] else None
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"no checkpoint at {path}: {reason}") from error
+
+    # A file. The config.json beside it may be another model's if there are other weights.
+    if stat.S_ISREG(mode):
+        if path.name in FOLDER_FILES or _weights_in(path.parent) == [path]:
+            return path, path.parent
+        return path, None
+
+    # a folder: the first of the usual names, else its only file of weights
     if not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path} is not a file")
-    found = [path / name for name in FOLDER_FILES if (path / name).is_file()][:1] or _weights_in(
-        path
-    )
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:6])
+    for name in FOLDER_FILES:
+        if (path / name).is_file():
+            return path / name, path
+    files = _weights_in(path)
+    if len(files) == 1:
+        return files[0], path
+    if files:
+        names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(f"{path} holds several files of weights ({names}); name one of them")
-    if not found:
-        states = sorted((path / "checkpoints").glob("step-*.pt"))
-        if states:
-            advice = f"finish it with --resume, or load the model as it is now: {states[-1]} is its last state"
-            raise CheckpointError(f"no model in {path}: this run is not finished; {advice}")
+
+    # a run that has not written its model yet has states
+    states = sorted((path / "checkpoints").glob("step-*.pt"))
+    if states:
         raise CheckpointError(
-            f"no model in {path}: neither model.safetensors nor another file of weights"
+            f"no model in {path}: this run is not finished; finish it with --resume, "
+            f"or load the model as it is now: {states[-1]} is its last state"
         )
-    return found[0], path
+    raise CheckpointError(
+        f"no model in {path}: neither model.safetensors nor another file of weights"
+    )
 
 
 def _weights_in(folder: Path) -> list[Path]:
+    """Return a folder's files of weights, by their suffixes."""
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     return [file for file in files if file.name not in NO_WEIGHTS]
+
+
+def _read_config(folder: Path, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the config.json of a checkpoint, and notes on it.
+
+    Args:
+        folder: which holds it.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        CheckpointError: its own SHA-256 is another.
+    """
+    config = _read_json(folder / "config.json")
+    notes: tuple[str, ...] = ()
+
+    # Saved again by transformers, it keeps our keys, which tell of other weights.
+    hashed = "sha256" in config or CONFIG_HASH in config
+    if "transformers_version" in config and hashed:
+        config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
+        notes = (
+            "transformers has saved it again: the SHA-256 and figures in config.json are "
+            "of other weights",
+        )
+    if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
+        raise CheckpointError(
+            f"{path}: config.json is damaged: its SHA-256 is not the one in it; "
+            f"if it was edited on purpose, remove {CONFIG_HASH} from it"
+        )
+    return config, notes
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -213,6 +262,7 @@ def _parts_of(index: Path) -> dict[Path, set[str] | None]:
         raise CheckpointError(f"{index} is damaged: no weight_map")
     parts: dict[Path, Any] = {}
     for tensor, file in names.items():
+        # a name with a folder in it could lead anywhere
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(
                 f"{index} names the part {shorten(repr(file))}, which is not a file next to it"
@@ -221,108 +271,163 @@ def _parts_of(index: Path) -> dict[Path, set[str] | None]:
     return parts
 
 
+def _check_weights(main: Path, count: int, expected: Any) -> None:
+    """Refuse a file of weights, in `count` parts, whose SHA-256 is not the `expected` one."""
+    with main.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # config.json has the hash of a single file
+    if count != 1 or digest != expected:
+        raise CheckpointError(f"{main} is damaged: its SHA-256 is not the one in config.json")
+
+
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and other values of one file, recognised by its content."""
     with path.open("rb") as file:
         start = file.read(100)
     if not start:
         raise CheckpointError(f"{path} is empty")
-    safetensors = start[8:9] == b"{"  # after the length of the header, any bytes
-    for magic, what in NOT_WEIGHTS:
-        if not safetensors and start.lstrip().startswith(magic):
-            raise CheckpointError(f"{path} is {what}")
+
+    # In safetensors, JSON follows the length of its header, which may be any 8 bytes.
+    is_safetensors = start[8:9] == b"{"
+    for magic, content in FAILED_DOWNLOADS.items():
+        if not is_safetensors and start.lstrip().startswith(magic):
+            raise CheckpointError(f"{path} is {content}")
     try:
-        if safetensors:
-            with safe_open(path, framework="pt") as opened:
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
-                return tensors, {
-                    f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()
-                }
-        # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would then let a tensor that is
-        # longer than its storage read the bytes behind it.
-        with (
-            warnings.catch_warnings(action="ignore"),
-            torch.serialization.safe_globals(HARMLESS),
-            path.open("rb") as file,
-        ):
-            tree = torch.load(file, map_location="cpu", weights_only=True)
+        if is_safetensors:
+            return _read_safetensors(path)
+        tree = _read_torch(path)
     except Exception as error:  # both libraries raise nearly anything on damaged bytes
         raise CheckpointError(f"{path} {_reason(error, start)}") from error
     return flatten(tree, path)
 
 
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the metadata of a safetensors file."""
+    tensors = {}
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  # it is no dict
+            tensors[name] = file.get_tensor(name)
+        metadata = file.metadata() or {}
+    return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
+
+
+def _read_torch(path: Path) -> Any:
+    """Return what torch.save has written, if it holds no more than weights and harmless types."""
+    # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
+    # then let a tensor that is longer than its storage read the bytes behind it.
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.serialization.safe_globals(HARMLESS),
+        path.open("rb") as file,
+    ):
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
 def _reason(error: Exception, start: bytes) -> str:
-    """Say in a line what is wrong with a file, which begins with `start`; torch's long message advises loading it unsafely."""
+    """Say in a line what is wrong with a file, which begins with `start`.
+
+    torch's own message is long, and advises loading the file unsafely.
+    """
+    # a type outside of what weights need: torch names it
     message = str(error)
-    if asked := re.search(r"GLOBAL (\S+)", message):
-        advice = (
-            "nothing in it was run. Ask for the weights as .safetensors, or as a state dict alone"
+    forbidden = re.search(r"GLOBAL (\S+)", message)
+    if forbidden:
+        return (
+            f"asks for {forbidden[1]}, which weights do not need; nothing in it was run. "
+            "Ask for the weights as .safetensors, or as a state dict alone"
         )
-        return f"asks for {asked[1]}, which weights do not need; {advice}"
+
+    # neither of torch's two formats
     if start[:1] == b"\x80" and not start.startswith(OLD_TORCH):
-        ways = "save the weights with torch.save(model.state_dict(), FILE)"
-        return f"is a plain Python pickle, which is not read; nothing in it was run; {ways}"
+        return (
+            "is a plain Python pickle, which is not read; nothing in it was run; "
+            "save the weights with torch.save(model.state_dict(), FILE)"
+        )
     if all(byte >= 32 or byte in b"\t\n\r" for byte in start):
         return "is text, not weights; name the file of weights, or its folder"
-    reason = re.split(
-        r"\. |\n", re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
-    )[0]
-    refused = "Unpickl" in type(error).__name__
-    what = (
-        "is damaged, or holds more than weights" if refused else "is damaged, or not a checkpoint"
-    )
-    return f"{what}: {shorten(reason, 160) or type(error).__name__}{'; nothing in it was run' if refused else ''}"
+
+    # anything else, in the first sentence of the library's message
+    message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
+    sentence = re.split(r"\. |\n", message)[0]
+    reason = shorten(sentence, 160) or type(error).__name__
+    if "Unpickl" in type(error).__name__:
+        return f"is damaged, or holds more than weights: {reason}; nothing in it was run"
+    return f"is damaged, or not a checkpoint: {reason}"
 
 
-def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values within nested dicts, lists and namespaces by name; a list of plain values is one value."""
-    tree = vars(tree) if isinstance(tree, argparse.Namespace) else tree
-    several = isinstance(tree, list | tuple) and not all(isinstance(inner, PLAIN) for inner in tree)
-    if isinstance(tree, dict) or several:
-        for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, tree
+# ---- Nested values -------------------------------------------------------------------------------
 
 
 def flatten(
-    tree: Any, where: str | Path = "the state dict"
+    tree: Any, file: str | Path = "the state dict"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and other values of nested dicts, lists and namespaces, with keys joined by dots.
+    """Return the tensors and other values of nested dicts, lists and namespaces.
+
+    Args:
+        tree: the outermost of them; the keys on the way to a value, joined by dots, are its name.
+        file: what holds it, for messages.
 
     Raises:
         CheckpointError: two values have the same name, or a tensor is sparse or quantized.
     """
+    # plain values stay; of anything else, the type is enough to recognise a format
     tensors: dict[str, Tensor] = {}
-    other: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
         for name, value in _leaves(tree, ""):
-            if name in tensors or name in other:
-                raise CheckpointError(f"{where}: two values are called {shorten(name)}")
-            if not isinstance(value, Tensor):
-                other[name] = (
-                    value if isinstance(value, list | tuple | PLAIN) else type(value).__name__
-                )
-            elif value.layout is not torch.strided or value.is_quantized:
-                raise CheckpointError(
-                    f"{where}: {shorten(name)} is not an ordinary tensor but sparse or quantized"
-                )
+            if name in tensors or name in values:
+                raise CheckpointError(f"{file}: two values are called {shorten(name)}")
+            if isinstance(value, list | tuple | PLAIN):
+                values[name] = value
+            elif not isinstance(value, Tensor):
+                values[name] = type(value).__name__
             else:
-                tensors[name] = (
-                    value.detach() if value.device.type == "meta" else value.detach().cpu()
-                )
+                tensors[name] = _ordinary_tensor(value, name, file)
     except RecursionError as error:
-        raise CheckpointError(f"{where}: nested too deep, or within itself") from error
-    return tensors, other
+        raise CheckpointError(f"{file}: nested too deep, or within itself") from error
+    return tensors, values
+
+
+def _ordinary_tensor(tensor: Tensor, name: str, file: str | Path) -> Tensor:
+    """Return a tensor on the CPU, unless it is on the device meta; names are for the message."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise CheckpointError(
+            f"{file}: {shorten(name)} is not an ordinary tensor but sparse or quantized"
+        )
+    tensor = tensor.detach()
+    if tensor.device.type == "meta":
+        return tensor
+    return tensor.cpu()
+
+
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values within nested dicts, lists and namespaces with their names.
+
+    A list of plain values is one value.
+    """
+    # anything with values in it, as a dict
+    if isinstance(tree, argparse.Namespace):
+        tree = vars(tree)
+    if isinstance(tree, list | tuple) and not all(isinstance(item, PLAIN) for item in tree):
+        tree = dict(enumerate(tree))
+    if not isinstance(tree, dict):
+        yield name, tree
+        return
+
+    prefix = f"{name}." if name else ""
+    for key, value in tree.items():
+        yield from _leaves(value, f"{prefix}{key}")
+
+
+# ---- Values and words ----------------------------------------------------------------------------
 
 
 def not_weights(name: str, tensor: Tensor) -> str:
     """Return why a tensor cannot hold weights, "" if it can."""
     if tensor.device.type == "meta":
         return f"{name} is on the device meta: it has a shape and no values"
-    if (
-        not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2
-    ):  # the last, torch cannot convert
+    # torch converts every kind of floating point but this one
+    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
         return f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
     return ""
 
@@ -332,24 +437,29 @@ def not_finite(name: str, tensor: Tensor) -> str:
     count = count_not_finite(tensor)
     if not count:
         return ""
-    advice = "the training that made it diverged, or the file is damaged"
-    return f"{name} holds {count} values that are nan or infinite; {advice}"
+    return (
+        f"{name} holds {count} values that are nan or infinite; "
+        "the training that made it diverged, or the file is damaged"
+    )
 
 
 def count_not_finite(tensor: Tensor) -> int:
     """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
-    if (
-        not (tensor.is_floating_point() or tensor.is_complex())
-        or tensor.dtype is torch.float4_e2m1fn_x2
-    ):
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    if not is_number or tensor.dtype is torch.float4_e2m1fn_x2:
         return 0
-    parts = tensor.detach().reshape(-1).split(1 << 16)
-    return sum(
-        int((~torch.isfinite(part if part.is_complex() else part.float())).sum()) for part in parts
-    )
+    # in parts, because each copy as float32 needs memory
+    count = 0
+    for part in tensor.detach().reshape(-1).split(1 << 16):
+        if not part.is_complex():
+            part = part.float()
+        count += int((~torch.isfinite(part)).sum())
+    return count
 
 
 def shorten(text: str, most: int = 100) -> str:
     """Shorten text from outside for a message, on one line."""
     text = one_line(text[: most + 1])
-    return text if len(text) <= most else f"{text[:most]}..."
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}..."

@@ -34,12 +34,13 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return a table: used tensors are counted, all others named (with similar blocks together)."""
+        """Return a table: used tensors are counted, all others named, similar blocks together."""
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
-        converted = [
-            f"{', '.join(theirs)} -> {ours}: {how}"
-            for ours, (theirs, how) in self.converted.items()
-        ]
+
+        # what was done to the others
+        converted = []
+        for ours, (theirs, change) in self.converted.items():
+            converted.append(f"{', '.join(theirs)} -> {ours}: {change}")
         lines += _section("converted", len(self.converted), converted)
 
         # what was dropped, by its reason
@@ -63,37 +64,43 @@ def _section(title: str, count: int, details: list[str]) -> list[str]:
     """Return a part of the table; nothing for no tensors."""
     if not count:
         return []
-    return [
-        f"{title:<18} {_tensors(count)}",
-        *(f"    {one_line(line)}" for line in _ranges(details)),
-    ]
+    lines = [f"{title:<18} {_tensors(count)}"]
+    for line in _ranges(details):
+        lines.append(f"    {one_line(line)}")
+    return lines
 
 
 def _ranges(lines: list[str]) -> list[str]:
-    """Join lines that differ only in the numbers within their names: blocks.0-11.attn.qkv.weight."""
+    """Join lines that differ only in the numbers within names: blocks.0-11.attn.qkv.weight."""
+    # the lines with # for each number -> the numbers of each line
     number = re.compile(r"(?<=\.)\d+(?=\.)")
     groups: dict[str, list[list[int]]] = {}
     for line in lines:
         numbers = [int(digits) for digits in number.findall(line)]
         groups.setdefault(number.sub("#", line), []).append(numbers)
+
+    # in place of each #, the range of its numbers
     result = []
     for text, rows in groups.items():
         for column in zip(*rows, strict=True):
-            low = min(column)
-            high = max(column)
-            text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
+            numbers_text = f"{min(column)}-{max(column)}"
+            if min(column) == max(column):
+                numbers_text = str(column[0])
+            text = text.replace("#", numbers_text, 1)
         result.append(text)
     return result
 
 
 def _tensors(count: int) -> str:
-    return f"{count} tensor{'' if count == 1 else 's'}"
+    return "1 tensor" if count == 1 else f"{count} tensors"
 
 
 def first_few(names: list[str]) -> str:
     """Return at most four names as a part of a sentence."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
+    text = ", ".join(names[:4])
+    if len(names) > 4:
+        text += f" and {len(names) - 4} more"
+    return text
 
 
 def size_text(value: Any) -> str:

@@ -1,4 +1,7 @@
-"""A model's image preparation as a torchvision transform; a module of its own because torchvision takes seconds to import."""
+"""A model's image preparation as a torchvision transform.
+
+This is a module of its own because torchvision's transforms take seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,11 @@ class ModelTransform(Transform):
 
     def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
         """Turn a picture, or uint8 images (..., 3, h, w), into the model's input (..., C, H, W)."""
+        # a picture, cropped and resized before it becomes a tensor
         if isinstance(inpt, Image.Image):
             return self.inputs.inputs(self._pixels(inpt)[None], whole=True)[0]
+
+        # images in any number of dimensions, as one batch
         batch = self.inputs.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
         return batch.reshape(*inpt.shape[:-3], *batch.shape[1:])
 
@@ -36,7 +42,10 @@ class ModelTransform(Transform):
 
     def extra_repr(self) -> str:
         """Describe the transform, for a printed pipeline."""
-        made = self.inputs
-        shape = (made.channels, *made.image_size)
-        cropped = f", the middle {made.crop_share:.1%}" if made.crop_share < 1 else ""
-        return f"to {shape}, {made.interpolation}{cropped}, mean {made.normalize.mean}, std {made.normalize.std}"
+        inputs = self.inputs
+        shape = (inputs.channels, *inputs.image_size)
+        parts = [f"to {shape}", inputs.interpolation]
+        if inputs.crop_share < 1:
+            parts.append(f"the middle {inputs.crop_share:.1%}")
+        parts += [f"mean {inputs.normalize.mean}", f"std {inputs.normalize.std}"]
+        return ", ".join(parts)

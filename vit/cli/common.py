@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 
 from vit.config import BUILT_IN, RunConfig
-from vit.device import Compute, choose_compute
+from vit.device import Compute
 from vit.errors import ConfigError, UserError
 from vit.load_options import LoadOptions
+from vit.machine import choose_compute
 
 
 def load_options(options: Namespace) -> LoadOptions:

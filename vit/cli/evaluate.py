@@ -18,11 +18,12 @@ from vit.cli.outputs import print_json, require_folder, require_free, talk
 from vit.config import DataConfig, named_data
 from vit.data import Dataset
 from vit.data.sources import load_data
-from vit.device import device_name, versions
+from vit.device import device_name
 from vit.errors import ConfigError, one_line
 from vit.evaluate import Evaluation, Options, evaluate, obstacles
 from vit.evaluate.classification import confusion, reliability
 from vit.load_options import LoadOptions
+from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import aligned, results_lines
 from vit.runs import RunFiles
@@ -131,8 +132,8 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         compute,
         Options(**used),
     )
-    if "head" in evaluation.figures:
-        evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
+    if "head" in evaluation.scores:
+        evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
 
     # The scores, and what they depend on
     settings = {
@@ -148,7 +149,7 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         "data": {key: data.facts[key] for key in FACTS},
         "settings": settings,
         "note": FEW_LABELS if options.labels < 1 and taught else "",
-        **evaluation.figures,
+        **evaluation.scores,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),

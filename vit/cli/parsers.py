@@ -33,8 +33,9 @@ from vit.settings import (
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with what was probably meant."""
 
-    def __init__(self, prog: str, description: str, **settings: Any):
-        super().__init__(prog, description=description, allow_abbrev=False, **settings)
+    def __init__(self, prog: str, arguments: str, purpose: str):
+        usage = f"{prog} {arguments}"
+        super().__init__(prog, usage=usage, description=purpose, allow_abbrev=False)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Return the options, and with them what functions of several commands ask.
@@ -118,6 +119,7 @@ def query(text: str) -> tuple[int, int] | str:
 
 # --- Options of several commands ---------------------------------------------------------------
 
+OPTIONS = "[--option VALUE ...]"
 CHECKPOINT = (
     "run folder, other folder, file, a name that `vit models` lists, timm/NAME or"
     " hf/ORGANISATION/NAME"
@@ -223,8 +225,8 @@ def train_parser(prog: str = "vit train") -> Parser:
     """Return the parser of `vit train` and train.py."""
     purpose = "Pretrain by filling in masked patches, or train a classifier."
     purpose += f" Without --config: {QUICKSTART.name}."
-    usage = f"{prog} [--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
-    parser = Parser(prog, purpose, usage=usage)
+    arguments = "[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
+    parser = Parser(prog, arguments, purpose)
 
     # The run, and its settings
     out = "run folder; by default runs/ and the configuration's name"
@@ -239,7 +241,7 @@ def train_parser(prog: str = "vit train") -> Parser:
 
 def settings_parser(prog: str) -> Parser:
     """Return a parser of settings alone."""
-    parser = Parser(prog, "")
+    parser = Parser(prog, "[--SECTION.FIELD VALUE ...]", "")
     add_settings(parser)
     return parser
 
@@ -247,7 +249,7 @@ def settings_parser(prog: str) -> Parser:
 def data_parser() -> Parser:
     """Return the parser of `vit data`."""
     purpose = "Load data by name, folder or configuration; describe it, draw some of its images."
-    parser = Parser("vit data", purpose, usage="vit data [DATA] [--SECTION.FIELD VALUE ...]")
+    parser = Parser("vit data", "[DATA] [--SECTION.FIELD VALUE ...]", purpose)
 
     # What is loaded and drawn, by which settings
     data = "cifar10, cifar100, scenes or a folder of images; --data is the same"
@@ -263,7 +265,7 @@ def data_parser() -> Parser:
 def inspect_parser() -> Parser:
     """Return the parser of `vit checkpoint inspect`."""
     purpose = "Say what a checkpoint is, and what becomes of each of its tensors."
-    parser = Parser("vit checkpoint inspect", purpose)
+    parser = Parser("vit checkpoint inspect", f"CHECKPOINT {OPTIONS}", purpose)
     parser.set_defaults(work="inspect")
     add_json_option(parser)
     add_checkpoint_options(parser)
@@ -272,7 +274,9 @@ def inspect_parser() -> Parser:
 
 def convert_parser() -> Parser:
     """Return the parser of `vit checkpoint convert`."""
-    parser = Parser("vit checkpoint convert", "Write a checkpoint in another format.")
+    purpose = "Write a checkpoint in another format."
+    arguments = "CHECKPOINT --to FORMAT --out FOLDER"
+    parser = Parser("vit checkpoint convert", f"{arguments} {OPTIONS}", purpose)
     parser.set_defaults(work="convert")
 
     # The new files
@@ -289,8 +293,11 @@ def convert_parser() -> Parser:
 
 def models_parser() -> Parser:
     """Return the parser of `vit models`."""
-    purpose = "List the models that come with the package; their names work as CHECKPOINT,"
-    parser = Parser("vit models", f"{purpose} and in load_model.")
+    purpose = (
+        "List the models that come with the package; their names work as CHECKPOINT, and in"
+        " load_model."
+    )
+    parser = Parser("vit models", "[--json]", purpose)
     add_json_option(parser)
     return parser
 
@@ -300,7 +307,7 @@ def predict_parser() -> Parser:
     purpose = (
         "Classify images by a classifier: the most probable classes, with their probabilities."
     )
-    parser = Parser("vit predict", purpose)
+    parser = Parser("vit predict", f"CHECKPOINT IMAGE ... {OPTIONS}", purpose)
     add = parser.add_argument
     add_checkpoint_options(parser)
 
@@ -322,8 +329,12 @@ def predict_parser() -> Parser:
 
 def embed_parser() -> Parser:
     """Return the parser of `vit embed`."""
-    purpose = "Write the features of images, pooled as the model's head reads them, with file names"
-    parser = Parser("vit embed", f"{purpose} and any labels.")
+    purpose = (
+        "Write the features of images, pooled as the model's head reads them, with file names and"
+        " any labels."
+    )
+    arguments = "CHECKPOINT DATA --out FILE"
+    parser = Parser("vit embed", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
     add_data_options(parser)
 
@@ -340,7 +351,8 @@ def embed_parser() -> Parser:
 def attention_parser() -> Parser:
     """Return the parser of `vit attention`."""
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
-    parser = Parser("vit attention", purpose)
+    arguments = "CHECKPOINT IMAGE ... --out FOLDER"
+    parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
@@ -390,8 +402,12 @@ def attention_parser() -> Parser:
 
 def explore_parser() -> Parser:
     """Return the parser of `vit explore`."""
-    purpose = "Write one page for exploring a model's attention; it opens from disk, without a"
-    parser = Parser("vit explore", f"{purpose} server or a network.")
+    purpose = (
+        "Write one page for exploring a model's attention; it opens from disk, without a server or"
+        " a network."
+    )
+    arguments = "CHECKPOINT IMAGE ... --out FILE"
+    parser = Parser("vit explore", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
 
     # The page
@@ -409,8 +425,11 @@ def explore_parser() -> Parser:
 
 def evaluate_parser() -> Parser:
     """Return the parser of `vit evaluate`."""
-    purpose = "Measure a pretrained model without training it further. The test images are used"
-    parser = Parser("vit evaluate", f"{purpose} once; every choice is made on training images.")
+    purpose = (
+        "Measure a pretrained model without training it further. The test images are used once;"
+        " every choice is made on training images."
+    )
+    parser = Parser("vit evaluate", f"CHECKPOINT DATA {OPTIONS}", purpose)
     add_checkpoint_options(parser)
     add_data_options(parser)
 
@@ -469,7 +488,7 @@ def report_parser() -> Parser:
         " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
         " network or scripts, and includes what `vit evaluate RUN --out RUN/NAME` has measured."
     )
-    parser = Parser("vit report", purpose)
+    parser = Parser("vit report", f"RUN {OPTIONS}", purpose)
     parser.add_argument("run", type=path, metavar="RUN", help="run folder")
     out = "page to write, .html; replaces an earlier report (default: RUN/report.html)"
     parser.add_argument("--out", type=path, metavar="FILE", help=out)
@@ -485,7 +504,7 @@ def compare_parser() -> Parser:
         " linear probe is shown if `vit evaluate RUN --out RUN/NAME` has left its results in the"
         " run's folder."
     )
-    parser = Parser("vit compare", purpose)
+    parser = Parser("vit compare", f"RUN ... {OPTIONS}", purpose)
     parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")
     parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
     hours = (

@@ -2,31 +2,130 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from vit.config import Source
-from vit.data.images import ImageSet
+import torch
+from torch import Tensor
 
-__all__ = ["Dataset", "ImageSet"]
+from vit.config import Source
+from vit.inputs import Images
+
+LARGE = 2**28
+"""Bytes of images above which a subset is not copied: enough for all of CIFAR."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """One split of a data set, in memory or memory-mapped from a cache.
+
+    Attributes:
+        images: uint8 (N, C, H, W), RGB.
+        labels: int64 (N,), an index into `class_names`; -1 for no label.
+        class_names: empty for images without labels.
+        content_hash: 16 hexadecimal digits that identify exactly these images and labels.
+        skipped: paths of unreadable files, left out on request.
+        notes: lines for the user on what was decided without them.
+    """
+
+    images: Images
+    labels: Tensor
+    class_names: tuple[str, ...]
+    content_hash: str
+    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there are two classes or more; a single one measures nothing."""
+        return len(self.class_names) > 1
+
+    @property
+    def label_names(self) -> list[str]:
+        """The class of each image by name, "" if it has none."""
+        names = [*self.class_names, ""]
+        # -1, for no label, is the last of them
+        return [names[label] for label in self.labels.tolist()]
+
+    def showcase(self, count: int) -> Tensor:
+        """Return int64 (count,), up to `count` images to show, spread evenly over the classes."""
+        count = min(count, len(self))
+        # Divide the images, sorted by class, into equal stretches, and show the middle of each: the
+        # starts would lie on the edges between classes, and miss some.
+        middles = (2 * torch.arange(count) + 1) * len(self) // (2 * count)
+        return self.labels.argsort(stable=True)[middles]
+
+    def subset(self, indices: Tensor) -> ImageSet:
+        """Return the images at `indices`, int64 (M,) or bool (N,), as a set with its own hash."""
+        images: Images = Rows(self.images, torch.arange(len(self))[indices])
+        # a small subset is copied, as reading it row by row would take longer
+        if math.prod(images.shape) <= LARGE:
+            images = images[:]
+        labels = self.labels[indices]
+        images_hash = content_hash(images, labels)
+        return ImageSet(images, labels, self.class_names, images_hash, self.skipped, self.notes)
+
+
+class Rows:
+    """A subset of images that may not fit in memory: rows are copied only when they are read.
+
+    Args:
+        images: uint8 (N, C, H, W).
+        rows: int64 (M,), which of them.
+    """
+
+    def __init__(self, images: Images, rows: Tensor):
+        self._images = images
+        self._rows = rows
+        self.shape = torch.Size((len(rows), *images.shape[1:]))
+        self.device = images.device
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
+        """Return a copy of some rows."""
+        return self._images[self._rows[numbers]]
+
+
+def content_hash(images: Images, labels: Tensor) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
+    digest = hashlib.sha256(repr(tuple(images.shape)).encode())
+    # 16 MB at a time, because memory-mapped images need not fit in memory
+    count = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)
+    for start in range(0, len(images), count):
+        digest.update(images[start : start + count].contiguous().numpy().data)
+    digest.update(labels.to(torch.int64).contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The images that a run trains on and is tested on."""
+    """The images that a run trains on and is tested on.
 
-    name: str  # its name in every output
+    Attributes:
+        name: the data's name in every output.
+        source: a name in `data.source`.
+        warning: for the user, if the data is not what the settings say.
+        held_out: whether `test` is a part of the training images, to choose settings by.
+        prepared: whether the images already are a model's input, by its `Preparation`.
+        whole_content_hash: of both splits before `val_size` and `labels` took some away; "" if
+            they took none.
+    """
+
+    name: str
     source: Source
     train: ImageSet
     test: ImageSet
-    warning: str | None = None  # for the user, if the data is not what was asked for
-    held_out: bool = (
-        False  # whether `test` is a part of the training images, held out to choose settings by
-    )
-    prepared: bool = False  # whether the images already are a model's input, by its `Preparation`
-    whole_content_hash: str = (
-        ""  # of both splits before `val_size` and `labels` took some away; "" if none
-    )
+    warning: str | None = None
+    held_out: bool = False
+    prepared: bool = False
+    whole_content_hash: str = ""
 
     @property
     def description(self) -> str:
@@ -37,17 +136,18 @@ class Dataset:
     @property
     def tested_on(self) -> str:
         """The kind of images in `test`, in words."""
-        return "held-out training images" if self.held_out else "test images"
+        if self.held_out:
+            return "held-out training images"
+        return "test images"
 
     @property
     def notes(self) -> list[str]:
-        """Lines that the user should see: what was found, what was done automatically, what was left out."""
-        skipped = (
-            f"unreadable, left out: {path}"
-            for part in (self.train, self.test)
-            for path in part.skipped
-        )
-        return list(dict.fromkeys([*self.train.notes, *self.test.notes, *skipped]))
+        """Lines for the user: which files are used, what was decided, what was left out."""
+        notes = [*self.train.notes, *self.test.notes]
+        for path in (*self.train.skipped, *self.test.skipped):
+            notes.append(f"unreadable, left out: {path}")
+        # both splits may have the same note
+        return list(dict.fromkeys(notes))
 
     @property
     def content_hash(self) -> str:
@@ -56,7 +156,9 @@ class Dataset:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Name, source, counts and content hashes in plain values."""
+        """Name, source, counts and content hashes in plain values, as runs record them."""
+        # two hashes: of these images, and of those before some were held out or lost their labels
+        # two hashes: of these images, and of those before some were held out or lost their labels
         return {
             "name": self.name,
             "source": self.source,

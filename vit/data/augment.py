@@ -1,6 +1,14 @@
-"""Images on their way into the model: uint8 to float, augmented in whole batches, each image by its own draws.
+"""Images on their way into the model: uint8 to float, augmented in whole batches.
 
-Everything runs on the images' device, and nothing is random: `Draws` says what happens to which image.
+Each image is changed by its own draws. Where a library loops over images with one set of numbers
+each, every function here takes the numbers of all images as a tensor with a row per image, and
+computes the batch at once. An image for which nothing is to happen gets numbers that change
+nothing: a box of no area, a factor of 1, a shift of 0.
+
+Everything runs on the images' device, and nothing is random: `Draws` says what happens to which
+image.
+
+Letters: B batch, C channels, H and W the model's input, h and w the data's images, L patches.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from vit.patches import patchify, unpatchify
 
 
 def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
-    """Augment images: RandAugment on the whole image, then crop and flip, colours, erasing, shuffled patches and mixing.
+    """Augment a batch of images.
 
     Args:
         images: uint8 (B, C, h, w), one per row of `draws`.
@@ -26,44 +34,50 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         config: `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
-        float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), as the last image is only mixed into the one before.
+        float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), as the last image is only
+        mixed into the one before.
     """
     assert draws.flip is not None
     size = config.model.image_size_2d
     images = cut_to_shape(images, size)
+
+    # RandAugment works on the whole image in whole numbers, as Pillow does
     if draws.operations is not None and draws.strengths is not None:
         images = rand_augment(images, draws.operations, draws.strengths)
+
+    # Crop, flip and resize to the model's input: (B, C, h, w) -> (B, C, H, W)
     if draws.crop is not None:
-        varied = sample_boxes(images, draws.crop, draws.flip, size)
+        inputs = sample_boxes(images, draws.crop, draws.flip, size)
     else:
         if draws.shift is not None:
-            detail = max(
-                1, images.shape[-1] / size[1]
-            )  # the border is measured in the model's pixels
+            # images kept larger than the model's input get a border that is wider likewise
+            detail = max(1, images.shape[-1] / size[1])
             padding = round(detail * CROP_PADDING)
             shift = (draws.shift * padding / CROP_PADDING).round().long()
             images = pad_and_crop(images, padding, shift)
-        images = torch.where(
-            to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images
-        )
-        varied = to_float(images, size)
+        flip = to_device(draws.flip, images.device)[:, None, None, None]
+        inputs = to_float(torch.where(flip, images.flip(-1), images), size)
+
+    # Colours, then what covers or moves parts of the image; mixing is last, as it needs two images
     if draws.jitter is not None:
-        varied = color_jitter(varied, draws.jitter)
+        inputs = color_jitter(inputs, draws.jitter)
     if draws.erase is not None and draws.colour is not None:
-        varied = erase(varied, draws.erase, draws.colour)
+        inputs = erase(inputs, draws.erase, draws.colour)
     if draws.shuffle is not None:
-        varied = shuffle_patches(
-            varied, draws.shuffle, config.model.patch_size_2d, config.augment.shuffle == "across"
-        )
+        across = config.augment.shuffle == "across"
+        inputs = shuffle_patches(inputs, draws.shuffle, config.model.patch_size_2d, across)
     if draws.share is not None and draws.box is not None:
-        varied = mix(varied[:-1], varied[1:], draws.share[:-1], draws.box[:-1])
-    return varied
+        inputs = mix(inputs[:-1], inputs[1:], draws.share[:-1], draws.box[:-1])
+    return inputs
 
 
 def sample_boxes(
     images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]
 ) -> Tensor:
     """Crop a box from each image, resize it bilinearly, and mirror it if `flip`.
+
+    A batch cannot be sliced at a different place in each image. Instead, each pixel of the output
+    says where in its image it comes from, and is interpolated there.
 
     Args:
         images: uint8 (B, C, h, w).
@@ -74,21 +88,24 @@ def sample_boxes(
     Returns:
         float32 (B, C, H, W) from 0 to 1.
     """
+    # The map from an output position (x, y, 1) to an input position, both from -1 to 1 across the
+    # image: a box of half the width, for instance, scales x by 1/2. A negative scale mirrors.
     top, left, height, width = boxes.unbind(1)
-    mirror = 1 - 2 * flip.float()
-    theta = torch.zeros(
-        len(images), 2, 3
-    )  # output position in [-1, 1] -> input position in [-1, 1]
-    theta[:, 0, 0], theta[:, 0, 2] = width * mirror, 2 * left + width - 1
-    theta[:, 1, 1], theta[:, 1, 2] = height, 2 * top + height - 1
+    theta = torch.zeros(len(images), 2, 3)
+    theta[:, 0, 0] = width * (1 - 2 * flip.float())
+    theta[:, 0, 2] = 2 * left + width - 1
+    theta[:, 1, 1] = height
+    theta[:, 1, 2] = 2 * top + height - 1
     size = [len(images), images.shape[1], *image_size]
     grid = F.affine_grid(to_device(theta, images.device), size, align_corners=False)  # (B, H, W, 2)
+
+    # Samples up to half a pixel outside take the border's colour. MPS cannot do so before
+    # torch 2.11; there, move these samples to the border.
     padding = "border"
-    if (
-        images.device.type == "mps"
-    ):  # has no border padding before torch 2.11, so move outside points to the border
+    if images.device.type == "mps":
         border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
-        grid, padding = grid.clamp(-border, border), "zeros"
+        grid = grid.clamp(-border, border)
+        padding = "zeros"
     return F.grid_sample(
         images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False
     )
@@ -103,53 +120,56 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
         shifts: int64 (B, 2), top and left of the crop from the bordered image, from 0 to 2 padding.
     """
     height, width = images.shape[-2:]
-    bordered = F.pad(images, (padding,) * 4)
+    bordered = F.pad(images, (padding,) * 4)  # (B, C, H + 2 padding, W + 2 padding)
     top, left = to_device(shifts, images.device).T[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
-    # one gather within whole planes: on a CPU, one along each axis would take ten times as long
-    pixels = (rows[:, :, None] * bordered.shape[-1] + columns[:, None]).view(len(images), 1, -1)
-    return bordered.flatten(2).gather(2, pixels.expand(-1, images.shape[1], -1)).view(images.shape)
+
+    # One gather within whole planes: on a CPU, one along each axis would take ten times as long
+    pixels = rows[:, :, None] * bordered.shape[-1] + columns[:, None]  # (B, H, W)
+    pixels = pixels.view(len(images), 1, -1).expand(-1, images.shape[1], -1)  # (B, C, H W)
+    return bordered.flatten(2).gather(2, pixels).view(images.shape)
 
 
 def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
-    """Change brightness, then contrast, then saturation of each image by its own factors; 1 changes nothing.
+    """Change brightness, then contrast, then saturation of each image; a factor of 1 is no change.
 
-    It equals torchvision's ColorJitter in that order, but for a whole batch at once.
+    It equals torchvision's ColorJitter in that order.
 
     Args:
         images: float32 (B, 3, H, W) from 0 to 1.
         factors: (B, 3) from `vit.data.draws.draw_jitter`.
     """
-    brightness, contrast, saturation = to_device(factors, images.device).T[
-        :, :, None, None, None
-    ]  # (B, 1, 1, 1) each
+    # (B, 1, 1, 1) each, so that an image is multiplied by its own
+    brightness, contrast, saturation = to_device(factors, images.device).T[..., None, None, None]
     images = (images * brightness).clamp(0, 1)
-    images = torch.lerp(luma(images).mean((2, 3), keepdim=True), images, contrast).clamp(0, 1)
+
+    # Contrast moves away from the image's mean grey, saturation from each pixel's own grey
+    grey = luma(images).mean((2, 3), keepdim=True)  # (B, 1, 1, 1)
+    images = torch.lerp(grey, images, contrast).clamp(0, 1)
     return torch.lerp(luma(images), images, saturation).clamp(0, 1)
 
 
 def luma(images: Tensor) -> Tensor:
-    """Return each pixel's brightness, the luma of ITU-R 601: (B, 3, H, W) -> (B, 1, H, W)."""
+    """Return each pixel's brightness (ITU-R 601): (B, 3, H, W) -> (B, 1, H, W)."""
     weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
 def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
-    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much like timm's mode "rand").
+    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020).
 
     Args:
         images: float32 (B, C, H, W).
         boxes: (B, 4) as from `crop_boxes`; height and width 0 cover nothing.
         colours: (B, C).
     """
+    # top, left, height, width as fractions -> top, left, bottom, right in pixels
     height, width = images.shape[-2:]
-    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1) * torch.tensor(
-        [height, width, height, width]
-    )
-    return torch.where(
-        _inside(edges.round(), images), to_device(colours, images.device)[:, :, None, None], images
-    )
+    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
+    edges = (edges * torch.tensor([height, width, height, width])).round()
+    colours = to_device(colours, images.device)[:, :, None, None]  # (B, C, 1, 1)
+    return torch.where(_inside(edges, images), colours, images)
 
 
 def shuffle_patches(
@@ -159,34 +179,40 @@ def shuffle_patches(
 
     Args:
         images: (B, C, H, W).
-        noise: (B, L), whose order decides where they go.
+        noise: (B, L), whose order is the permutation: sorted along patches, each image gets its
+            own; along the batch, each position in the grid does.
         patch_size: (p, q).
-        across: if true, each patch keeps its place but moves to another image of the batch, so that nothing in an image
-            belongs together; else patches move within their image, so that they still occur together, but anywhere.
+        across: if true, each patch keeps its position but moves to another image of the batch, so
+            that nothing in an image belongs together; else patches move within their image, so
+            that they still occur together, but anywhere.
     """
     patches = patchify(images, patch_size)  # (B, L, C p q)
-    along = 0 if across else 1
-    order = to_device(noise.argsort(along), images.device)[:, :, None].expand_as(patches)
-    grid = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
-    return unpatchify(patches.gather(along, order), patch_size, grid)
+    axis = 1
+    if across:
+        axis = 0
+    order = to_device(noise.argsort(axis), images.device)[:, :, None].expand_as(patches)
+    grid = (images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1])
+    return unpatchify(patches.gather(axis, order), patch_size, grid)
 
 
 def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor:
     """Mix each image with the next one: Mixup or CutMix.
 
-    A batch is in random order, so the next image is as good as a random one, and a process that computes only a part of
-    the batch needs just one more image than its own.
+    A batch is in random order, so the next image is as good as a random one, and a process that
+    computes only a part of the batch needs just one more image than its own.
 
     Args:
         images: float32 (B, C, H, W).
         following: the image after each, of the same shape.
         share, box: as in `vit.data.draws.Draws`, for these images.
     """
-    share, box = to_device(share, images.device), to_device(box, images.device)
+    share = to_device(share, images.device)
+    box = to_device(box, images.device)
     blended = torch.lerp(following, images, share[:, None, None, None])
-    cut = (box[:, 2] > box[:, 0])[
-        :, None, None, None
-    ]  # CutMix's empty rectangles have share 1, and blend nothing
+
+    # An image with a rectangle keeps its values outside of it; the others are blended. CutMix may
+    # clip its rectangle to no area: then share is 1, and the blend is the image itself.
+    cut = (box[:, 2] > box[:, 0])[:, None, None, None]  # (B, 1, 1, 1)
     return torch.where(_inside(box, images), following, torch.where(cut, images, blended))
 
 
@@ -197,21 +223,24 @@ def mixed_labels(
 
     Args:
         labels, following: int64 (B,), of the images and of the next ones.
-        share: float32 (B,), the share of itself that each image kept.
+        share: float32 (B,), the share of itself that each image keeps.
         classes: K.
         smoothing: share to spread over all classes (Szegedy et al. 2016).
 
     Returns:
         float32 (B, K), each row a distribution.
     """
-    own, other = (F.one_hot(values, classes).float() for values in (labels, following))
-    return torch.lerp(other, own, share[:, None]) * (1 - smoothing) + smoothing / classes
+    targets = F.one_hot(labels, classes).float()
+    next_targets = F.one_hot(following, classes).float()
+    mixed = torch.lerp(next_targets, targets, share[:, None])
+    return mixed * (1 - smoothing) + smoothing / classes
 
 
 def _inside(edges: Tensor, images: Tensor) -> Tensor:
-    """Return which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the images' device."""
+    """Return which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W)."""
     top, left, bottom, right = to_device(edges, images.device).T[:, :, None]  # (B, 1) each
-    rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
+    rows = torch.arange(images.shape[-2], device=images.device)
+    columns = torch.arange(images.shape[-1], device=images.device)
     in_rows = (rows >= top) & (rows < bottom)  # (B, H)
     in_columns = (columns >= left) & (columns < right)  # (B, W)
     return in_rows[:, None, :, None] & in_columns[:, None, None, :]

@@ -28,7 +28,8 @@ import torch
 from numpy.lib import format as npy
 
 from vit.atomic import PARTIAL, lock, replacing
-from vit.data.images import ImageSet, content_hash, evenly_spaced
+from vit.data import ImageSet, content_hash
+from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.progress import track
@@ -56,8 +57,7 @@ Size = tuple[int, int]
 """(width, height) of a picture, or (h, w) of images."""
 
 Decoded = tuple[bytes | str, int]
-"""A picture's pixels, uint8 (3, h, w), or a few words on why it has none; and its label, -1 for
-none."""
+"""A picture's pixels, uint8 (3, h, w), or the reason why it has none; and its label, or -1."""
 
 Item = TypeVar("Item")
 
@@ -99,7 +99,7 @@ class Cached(NamedTuple):
 
 
 def cached(
-    path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None, on_bad_image: str
+    path: Path, pictures: Pictures[Any], image_size: Size, size: Size | None, on_bad_image: str
 ) -> Cached:
     """Return pictures as images, mapped from the file `path`, which is made if missing or outdated.
 
@@ -107,7 +107,7 @@ def cached(
         path: the cache file.
         pictures: what is in it.
         image_size: (H, W) of the model's input.
-        kept: (h, w) of the images; None: up to `DETAIL` times `image_size`, if half of the pictures
+        size: (h, w) of the images; None: up to `DETAIL` times `image_size`, if half of the pictures
             have that detail.
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
 
@@ -115,38 +115,45 @@ def cached(
         DataError: a picture cannot be read, or the cache cannot be written.
     """
     try:
-        # What nobody can recognise is not kept
+        # Pictures without a key would not be recognised: their file has no name, so that the
+        # system removes it when the process ends
         if not pictures.key:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path.parent) as out:
-                return _make(out, pictures, image_size, kept, on_bad_image)
+                return _make(out, pictures, image_size, size, on_bad_image)
 
-        # What is there
-        made = _read(path, pictures, image_size, kept)
-        if made is not None and (on_bad_image == "skip" or not made.images.skipped):
-            return made
+        # The cache of an earlier run, unless it lacks pictures at which this run is to stop
+        result = _read(path, pictures, image_size, size)
+        if result is not None and (on_bad_image == "skip" or not result.images.skipped):
+            return result
 
-        # Make it; if anything fails, the old file at `path` stays
-        _remove_abandoned(path.parent)  # first, to free their space
+        # Make it; if anything fails, the old file at `path` stays. The new one is locked until it
+        # has its name, so that another process does not remove it as abandoned. The space of
+        # abandoned ones is freed first.
+        _remove_abandoned(path.parent)
         with ExitStack() as files, replacing(path) as unfinished:
-            # open, and so locked, until it has its name
             out = files.enter_context(unfinished.open("wb+"))
             lock(out, wait=True)
-            made = _make(out, pictures, image_size, kept, on_bad_image)
+            result = _make(out, pictures, image_size, size, on_bad_image)
             out.flush()
-        _remove_abandoned(path.parent)  # of a process that made the same cache at the same time
-        return made
+
+        # another process that made the same cache at the same time may have been killed
+        _remove_abandoned(path.parent)
+        return result
     except OSError as error:
         reason = error.strerror or error
-        ways = "set data.cache, or HOME"
-        raise DataError(f"{path.parent}: cannot hold the cache ({reason}); {ways}") from error
+        problem = f"cannot hold the cache ({reason})"
+        raise DataError(f"{path.parent}: {problem}; set data.cache, or HOME") from error
 
 
 def cache_path(
     folder: Path, origin: str, split: str, image_size: Size, prepared: Preparation
 ) -> Path:
     """Return a readable file name, unique to origin (folder or name), split, size, preparation."""
-    place = os.path.realpath(origin) if os.path.exists(origin) else origin
+    # a folder is the same by any of its names
+    place = origin
+    if os.path.exists(origin):
+        place = os.path.realpath(origin)
     identity: tuple[Any, ...] = (place, split, image_size)
     if prepared != OWN:
         identity = (*identity, prepared)
@@ -161,7 +168,8 @@ def cache_path(
 def _measure(pictures: Pictures[Any], image_size: Size) -> list[list[int]]:
     """Return the (width, height) of the smallest, the median and the largest of the pictures."""
     sizes = []
-    with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
+    # Pillow's warnings name no file
+    with warnings.catch_warnings(action="ignore"):
         for number in evenly_spaced(len(pictures.items), MEASURED).tolist():
             size = pictures.size_of(pictures.items[number])
             if size is not None:
@@ -177,7 +185,7 @@ def _detail(size: Sequence[int], image_size: Size) -> float:
     return min(size[0] / image_size[1], size[1] / image_size[0])
 
 
-def _kept_size(median: Sequence[int], image_size: Size) -> Size:
+def _size_to_keep(median: Sequence[int], image_size: Size) -> Size:
     """Return the (h, w) of the images, given the (width, height) of the median picture."""
     detail = max(1.0, min(DETAIL, _detail(median, image_size)))
     return round(image_size[0] * detail), round(image_size[1] * detail)
@@ -187,7 +195,7 @@ def _kept_size(median: Sequence[int], image_size: Size) -> Size:
 
 
 def _read(
-    path: Path, pictures: Pictures[Any], image_size: Size, kept: Size | None
+    path: Path, pictures: Pictures[Any], image_size: Size, size: Size | None
 ) -> Cached | None:
     """Return what a cache holds; None if there is none, or it holds other pictures."""
     try:
@@ -199,19 +207,26 @@ def _read(
             return None
 
         # The record and the pixels must agree, because either may be damaged
-        labels, skipped, sizes = record["labels"], record["skipped"], record["sizes"]
-        size = kept or _kept_size(sizes[1], image_size)
-        count = len(pictures.items) - len(skipped)
-        if pixels.dtype != np.uint8 or pixels.shape != (count, 3, *size) or len(labels) != count:
+        labels = record["labels"]
+        skipped = record["skipped"]
+        sizes = record["sizes"]
+        shape = (len(labels), 3, *(size or _size_to_keep(sizes[1], image_size)))
+        complete = len(labels) + len(skipped) == len(pictures.items)
+        if pixels.dtype != np.uint8 or pixels.shape != shape or not complete:
             raise ValueError(f"{pixels.dtype} {pixels.shape}, {len(labels)} labels")
-        known_hash = record["content_hash"] if pixels.nbytes > HASHED else ""
-        images = _image_set(pixels, labels, _names(pictures, skipped), known_hash)
+
+        # To hash the pixels of a large cache would take too long
+        images_hash = ""
+        if pixels.nbytes > HASHED:
+            images_hash = record["content_hash"]
+        images = _image_set(pixels, labels, _names(pictures, skipped), images_hash)
         if images.content_hash != record["content_hash"]:
             raise ValueError("its pixels are not what was written")
         return Cached(images, sizes)
     except FileNotFoundError:
         return None
-    except Exception as error:  # NumPy raises nearly anything on damaged bytes
+    except Exception as error:
+        # NumPy raises nearly anything on damaged bytes
         reason = one_line(str(error))
         logger.warning("%s: this cache is damaged (%s) and is being rebuilt", path, reason)
         return None
@@ -221,7 +236,7 @@ def _make(
     out: IO[bytes],
     pictures: Pictures[Any],
     image_size: Size,
-    kept: Size | None,
+    size: Size | None,
     on_bad_image: str,
 ) -> Cached:
     """Decode pictures into a file, as a stream.
@@ -230,19 +245,22 @@ def _make(
     """
     count = len(pictures.items)
     sizes = _measure(pictures, image_size)
-    size = kept or _kept_size(sizes[1], image_size)
-    header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
+    height, width = size or _size_to_keep(sizes[1], image_size)
+    header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, height, width)}
     npy.write_array_header_1_0(out, header)
-    out.flush()  # so that the file is no longer empty: see _remove_abandoned
+    # _remove_abandoned spares an empty file, which may be about to be locked; this one is locked
+    out.flush()
 
-    # The pixels, in the order of the items
-    decoding = pictures.parallel(lambda item: pictures.decode(item, size), pictures.items)
-    with closing(decoding):  # at an error, whatever decodes ends
+    # The pixels, in the order of the items; at an error, whatever decodes ends
+    decoding = pictures.parallel(
+        lambda item: pictures.decode(item, (height, width)), pictures.items
+    )
+    with closing(decoding):
         progress = track(decoding, f"decoding {pictures.split}", count, " images")
         labels, skipped = _write_pixels(out, progress, pictures, on_bad_image)
 
     # Only now is the number of readable images known; NumPy's header has room for it to change
-    header["shape"] = (len(labels), 3, *size)
+    header["shape"] = (len(labels), 3, height, width)
     out.seek(0)
     npy.write_array_header_1_0(out, header)
     out.seek(0)
@@ -280,8 +298,8 @@ def _write_pixels(
         name = pictures.name_of(pictures.items[number])
         problem = one_line(f"{name}: not a readable image ({pixels})")
         if on_bad_image == "stop":
-            ways = "remove it, or set data.on_bad_image: skip to leave out all such files"
-            raise DataError(f"{problem}; {ways}")
+            advice = "remove it, or set data.on_bad_image: skip to leave out all such files"
+            raise DataError(f"{problem}; {advice}")
         logger.warning("%s, left out", problem)
         skipped.append(number)
     if not labels:
@@ -291,17 +309,27 @@ def _write_pixels(
 
 
 def _names(pictures: Pictures[Any], numbers: Sequence[int]) -> list[str]:
+    """Return the names of some of the pictures."""
     return [pictures.name_of(pictures.items[number]) for number in numbers]
 
 
 def _image_set(
-    pixels: np.ndarray, labels: list[int], skipped: list[str], known_hash: str = ""
+    pixels: np.ndarray, labels: list[int], skipped: list[str], images_hash: str = ""
 ) -> ImageSet:
-    """Return images with their labels; the content hash is computed unless known."""
-    with warnings.catch_warnings(action="ignore"):  # about read-only pixels: nobody writes to them
+    """Return pixels and labels as an ImageSet.
+
+    Args:
+        pixels: uint8 (N, 3, h, w).
+        labels: N integers.
+        skipped: names of the pictures left out.
+        images_hash: the content hash; "": to be computed.
+    """
+    # torch warns of read-only pixels, but nobody writes to them
+    with warnings.catch_warnings(action="ignore"):
         images = torch.from_numpy(pixels)
     numbers = torch.tensor(labels, dtype=torch.int64)
-    images_hash = known_hash or content_hash(images, numbers)
+    if not images_hash:
+        images_hash = content_hash(images, numbers)
     return ImageSet(images, numbers, (), images_hash, tuple(skipped))
 
 
@@ -312,13 +340,17 @@ def _map(file: IO[bytes]) -> np.memmap:
     start = file.tell()
     try:
         return np.memmap(file, dtype, "c", start, shape)
-    except OSError:  # Linux refuses a writable copy larger than its memory
+    except OSError:
+        # Linux refuses a writable copy larger than its memory
         return np.memmap(file, dtype, "r", start, shape)
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove the unfinished files of killed processes, whose locks nobody holds any more."""
-    for path in folder.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
+    # there are no such locks
+    if sys.platform == "win32":
+        return
+    for path in folder.glob(f"{PARTIAL}*.npy"):
         # OSError: the file is locked, has its final name by now, or is not ours to remove
         with suppress(OSError), path.open("rb+") as file:
             # an empty file may be about to be locked
@@ -352,25 +384,24 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
     if len(names) > NAMED_CLASSES:
         smallest = f"{min(train_counts):,}, {min(test_counts):,}"
         largest = f"{max(train_counts):,}, {max(test_counts):,}"
-        return [
-            f"{len(names)} classes; the smallest and the largest have {smallest} and {largest} training, test images"
-        ]
-    parts = [
-        f"{name} {first:,} + {second:,}"
-        for name, first, second in zip(names, train_counts, test_counts, strict=True)
-    ]
-    return [f"training + test images of each class: {', '.join(parts)}"]
+        counts = f"{smallest} and {largest} training, test images"
+        return [f"{len(names)} classes; the smallest and the largest have {counts}"]
+    counts = ", ".join(
+        f"{name} {train_count:,} + {test_count:,}"
+        for name, train_count, test_count in zip(names, train_counts, test_counts, strict=True)
+    )
+    return [f"training + test images of each class: {counts}"]
 
 
 def _describe_sizes(train: ImageSet, sizes: list[list[int]], image_size: Size) -> str:
     """Return a note on the sizes of the pictures, and the (h, w) at which the images are kept."""
-    names = ("smallest", "median", "largest")
-    measured = [
-        f"{name} {width} x {height}" for name, (width, height) in zip(names, sizes, strict=True)
-    ]
+    smallest, median, largest = (f"{width} x {height}" for width, height in sizes)
+    measured = f"smallest {smallest}, median {median}, largest {largest} pixels"
     height, width = train.images.shape[-2:]
-    crops = ", where random crops are taken" if (height, width) != image_size else ""
+    crops = ""
+    if (height, width) != image_size:
+        crops = ", where random crops are taken"
     return (
-        f"training images of {', '.join(measured)} pixels, kept at {width} x {height}{crops}; "
+        f"training images of {measured}, kept at {width} x {height}{crops}; "
         f"the model's input is {image_size[1]} x {image_size[0]}"
     )

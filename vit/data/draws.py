@@ -1,10 +1,11 @@
-"""Everything random in a training step, drawn in one place: a pure function of (seed, step), with one row per image.
+"""Everything random in a training step, drawn in one place: a pure function of (seed, step).
 
-Any step can be drawn without the ones before it, so a run continues from any step as if it had never stopped, and several
-processes draw the same batch and take their own rows.
+Each image of the batch has its row. Any step can be drawn without the ones before it, so a run
+continues from any step as if it had never stopped, and several processes draw the same batch and
+take their own rows.
 
-To add a draw, add a field to `Draws`, and its lines in `draw_step` after those that use the same generator, so that
-earlier versions' runs can be reproduced.
+To add a draw, add a field to `Draws`, and its lines in `draw_step` after those that use the same
+generator: then the numbers of the other draws stay as they are.
 """
 
 from __future__ import annotations
@@ -25,69 +26,84 @@ from vit.masking import NOISE
 RAND_MAGNITUDE = 9.0
 """Mean strength of RandAugment's operations, out of 10."""
 CROP_RATIO = (3 / 4, 4 / 3)
-"""Smallest and largest width / height of a random part, relative to that of the model's input."""
+"""Smallest and largest width / height of a random crop, relative to that of the model's input."""
 CROP_PADDING = 4
 """Width of the border around a padded image, in pixels of the model's input."""
-ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
-"""Random erasing, as in timm: share of the area, and width / height."""
+ERASED_AREA = (0.02, 1 / 3)
+"""Random erasing, as in timm: smallest and largest share of the area."""
+ERASED_RATIO = (0.3, 1 / 0.3)
+"""Random erasing: smallest and largest width / height."""
 JITTERED = 0.8
 """Share of the images with colour jitter, as in SimCLR."""
 
 
 class Draws(NamedTuple):
-    """Every random number of a step, one row per image, on the CPU; None if the settings need none."""
+    """Every random number of a step, one row per image, on the CPU; None for what is off."""
 
-    indices: Tensor | None = None  # int64 (B,), which images of the data set
+    # which images of the data set
+    indices: Tensor | None = None  # int64 (B,)
+    # whether it is mirrored
     flip: Tensor | None = None  # bool (B,)
-    operations: Tensor | None = None  # int64 (B, n), RandAugment's
-    strengths: Tensor | None = None  # float32 (B, n), RandAugment's
-    crop: Tensor | None = None  # float32 (B, 4), boxes as from `crop_boxes`
-    jitter: Tensor | None = None  # float32 (B, 3), factors of brightness, contrast and saturation
-    shift: Tensor | None = None  # int64 (B, 2), top and left of the crop from the padded image
-    erase: Tensor | None = None  # float32 (B, 4), boxes; empty where nothing is erased
-    colour: Tensor | None = None  # float32 (B, C), of those boxes
-    shuffle: Tensor | None = None  # float32 (B, L), noise whose order shuffles patches
-    partner: Tensor | None = (
-        None  # int64 (B,), which image of the data set is mixed into each: the batch's next
-    )
-    share: Tensor | None = None  # float32 (B,), the share of itself that each image keeps in mixing
-    box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
-    mask_noise: Tensor | None = (
-        None  # float32 (B, L); the patches with the smallest values stay visible
-    )
-    drop_path: Tensor | None = (
-        None  # float32 (B, depth - 1, 2), from 0 to 1; the first block drops nothing
-    )
-    place: Tensor | None = (
-        None  # int64 (B, 2), which row of how many, among several processes; -1: another one's row
-    )
+    # RandAugment's operations, one after another, and how strong each is
+    operations: Tensor | None = None  # int64 (B, n)
+    strengths: Tensor | None = None  # float32 (B, n)
+    # the crop: a box as from `crop_boxes`, or top and left of a window in the padded image
+    crop: Tensor | None = None  # float32 (B, 4)
+    shift: Tensor | None = None  # int64 (B, 2)
+    # factors of brightness, contrast and saturation
+    jitter: Tensor | None = None  # float32 (B, 3)
+    # the erased box, empty where nothing is erased, and its colour
+    erase: Tensor | None = None  # float32 (B, 4)
+    colour: Tensor | None = None  # float32 (B, C)
+    # noise whose order shuffles patches
+    shuffle: Tensor | None = None  # float32 (B, L)
+    # which image of the data set is mixed into it, the share of itself that it keeps, and the
+    # rectangle that comes from the partner, as top, left, bottom and right in pixels
+    partner: Tensor | None = None  # int64 (B,)
+    share: Tensor | None = None  # float32 (B,)
+    box: Tensor | None = None  # int64 (B, 4)
+    # the patches with the smallest values stay visible
+    mask_noise: Tensor | None = None  # float32 (B, L)
+    # from 0 to 1, for the two branches of each block but the first, which drops nothing
+    drop_path: Tensor | None = None  # float32 (B, depth - 1, 2)
+    # among several processes: its row in the batch (-1: another process's), and the batch's length
+    place: Tensor | None = None  # int64 (B, 2)
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """Return the draws of some of the images."""
-        return Draws(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
+        fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
+        return Draws(**fields)
 
     def shard(self, rank: int, count: int) -> Draws:
-        """Return the rows of process `rank` of `count`; the processes' numbers of rows differ by at most one.
+        """Return the rows of process `rank` of `count`; their numbers differ by at most one.
 
-        With mixing, one more row follows: the image mixed into the last one. Every process gets an image, even if there are
-        fewer images than processes.
+        With mixing, one more row follows: the image mixed into the last one. Every process gets an
+        image, even if there are fewer images than processes.
         """
         assert self.indices is not None
         batch = len(self.indices)
-        rows = shard(batch, rank, count)
-        last = max(rows.stop, rows.start + 1) + (self.partner is not None)
-        taken = torch.arange(rows.start, last)
-        place = torch.stack(
-            [torch.where(taken < rows.stop, taken, -1), torch.full_like(taken, batch)], dim=1
-        )
-        return self.rows(taken % batch)._replace(place=place if count > 1 else None)
+        part = shard(batch, rank, count)
+        stop = max(part.stop, part.start + 1)
+        if self.partner is not None:
+            stop += 1
+        rows = torch.arange(part.start, stop)
+
+        # the batch is a ring: the image mixed into the last one is the first
+        draws = self.rows(rows % batch)
+        if count == 1:
+            return draws
+        numbers = torch.where(rows < part.stop, rows, -1)
+        return draws._replace(place=torch.stack([numbers, torch.full_like(rows, batch)], dim=1))
 
     def for_model(self, device: torch.device) -> Draws:
-        """Return only the draws that model and loss read, on `device`; places stay on the CPU, where shapes are chosen."""
-        noise, chance = (
-            None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path)
-        )
-        return Draws(mask_noise=noise, drop_path=chance, place=self.place)
+        """Return only the draws that model and loss read, on `device`."""
+        # `place` stays on the CPU, where shapes are chosen from it without waiting
+        draws = Draws(place=self.place)
+        if self.mask_noise is not None:
+            draws = draws._replace(mask_noise=to_device(self.mask_noise, device))
+        if self.drop_path is not None:
+            draws = draws._replace(drop_path=to_device(self.drop_path, device))
+        return draws
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
@@ -99,56 +115,63 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         config: all settings.
         step: from 0.
         count: number of images in the data set.
-        masked: whether patches are hidden from the encoder in this step.
+        masked: whether patches are masked in this step.
     """
-    seed, augment, size = config.train.seed, config.augment, config.model.image_size_2d
-    indices = batch_indices(seed, step, count, config.train.batch_size).repeat_interleave(
-        augment.views
-    )
-    batch, grid = len(indices), config.model.grid_size
+    seed = config.train.seed
+    augment = config.augment
+    size = config.model.image_size_2d
+    grid = config.model.grid_size
+
+    # which images; the views of one stand beside each other
+    indices = batch_indices(seed, step, count, config.train.batch_size)
+    indices = indices.repeat_interleave(augment.views)
+    batch = len(indices)
 
     # how each image is augmented
     generator = make_generator(seed, "augment", step)
-    drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
+    draws = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
     if augment.rand_augment:
-        operations, strengths = draw_operations(
+        draws["operations"], draws["strengths"] = draw_operations(
             batch, augment.rand_augment, RAND_MAGNITUDE, generator
         )
-        drawn |= {"operations": operations, "strengths": strengths}
-    if augment.crop == "resized":  # in fractions of the image's own shape
-        drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, CROP_RATIO, generator)
+    if augment.crop == "resized":
+        # in fractions of the image's own shape, whatever it is: hence a size of (1, 1)
+        draws["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, CROP_RATIO, generator)
     elif augment.crop == "pad":
-        drawn["shift"] = torch.randint(0, 2 * CROP_PADDING + 1, (2, batch), generator=generator).T
+        draws["shift"] = torch.randint(0, 2 * CROP_PADDING + 1, (2, batch), generator=generator).T
     if augment.color_jitter or augment.grayscale:
         colours = make_generator(seed, "jitter", step)
-        drawn["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)
+        draws["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)
     if augment.erasing:
+        # a box for every image, made empty where nothing is erased: the numbers drawn are the same
         erased = torch.rand(batch, generator=generator) < augment.erasing
-        drawn["erase"] = (
-            crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
-        )
-        drawn["colour"] = torch.rand(batch, 3, generator=generator)
+        boxes = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator)
+        draws["erase"] = boxes * erased[:, None]
+        draws["colour"] = torch.rand(batch, 3, generator=generator)
     if augment.shuffle != "none":
-        drawn["shuffle"] = torch.rand(
-            batch, grid[0] * grid[1], generator=make_generator(seed, "shuffle", step)
-        )
+        noise = make_generator(seed, "shuffle", step)
+        draws["shuffle"] = torch.rand(batch, grid[0] * grid[1], generator=noise)
 
-    # which images are mixed
-    mixup, cutmix = config.classify.mixup, config.classify.cutmix
+    # which images are mixed: each with the next, as the batch is in random order already
+    mixup = config.classify.mixup
+    cutmix = config.classify.cutmix
     if mixup or cutmix:
-        share, box = draw_mixing(batch, size, mixup, cutmix, make_generator(seed, "mixing", step))
-        drawn |= {"partner": indices.roll(-1), "share": share, "box": box}
+        mixing = make_generator(seed, "mixing", step)
+        draws["partner"] = indices.roll(-1)
+        draws["share"], draws["box"] = draw_mixing(batch, size, mixup, cutmix, mixing)
 
     # which patches are visible, and which branches are dropped
     if masked:
-        drawn["mask_noise"] = NOISE[config.mask.kind](
-            batch, grid, make_generator(seed, "mask", step)
-        )
+        noise = make_generator(seed, "mask", step)
+        draws["mask_noise"] = NOISE[config.mask.kind](batch, grid, noise)
     branches = 2 * (config.model.dimensions["depth"] - 1)
     if config.model.drop_path and branches:
         chance = torch.rand(branches, batch, generator=make_generator(seed, "drop path", step))
-        drawn["drop_path"] = chance.T.reshape(batch, -1, 2)
-    return Draws(**drawn)
+        draws["drop_path"] = chance.T.reshape(batch, -1, 2)  # (B, depth - 1, 2)
+    return Draws(**draws)
+
+
+# --- one purpose each ----------------------------------------------------------------------------
 
 
 def crop_boxes(
@@ -158,31 +181,42 @@ def crop_boxes(
     ratio: tuple[float, float],
     generator: Generator,
 ) -> Tensor:
-    """Draw boxes inside an image of (H, W), as Inception's crop does: area uniform in `scale`, aspect log-uniform in `ratio`.
+    """Draw boxes inside an image as Inception's crop does (Szegedy et al. 2015).
+
+    Args:
+        batch: B.
+        size: (H, W) of the image, of which only the ratio counts.
+        scale: smallest and largest share of the area, which is uniform between them.
+        ratio: smallest and largest width / height, which is log-uniform between them.
+        generator: the only source of randomness.
 
     Returns:
-        float32 (B, 4): top, left, height, width as fractions of the image. A side longer than the image is shortened to it
-        (instead of drawing again, which a whole batch cannot do at once).
+        float32 (B, 4): top, left, height, width as fractions of the image. A side longer than the
+        image is shortened to it (instead of drawing again, which a batch cannot do at once).
     """
     draws = torch.rand(batch, 4, generator=generator)
     area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = (
-        (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]
-    )  # width / height in fractions
+
+    # width / height, first in pixels, then in fractions of the image
+    low = math.log(ratio[0])
+    high = math.log(ratio[1])
+    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]
     height = (area / aspect).sqrt().clamp(max=1)
     width = (area * aspect).sqrt().clamp(max=1)
-    return torch.stack(
-        [draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1
-    )
+
+    # anywhere in the image
+    top = draws[:, 2] * (1 - height)
+    left = draws[:, 3] * (1 - width)
+    return torch.stack([top, left, height, width], dim=1)
 
 
 def draw_operations(
     batch: int, count: int, magnitude: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw RandAugment's operations for a batch: n = `count` per image, each applied with probability 1/2.
+    """Draw RandAugment's operations: n = `count` per image, each applied with probability 1/2.
 
-    Strengths are normally distributed around `magnitude`, with standard deviation 0.5, and clamped to 0 to 10.
+    Strengths are normally distributed around `magnitude`, with standard deviation 0.5, and clamped
+    to 0 to 10; the sign of each is random.
 
     Returns:
         operations: int64 (B, n), an index into OPERATIONS, perhaps repeated; -1 for none.
@@ -192,7 +226,7 @@ def draw_operations(
     applied = torch.rand(count, batch, generator=generator) < 0.5
     strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
-    return torch.where(applied, order, -1).T, (strength * sign).T
+    return torch.where(applied, order, -1).T, (strength * sign).T  # (n, B) -> (B, n)
 
 
 def draw_jitter(batch: int, jitter: float, grayscale: float, generator: Generator) -> Tensor:
@@ -200,7 +234,8 @@ def draw_jitter(batch: int, jitter: float, grayscale: float, generator: Generato
 
     Args:
         batch: B.
-        jitter: for `JITTERED` of the images, the factors are uniform from 1 - jitter to 1 + jitter; for the others, 1.
+        jitter: for `JITTERED` of the images, the factors are uniform from 1 - jitter to 1 + jitter;
+            for the others, 1.
         grayscale: probability of turning an image grey (saturation 0).
         generator: the only source of randomness.
 
@@ -222,24 +257,35 @@ def draw_mixing(
     Args:
         batch: B.
         size: (H, W) of the images.
-        mixup: alpha of Mixup's Beta(alpha, alpha) (Zhang et al. 2018), from which the share is drawn; 0: never.
-        cutmix: likewise for CutMix (Yun et al. 2019); with both, each image gets either with probability 1/2. The rectangle
-            has the image's shape and its middle anywhere; it is clipped to the image before the share is computed.
+        mixup: alpha of Mixup's Beta(alpha, alpha) (Zhang et al. 2018), from which the share is
+            drawn; 0: never.
+        cutmix: alpha of CutMix's (Yun et al. 2019); 0: never. Its rectangle has the image's shape
+            and its middle anywhere; it is clipped to the image before the share is computed.
+            With both, each image gets either with probability 1/2.
         generator: the only source of randomness.
 
     Returns:
-        share: float32 (B,), the share of itself that each image keeps: of its values, or of its area.
-        box: int64 (B, 4): top, left, bottom and right, in pixels, of the rectangle that comes from the next image; all 0
-            if the two are blended instead.
+        share: float32 (B,), the share of itself that each image keeps: of its values, or of its
+            area.
+        box: int64 (B, 4): top, left, bottom and right, in pixels, of the rectangle that comes from
+            the next image; all 0 if the two are blended instead.
     """
-    cut = torch.rand(batch, generator=generator) < (0.5 if mixup and cutmix else float(cutmix > 0))
-    blended, kept = beta(mixup, batch, generator), beta(cutmix, batch, generator)
+    probability = float(cutmix > 0)
+    if mixup and cutmix:
+        probability = 0.5
+    cut = torch.rand(batch, generator=generator) < probability
+    blended_share = beta(mixup, batch, generator)
+    cut_share = beta(cutmix, batch, generator)
+
+    # a rectangle of 1 - share of the area, around any point
     middle = torch.rand(batch, 2, generator=generator)
-    half = (1 - kept).sqrt()[:, None] / 2
+    half = (1 - cut_share).sqrt()[:, None] / 2
     edges = torch.cat([middle - half, middle + half], dim=1).clamp(0, 1)  # (B, 4), as fractions
     box = (edges * torch.tensor([*size, *size])).round().long() * cut[:, None]
+
+    # its area after clipping and rounding
     area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
-    return torch.where(cut, 1 - area / (size[0] * size[1]), blended), box
+    return torch.where(cut, 1 - area / (size[0] * size[1]), blended_share), box
 
 
 def beta(alpha: float, count: int, generator: Generator) -> Tensor:
@@ -247,14 +293,16 @@ def beta(alpha: float, count: int, generator: Generator) -> Tensor:
     if not alpha:
         return torch.ones(count)
     # a ratio of gammas, because torch's own distribution takes no generator
-    one, other = torch._standard_gamma(
-        torch.full((2, count), alpha, dtype=torch.float64), generator=generator
-    )
-    return (one / (one + other)).float()
+    shape = torch.full((2, count), alpha, dtype=torch.float64)
+    first, second = torch._standard_gamma(shape, generator=generator)
+    return (first / (first + second)).float()
+
+
+# --- generators, and the order of the images -----------------------------------------------------
 
 
 def derive_seed(seed: int, purpose: str, number: int) -> int:
-    """Hash a seed, a purpose ("order", "augment", "mask", ...) and a step or epoch into a 63-bit seed.
+    """Hash a seed, a purpose ("order", "augment", "mask", ...) and a step or epoch into 63 bits.
 
     Neighbouring seeds, purposes and numbers therefore share nothing.
     """
@@ -263,31 +311,36 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 
 
 def make_generator(seed: int, purpose: str, number: int = 0) -> Generator:
-    """Return a generator for one purpose (see `derive_seed`), on the CPU so that every device gets the same draws."""
+    """Return a generator for one purpose (see `derive_seed`).
+
+    It is on the CPU, so that every device gets the same draws.
+    """
     return Generator().manual_seed(derive_seed(seed, purpose, number))
 
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
-    """Return the order in which epoch `epoch` (from 0) visits `count` images: int64 (count,), a permutation."""
+    """Return the order in which an epoch (from 0) visits the images: int64 (count,)."""
     return torch.randperm(count, generator=make_generator(seed, "order", epoch))
 
 
 def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Return the number of steps for `count` images; the last one may have fewer images than `batch_size`."""
+    """Return the number of steps for `count` images; the last may have fewer than `batch_size`."""
     return -(-count // batch_size)
 
 
 def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
     """Return the images of step `step` (from 0): int64 (B,), indices into the data set.
 
-    Every image comes exactly once per epoch. An epoch's last batch holds the remaining 1 to `batch_size` images; its loss
-    is the mean over those, and its learning rate the schedule's, as in any other step.
+    Every image comes exactly once per epoch. An epoch's last batch holds the remaining 1 to
+    `batch_size` images; its loss is the mean over those, and its learning rate the schedule's, as
+    in any other step.
     """
     epoch, position = divmod(step, steps_per_epoch(count, batch_size))
-    return epoch_order(seed, epoch, count)[position * batch_size : (position + 1) * batch_size]
+    order = epoch_order(seed, epoch, count)
+    return order[position * batch_size : (position + 1) * batch_size]
 
 
 def shard(count: int, rank: int, processes: int) -> slice:
-    """Return the rows, out of `count`, that process `rank` of `processes` computes; they may be none."""
+    """Return the rows of `count` that process `rank` of `processes` computes; perhaps none."""
     return slice(count * rank // processes, count * (rank + 1) // processes)

@@ -15,8 +15,9 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from vit import inputs
+from vit.data import ImageSet
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import ImageSet, hold_out
+from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -30,7 +31,11 @@ SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Names of splits elsewhere, in any case: two such folders, and no `train`, are not classes."""
 
 SMALL_FILE = 4096
-"""Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within Python's lock."""
+"""Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within
+Python's lock."""
+
+IN_MEMORY = 256
+"""Decoded images that may wait in memory to be written to the cache."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,31 +47,33 @@ def load_folder(
     cache: Path,
     prepared: Preparation = OWN,
 ) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or outdated.
+    """Return the training and test images of a folder, resized and mapped from a cache file.
 
-    Layouts:
+    The cache is made if it is missing or outdated. Layouts of the folder:
         root/train/<class>/..., root/test/<class>/...    `val` is used if there is no `test`
-        root/<class>/...                                 no train folder: the folders are the classes
+        root/<class>/...                                 no train folder: the folders are classes
         root/*.png, root/train/*.png                     no folders: images without labels
 
-    Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
-    ImageFolder; folders of runs are left out. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly
-    spaced in the list (numbers i * N // M), are held out. `inputs.decode` says how the pixels are made.
+    Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
+    order of torchvision's ImageFolder; folders of runs are left out. Without a test split,
+    M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the list (numbers i * N // M),
+    are held out. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
         image_size: (H, W) of the model's input in pixels.
-        on_bad_image: at an unreadable file, `stop` with its path, or `skip` it and list it in `skipped`.
+        on_bad_image: at an unreadable file, `stop` with its path, or `skip` it and list it in
+            `skipped`.
         cache: folder for the cache files.
         prepared: as a model expects its images.
 
     Returns:
-        train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class names; the notes of
-            `train` say what was found and what is not used.
+        train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class
+            names; the notes of `train` say which files are used and which are not.
 
     Raises:
-        DataError: there are fewer than two images, the training images lack a class of the test images, an image cannot be
-            read, or the cache cannot be written.
+        DataError: there are fewer than two images, the training images lack a class of the test
+            images, an image cannot be read, or the cache cannot be written.
     """
     # Which files, and their classes
     notes: list[str] = []
@@ -74,42 +81,51 @@ def load_folder(
     class_names = tuple(sorted({file.class_name for file in (*train_files, *test_files)} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
-    # How one is read
+    # How a file is read
+    def path_of(file: ImageFile) -> str:
+        return os.path.join(root, file.name)
+
     def decode_file(file: ImageFile, size: Size) -> Decoded:
-        pixels = inputs.decode(os.path.join(root, file.name), size, prepared)
+        pixels = inputs.decode(path_of(file), size, prepared)
         return pixels, label_of.get(file.class_name, -1)
 
     def size_of(file: ImageFile) -> Size | None:
-        return inputs.size_of(os.path.join(root, file.name))
+        return inputs.size_of(path_of(file))
 
     def name_of(file: ImageFile) -> str:
-        return one_line(os.path.join(root, file.name))
+        return one_line(path_of(file))
 
     def load(
-        split: str, files: list[ImageFile], kept: Size | None
+        split: str, files: list[ImageFile], size: Size | None
     ) -> tuple[ImageSet, list[list[int]]]:
-        key = _key(files, class_names, image_size, kept, prepared)
+        key = _key(files, class_names, image_size, size, prepared)
         path = cache_path(cache, str(root), split, image_size, prepared)
         pictures = Pictures(split, files, key, decode_file, size_of, name_of, _in_threads)
-        images, sizes = cached(path, pictures, image_size, kept, on_bad_image)
+        images, sizes = cached(path, pictures, image_size, size, on_bad_image)
         return replace(images, class_names=class_names), sizes
 
-    # The training images decide the size of both; prepared ones have the model's, because
-    # resizing them again would blur them
-    train, sizes = load("train", train_files, None if prepared == OWN else image_size)
-    test, _ = load("test", test_files, (train.images.shape[-2], train.images.shape[-1]))
+    # The training images decide the size of both splits. Images prepared for a model have its input
+    # size at once, because resizing them again would blur them.
+    size = None
+    if prepared != OWN:
+        size = image_size
+    train, sizes = load("train", train_files, size)
+    height, width = train.images.shape[-2:]
+    test, _ = load("test", test_files, (height, width))
     notes += describe(train, test, sizes, image_size)
     return replace(train, notes=tuple(map(one_line, notes))), test
 
 
-# --- which files -----------------------------------------------------------------------------------------------------
+# --- which files ---------------------------------------------------------------------------------
 
 
 class ImageFile(NamedTuple):
     """An image file, not opened yet."""
 
-    class_name: str  # "" if there are no class folders
-    name: str  # relative to the root, "/" between the parts
+    # "" if there are no class folders
+    class_name: str
+    # relative to the root, "/" between the parts
+    name: str
     size: int
     mtime_ns: int
 
@@ -117,64 +133,83 @@ class ImageFile(NamedTuple):
 def list_splits(
     root: Path, notes: list[str] | None = None
 ) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return the training and test files, in order; `notes` gets a line on what was done automatically.
+    """Return the training and test files, in order.
+
+    Args:
+        root: the folder with the images.
+        notes: gets a line for everything that was decided without the user.
 
     Raises:
         DataError: as in `load_folder`, as far as it shows without reading an image.
     """
-    notes = [] if notes is None else notes
+    if notes is None:
+        notes = []
     train, *tests = list_folder(root, notes).values()
-    if not tests:
-        if len(train) < 2:
-            raise DataError(
-                f"{root}: has only one image; it needs at least two, one to train on and one to test on"
-            )
-        kept, held_out, aside = hold_out(len(train))
-        notes.append(f"no test folder: {aside}")
-        return [train[i] for i in kept], [train[i] for i in held_out]
-    return train, tests[0]
+    if tests:
+        return train, tests[0]
+
+    # Without a test split, hold out some of the images
+    if len(train) < 2:
+        advice = "it needs at least two, one to train on and one to test on"
+        raise DataError(f"{root}: has only one image; {advice}")
+    train_numbers, test_numbers, note = hold_out(len(train))
+    notes.append(f"no test folder: {note}")
+    return [train[i] for i in train_numbers], [train[i] for i in test_numbers]
 
 
 def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
     """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
-    `notes` gets a line on files that are left out.
+    Args:
+        root: the folder with the images.
+        notes: gets a line for files and folders that are left out.
 
     Raises:
         DataError: as in `load_folder`, as far as it shows without reading an image.
     """
+    if notes is None:
+        notes = []
+
+    # The splits: train, or else none; then test, or else val
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
     present = [name for name in ("train", "test", "val") if (root / name).is_dir()]
     if present and present[0] != "train":
-        raise DataError(
-            f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}"
-        )
-    notes = [] if notes is None else notes
-    train = _list_images(root, "train" if present else "", notes)
-    alike = sorted({file.class_name for file in train if file.class_name.lower() in SPLITS})
-    if not present and len(alike) > 1:
-        raise DataError(
-            f"{root}: its folders {', '.join(alike)} are splits, not classes; rename them train and test"
-        )
-    unused = ", ".join(_folders_of_images(root, present[:2])) if present else ""
-    if unused and len(present) == 1 and not train[0].class_name:
-        ways = "if train is a class, put all classes into a folder train; else move the others away"
-        raise DataError(
-            f"{root}: has folders of images ({unused}) beside train, which has no class folders; {ways}"
-        )
-    if unused:
-        notes.append(f"folders of images that are not used: {unused}")
-    if len(present) < 2:
-        return {present[0] if present else "": train}
-    test = _list_images(root, present[1], notes)
+        advice = f"add it, or rename {present[0]}"
+        raise DataError(f"{root}: has a folder {present[0]} but no folder train; {advice}")
+    splits = present[:2] or [""]
+
+    # The training files. Classes called Training and Testing are another package's splits.
+    train = _list_images(root, splits[0], notes)
+    split_names = sorted({file.class_name for file in train if file.class_name.lower() in SPLITS})
+    if not present and len(split_names) > 1:
+        folders = ", ".join(split_names)
+        advice = "rename them train and test"
+        raise DataError(f"{root}: its folders {folders} are splits, not classes; {advice}")
+
+    # Folders beside the splits are not used; if there is a single split without class folders,
+    # train may be meant as a class beside them
+    if present:
+        unused = ", ".join(_folders_of_images(root, splits))
+        if unused and len(splits) == 1 and not train[0].class_name:
+            problem = f"has folders of images ({unused}) beside train, which has no class folders"
+            advice = "if train is a class, put all classes into a folder train"
+            raise DataError(f"{root}: {problem}; {advice}; else move the others away")
+        if unused:
+            notes.append(f"folders of images that are not used: {unused}")
+    if len(splits) == 1:
+        return {splits[0]: train}
+
+    # The test files, whose classes must be among those of the training files
+    test = _list_images(root, splits[1], notes)
     unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
     if unknown:
-        what = f"a class folder {unknown[0]}" if unknown[0] else "no class folders"
-        raise DataError(
-            f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes"
-        )
-    return {"train": train, present[1]: test}
+        problem = "has no class folders"
+        if unknown[0]:
+            problem = f"has a class folder {unknown[0]}"
+        difference = f"{problem}, unlike {root / 'train'}"
+        raise DataError(f"{root / splits[1]}: {difference}; both need the same classes")
+    return {splits[0]: train, splits[1]: test}
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -188,100 +223,112 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def readable(paths: Sequence[str | Path]) -> list[bool]:
-    """Whether each file can be decoded; a warning names each that cannot, and why.
+    """Return for each file whether it can be decoded; warn of each that cannot, and say why.
 
     Raises:
-        DataError: none can.
+        DataError: no file can be decoded.
     """
-    found = [inputs.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
-    for path, content in zip(paths, found, strict=True):
+    results = []
+    for path in track(paths, "checking", unit=" images"):
+        # a small size, because the pixels are not used
+        content = inputs.decode(str(path), (8, 8))
         if isinstance(content, str):
             logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
-    if all(isinstance(content, str) for content in found):
+        results.append(isinstance(content, bytes))
+    if not any(results):
         raise DataError("none of the images can be read")
-    return [isinstance(content, bytes) for content in found]
+    return results
 
 
 def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
-    """Return all image files in the folder `split` of `root`, in the order of torchvision's ImageFolder.
+    """Return all image files in the folder `split` of `root`, in the order of ImageFolder.
 
     `notes` gets a line on the other files, except hidden ones.
     """
     start = root / split
-    images, others = _find_images(start)
-    found: list[ImageFile] = []
-    for path, info in images:
-        *folders, _ = path.relative_to(start).parts
-        class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
-        found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
-    if kinds := ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common() if count):
-        notes.append(f"{start}: ignored, not images that can be read: {kinds}")
-    in_classes = [file for file in found if file.class_name]
-    if in_classes and len(in_classes) < len(found):
-        logger.warning(
-            "%s: %d images outside the class folders are ignored",
-            start,
-            len(found) - len(in_classes),
-        )
-    return sorted(
-        in_classes or found, key=lambda file: (file.class_name, *file.name.rpartition("/"))
-    )
+    paths, ignored = _find_images(start)
+
+    # The first folder below `start` is the class
+    files: list[ImageFile] = []
+    for path, info in paths:
+        class_name = ""
+        folders = path.relative_to(start).parts[:-1]
+        if folders:
+            class_name = folders[0]
+        name = path.relative_to(root).as_posix()
+        files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
+
+    # Say which files are left out
+    counts = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
+    if counts:
+        notes.append(f"{start}: ignored, not images that can be read: {', '.join(counts)}")
+    in_classes = [file for file in files if file.class_name]
+    outside = len(files) - len(in_classes)
+    if in_classes and outside:
+        logger.warning("%s: %d images outside the class folders are ignored", start, outside)
+        files = in_classes
+
+    # By class, then folder, then name: the order in which torchvision's ImageFolder walks
+    return sorted(files, key=lambda file: (file.class_name, *file.name.rpartition("/")))
 
 
 def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Counter[str]]:
-    """Return all image files in a folder, however deep, and the number of other files by suffix, except hidden ones.
+    """Return all image files in a folder, however deep, and the number of other files by suffix.
+
+    Hidden files are not counted.
 
     Raises:
         DataError: there are no images, or a folder cannot be read.
     """
     images: list[tuple[Path, os.stat_result]] = []
-    others: Counter[str] = Counter()
+    ignored: Counter[str] = Counter()
     try:
         for entry in _walk(str(folder)):
             if entry.name.lower().endswith(EXTENSIONS):
                 # a broken link is listed too, and counts as an unreadable image
-                images.append((Path(entry.path), entry.stat(follow_symlinks=os.path.exists(entry))))
-            else:
-                others[
-                    PurePath(entry.name).suffix.lower() or "without a suffix"
-                ] += not entry.name.startswith(".")
+                info = entry.stat(follow_symlinks=os.path.exists(entry))
+                images.append((Path(entry.path), info))
+            elif not entry.name.startswith("."):
+                suffix = PurePath(entry.name).suffix.lower()
+                ignored[suffix or "without a suffix"] += 1
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: {error.strerror or error}; make the folder readable"
-        ) from error
+        reason = error.strerror or error
+        path = error.filename or folder
+        raise DataError(f"{path}: {reason}; make the folder readable") from error
     if not images:
-        raise DataError(
-            f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}"
-        )
-    return images, others
+        extensions = " ".join(EXTENSIONS)
+        raise DataError(f"{folder}: no images; searched it and its subfolders for {extensions}")
+    return images, ignored
 
 
-def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
-    """Return the names of the other folders in `root` that hold images, however deep."""
-    found = []
+def _folders_of_images(root: Path, splits: Sequence[str]) -> list[str]:
+    """Return the names of the folders in `root`, besides its splits, that hold images."""
+    names = []
     for path in sorted(root.iterdir()):
-        if path.is_dir() and path.name not in known and not path.name.startswith("."):
-            with suppress(OSError):  # it cannot be read, and need not be
-                if _holds_images(path, root):
-                    found.append(path.name)
-    return found
+        if not path.is_dir() or path.name in splits or path.name.startswith("."):
+            continue
+        # a folder that is not used need not be readable
+        with suppress(OSError):
+            if _holds_images(path, root):
+                names.append(path.name)
+    return names
 
 
 def refuse_run_among_images(out: Path, root: str) -> None:
-    """Refuse a run in a folder within `root` that holds some of its images: they would be left out as the run is.
+    """Refuse a run in a folder that holds some of the images: they would be left out, as a run is.
+
+    Args:
+        out: the run's folder.
+        root: the folder of the images.
 
     Raises:
-        DataError: `out` is such a folder.
+        DataError: `out` lies within `root` and holds images.
     """
-    whole = Path(os.path.realpath(os.path.expanduser(root)))
-    if (
-        whole in Path(os.path.realpath(out)).parents
-        and os.path.isdir(out)
-        and _holds_images(out, whole)
-    ):
-        raise DataError(
-            f"--out: {out} holds images of the data, which would be left out beside a run; name another folder"
-        )
+    images = Path(os.path.realpath(os.path.expanduser(root)))
+    within = images in Path(os.path.realpath(out)).parents
+    if within and out.is_dir() and _holds_images(out, images):
+        problem = "holds images of the data, which would be left out beside a run"
+        raise DataError(f"--out: {out} {problem}; name another folder")
 
 
 def _holds_images(folder: Path, root: Path) -> bool:
@@ -293,16 +340,25 @@ def _holds_images(folder: Path, root: Path) -> bool:
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
-    Hidden folders are left out, and those of runs, as are a run's files in `folder` itself: a run that trains on the folder
-    above it, or on its own, would add its own pictures.
+    Hidden folders are left out, and so are those of runs: a run that trains on the folder above it
+    would train on its own pictures. A run may also lie in `folder` itself: then only its own files
+    are left out.
+
+    Args:
+        folder: where to start.
+        above: real paths of the folders in which `folder` lies.
     """
-    place, run = os.path.realpath(folder), RunFiles(Path(folder))
-    of_run = {path.name for path in run.all} if os.path.exists(run.showcase) else set()
-    if place in above or (above and of_run):
+    place = os.path.realpath(folder)
+    run = RunFiles(Path(folder))
+    run_files: set[str] = set()
+    if os.path.exists(run.showcase):
+        run_files = {path.name for path in run.all}
+    if place in above or (above and run_files):
         return
+
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name in of_run:
+            if entry.name in run_files:
                 continue
             if not os.path.isdir(entry):
                 yield entry
@@ -310,22 +366,22 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
                 yield from _walk(entry.path, above | {place})
 
 
-# --- reading them ----------------------------------------------------------------------------------------------------
+# --- reading them --------------------------------------------------------------------------------
 
 
 def _key(
     files: Sequence[ImageFile],
     class_names: tuple[str, ...],
     image_size: Size,
-    kept: Size | None,
+    size: Size | None,
     prepared: Preparation,
 ) -> str:
-    """Return what changes with every file added, removed, renamed or written to.
+    """Return a hash that changes with every file added, removed, renamed or written to.
 
-    And with whatever else shapes the images; the class names, because a new class in train
-    renumbers those in test.
+    It also changes with all else that shapes the images, and with the class names, because a new
+    class among the training images renumbers those of the test images.
     """
-    shaping = (CACHE_LAYOUT, image_size, class_names, kept, prepared)
+    shaping = (CACHE_LAYOUT, image_size, class_names, size, prepared)
     parts = [repr(shaping), *map(repr, files)]
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
@@ -338,11 +394,15 @@ def _in_threads(
     For 3,000 photos, one thread takes 2.7 s, two 1.4 s, and two processes also 1.4 s; but processes
     would import torch and run the main module again, guarded or not.
     """
-    small = sum(file.size for file in files) < SMALL_FILE * len(files)
-    pool = ThreadPoolExecutor(1 if small else min(usable_cores(), 16))
+    threads = min(usable_cores(), 16)
+    if sum(file.size for file in files) < SMALL_FILE * len(files):
+        threads = 1
+    pool = ThreadPoolExecutor(threads)
     try:
-        with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
-            for start in range(0, len(files), 256):  # so that only some images wait in memory
-                yield from pool.map(decode_file, files[start : start + 256])
+        # Pillow's warnings name no file
+        with warnings.catch_warnings(action="ignore"):
+            # `map` starts all its tasks at once, so it gets only some files at a time
+            for start in range(0, len(files), IN_MEMORY):
+                yield from pool.map(decode_file, files[start : start + IN_MEMORY])
     finally:
         pool.shutdown(cancel_futures=True)

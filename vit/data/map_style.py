@@ -1,4 +1,7 @@
-"""Any map-style data set (torch's, torchvision's or Hugging Face's) as pictures, decoded once: see `vit.data.cache`."""
+"""Any map-style data set (torch's, torchvision's or Hugging Face's), decoded once into the cache.
+
+See `vit.data.cache`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from vit import inputs
 from vit.config import DataConfig
+from vit.data import ImageSet
 from vit.data.cache import (
     CACHE_LAYOUT,
     Cached,
@@ -29,7 +33,7 @@ from vit.data.cache import (
     cached,
     describe,
 )
-from vit.data.images import ImageSet, hold_out
+from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
 from vit.openmp import usable_cores
@@ -37,7 +41,7 @@ from vit.openmp import usable_cores
 FEW = 2000
 """Fewer images than this are decoded without extra processes."""
 
-NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
+PICTURE_NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
 
 def load_datasets(
@@ -68,37 +72,39 @@ def load_datasets(
         DataError: the data is not map-style, has fewer than two images or other items, or lacks
             some of the labels.
     """
+    name = name or type(train).__name__
+    notes: list[str] = []
+
     # Which items
     train_rows: Sequence[int]
     test_rows: Sequence[int]
-    name = name or type(train).__name__
-    notes: list[str] = []
     _refuse_other_kinds(train)
     if test is None:
-        _refuse_few(train, 2, name)
-        train_rows, test_rows, aside = hold_out(len(train), at_random=True)
-        notes.append(f"no test set: {aside}")
+        _refuse_short(train, 2, name)
+        train_rows, test_rows, note = hold_out(len(train), at_random=True)
+        notes.append(f"no test set: {note}")
         test = train
     else:
         _refuse_other_kinds(test)
-        _refuse_few(train, 1, name)
-        _refuse_few(test, 1, name)
+        _refuse_short(train, 1, name)
+        _refuse_short(test, 1, name)
         train_rows = range(len(train))
         test_rows = range(len(test))
     if hasattr(train, "features"):
         notes.append(_describe_columns(train))
 
-    # Their images: those to train on decide the size of both
+    # Their images, from the cache
     class_names = class_names_of(train)
 
-    def load(split: str, dataset: Any, rows: Sequence[int], kept: Size | None) -> Cached:
+    def load(split: str, dataset: Any, rows: Sequence[int], size: Size | None) -> Cached:
         if config.on_bad_image == "stop":
             _refuse_first(dataset, name)
-        pictures = _pictures(split, dataset, rows, name, class_names, image_size, kept)
+        pictures = _pictures(split, dataset, rows, name, class_names, image_size, size)
         folder = Path(os.path.expanduser(config.cache))
         path = cache_path(folder, name, split, image_size, OWN)
-        return cached(path, pictures, image_size, kept, config.on_bad_image)
+        return cached(path, pictures, image_size, size, config.on_bad_image)
 
+    # The training images decide the size and the classes of both splits
     train_images, sizes = load("train", train, train_rows, None)
     train_images = _with_class_names(train_images, class_names, "train", name)
     height, width = train_images.images.shape[-2:]
@@ -112,29 +118,35 @@ def load_datasets(
 
 
 def _refuse_other_kinds(dataset: Any) -> None:
+    """Refuse what cannot be indexed, and a mapping of several data sets."""
     kind = type(dataset).__name__
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        needed = "it needs __len__ and __getitem__; a list of its items has"
-        raise DataError(f"{kind}: not a map-style data set: {needed}")
+        advice = "it needs __len__ and __getitem__; a list of its items has"
+        raise DataError(f"{kind}: not a map-style data set: {advice}")
     if isinstance(dataset, Mapping) and "train" in dataset:
         parts = ", ".join(dataset)
         raise DataError(f'{kind}: several data sets in one ({parts}); hand over its ["train"]')
 
 
-def _refuse_few(dataset: Any, fewest: int, name: str) -> None:
+def _refuse_short(dataset: Any, fewest: int, name: str) -> None:
+    """Refuse a data set with fewer than `fewest` items."""
     if len(dataset) < fewest:
-        needed = "it needs at least one to train on and one to test on"
-        raise DataError(f"{name}: too few images; {needed}")
+        advice = "it needs at least one to train on and one to test on"
+        raise DataError(f"{name}: too few images; {advice}")
 
 
 def _refuse_first(dataset: Any, name: str) -> None:
-    """Refuse a data set whose first item is no picture: to leave such items out would leave none."""
+    """Refuse a data set whose first item is no picture: to leave such items out would leave none.
+
+    Any other fault is left to the decoding, which names it.
+    """
     try:
-        _picture(dataset[0], columns_of(dataset))
-    except NotAPictureError as error:
-        raise DataError(f"{one_line(name)}: item 0: not a readable image ({error})") from error
-    except Exception:  # another fault, which decoding will name
+        picture, _ = _parts(dataset[0], columns_of(dataset))
+        problem = _problem_of(picture)
+    except Exception:
         return
+    if problem:
+        raise DataError(f"{one_line(name)}: item 0: not a readable image ({problem})")
 
 
 def _describe_columns(dataset: Any) -> str:
@@ -145,52 +157,55 @@ def _describe_columns(dataset: Any) -> str:
     note = f"images of the column {picture}, without labels"
     for column in ("label", "labels"):
         if "string" in str(getattr(dataset.features.get(column), "dtype", "")):
-            way = f"class_encode_column({column!r}) makes classes of it"
-            return f"{note}: {column} holds text; {way}"
+            advice = f"class_encode_column({column!r}) makes classes of it"
+            return f"{note}: {column} holds text; {advice}"
     return note
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
-    """Return the keys of picture and label in the mappings of a data set, or of the one it is a subset of; "" for no label.
+    """Return the keys of picture and label in a data set's mappings; "" if it has no label.
 
     Raises:
         DataError: a Hugging Face data set has no column of images.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
-        return (
-            columns_of(dataset.dataset) if hasattr(dataset, "dataset") else ("image", "label")
-        )  # torch's Subset
+        # torch's Subset has those of the data set that it is a part of
+        if hasattr(dataset, "dataset"):
+            return columns_of(dataset.dataset)
+        return "image", "label"
+
+    # The first column of images
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     if not pictures:
-        raise DataError(
-            f"no image column among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one"
-        )
+        advice = "cast_column(NAME, datasets.Image()) makes one"
+        raise DataError(f"no image column among {', '.join(kinds)}; {advice}")
+
+    # The first column of classes, or else of whole numbers under a usual name
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    labels += [
-        name
-        for name in ("label", "labels")
-        if "int" in str(getattr(features.get(name), "dtype", ""))
-    ]
+    for name in ("label", "labels"):
+        if "int" in str(getattr(features.get(name), "dtype", "")):
+            labels.append(name)
     return pictures[0], next(iter(labels), "")
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...]:
-    """Return the class names that a data set, or the one it is a subset of, declares; none if it declares none."""
+    """Return the class names that a data set declares; none if it declares none."""
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):
-        return tuple(getattr(features.get(columns_of(dataset)[1]), "names", ()))
-    if isinstance(names := getattr(dataset, "classes", None), list | tuple):
+        _, label = columns_of(dataset)
+        return tuple(getattr(features.get(label), "names", ()))
+    names = getattr(dataset, "classes", None)
+    if isinstance(names, list | tuple):
         return tuple(map(str, names))
-    return class_names_of(dataset.dataset) if hasattr(dataset, "dataset") else ()  # torch's Subset
+    # torch's Subset has those of the data set that it is a part of
+    if hasattr(dataset, "dataset"):
+        return class_names_of(dataset.dataset)
+    return ()
 
 
 # --- reading them --------------------------------------------------------------------------------
-
-
-class NotAPictureError(TypeError):
-    """An item is neither a picture nor begins with one; the message says what it is instead."""
 
 
 def _pictures(
@@ -200,48 +215,66 @@ def _pictures(
     name: str,
     class_names: tuple[str, ...],
     image_size: Size,
-    kept: Size | None,
+    size: Size | None,
 ) -> Pictures[int]:
-    """Return the rows of a data set and the functions that read one of them."""
+    """Return the rows of a data set and the functions that read one of them.
+
+    Args:
+        split: "train" or "test".
+        dataset: map-style.
+        rows: of its items, those to read.
+        name: the data's name in messages.
+        class_names: of the training data, which number the labels.
+        image_size: (H, W) of the model's input.
+        size: (h, w) of the images; None if the pictures decide it.
+    """
     columns = columns_of(dataset)
-    own_names = class_names_of(dataset)
+    split_names = class_names_of(dataset)
     label_of = {class_name: label for label, class_name in enumerate(class_names)}
-    renumbered = bool(class_names) and bool(own_names) and own_names != class_names
+    renumbered = bool(class_names) and bool(split_names) and split_names != class_names
 
     def name_of(row: int) -> str:
         return one_line(f"{name}: item {row}")
 
     def size_of(row: int) -> Size | None:
         try:
-            picture, _ = _picture(dataset[row], columns)
-            return inputs.upright_size(picture)
-        except Exception:  # `decode_row` will say what is wrong
-            return None
+            picture, _ = _parts(dataset[row], columns)
+            if not _problem_of(picture):
+                return inputs.upright_size(_to_pil(picture))
+        except Exception:
+            pass
+        # `decode_row` will say what is wrong
+        return None
 
     def decode_row(row: int, size: Size) -> Decoded:
+        # Somebody else's data set may raise anything: then the item is left out as unreadable
         try:
-            picture, label = _picture(dataset[row], columns)
-            pixels = inputs.planes(picture, size)
-        except DataError as error:  # its label, which is no reason to leave it out
-            raise DataError(f"{name_of(row)}: {error}") from error
-        except NotAPictureError as error:
-            return str(error), -1
-        except Exception as error:  # somebody else's data set may raise anything
+            picture, label = _parts(dataset[row], columns)
+            problem = _problem_of(picture)
+            if problem:
+                return problem, -1
+            pixels = inputs.planes(_to_pil(picture), size)
+        except Exception as error:
             return f"{type(error).__name__}: {error}", -1
-        if not renumbered or not 0 <= label < len(own_names):
-            return pixels, label
-        if own_names[label] not in label_of:
-            unknown = f"has a class {own_names[label]!r}, which the training data has not"
-            raise DataError(
-                one_line(f"{name}: the {split} data {unknown}; both need the same classes")
-            )
-        return pixels, label_of[own_names[label]]
 
-    # A fingerprint changes with whatever changes the data; without one, nothing is known of it
+        # A wrong label is no reason to leave an image out
+        number = _label_number(label, name_of(row))
+        if not renumbered or not 0 <= number < len(split_names):
+            return pixels, number
+        class_name = split_names[number]
+        if class_name not in label_of:
+            problem = (
+                f"the {split} data has a class {class_name!r}, which the training data has not"
+            )
+            raise DataError(one_line(f"{name}: {problem}; both need the same classes"))
+        return pixels, label_of[class_name]
+
+    # A fingerprint changes with whatever changes the data. Without one, the key stays empty: nobody
+    # can say whether a cache still holds the same images.
     key = ""
     fingerprint = getattr(dataset, "_fingerprint", None)
     if isinstance(fingerprint, str):
-        shaping = (CACHE_LAYOUT, image_size, kept, class_names, columns, fingerprint, rows)
+        shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, rows)
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
     return Pictures(split, rows, key, decode_row, size_of, name_of, _in_processes)
 
@@ -252,27 +285,31 @@ def _in_processes(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> 
     Raises:
         DataError: as the function.
     """
+    # Only forking spares the processes from running the main module again
     workers = 0
     context = None
     cores = usable_cores()
     if sys.platform == "linux" and len(rows) >= FEW and cores > 1:
         workers = min(cores, 8)
-        context = "fork"  # other methods would run the main module again
+        context = "fork"
 
+    # An error is returned, because a DataLoader's process would change it
     def attempt(row: int) -> Decoded | DataError:
         try:
             return decode_row(row)
-        except DataError as error:  # returned, because a DataLoader's process would change it
+        except DataError as error:
             return error
 
+    # A DataLoader without batches, whose data set is the rows' numbers: any sequence is one
     loader: DataLoader[Any] = DataLoader(
-        rows,  # type: ignore[arg-type]  # any sequence is a data set
+        rows,  # type: ignore[arg-type]
         batch_size=None,
         num_workers=workers,
-        collate_fn=attempt,  # type: ignore[arg-type]  # of one row, without batches
+        collate_fn=attempt,  # type: ignore[arg-type]
         multiprocessing_context=context,
     )
-    with warnings.catch_warnings(action="ignore"):  # Pillow's, which name no file, and Python's
+    # Pillow's warnings name no file, and Python's are about forking
+    with warnings.catch_warnings(action="ignore"):
         for result in loader:
             if isinstance(result, DataError):
                 raise result
@@ -289,54 +326,70 @@ def _with_class_names(
     """
     missing = images.labels < 0
     largest = int(images.labels.max())
+
+    # No labels at all
     if missing.all():
         if class_names and split == "test":
-            ways = "label it, or leave it out to hold out training images"
-            raise DataError(
-                f"{name}: the test data has no labels, which the training data has; {ways}"
-            )
+            problem = "the test data has no labels, which the training data has"
+            advice = "label it, or leave it out to hold out training images"
+            raise DataError(f"{name}: {problem}; {advice}")
         return images
+
+    # A label for each image, and a name for each label
     if missing.any():
         first = int(missing.nonzero()[0])
-        ways = "leave out all or none"
-        raise DataError(f"{name}: {split} image {first} has no label, unlike others; {ways}")
+        problem = f"{split} image {first} has no label, unlike others"
+        raise DataError(f"{name}: {problem}; leave out all or none")
     names = class_names or tuple(map(str, range(largest + 1)))
     if largest >= len(names):
-        classes = f"there are {len(names)} classes, from 0"
-        raise DataError(f"{name}: a label is {largest} in {split}, but {classes}")
+        problem = f"a label is {largest} in {split}"
+        raise DataError(f"{name}: {problem}, but there are {len(names)} classes, from 0")
     return replace(images, class_names=names)
 
 
-def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
-    """Return an item's picture and label.
+def _parts(item: Any, columns: tuple[str, str]) -> tuple[Any, Any]:
+    """Return an item's picture and label, whatever they are; no label is None."""
+    if isinstance(item, Mapping):
+        return item[columns[0]], item.get(columns[1])
+    if isinstance(item, tuple | list):
+        label = None
+        if len(item) > 1:
+            label = item[1]
+        return item[0], label
+    return item, None
+
+
+def _problem_of(picture: Any) -> str:
+    """Return why a picture has a form that cannot be used; "" if it can be used."""
+    if isinstance(picture, Image.Image):
+        return ""
+    if not isinstance(picture, Tensor):
+        return f"got {type(picture).__name__}; {PICTURE_NEEDED}"
+    if picture.dtype != uint8 or picture.ndim != 3 or len(picture) not in (1, 3):
+        return f"got {picture.dtype} {tuple(picture.shape)}; {PICTURE_NEEDED}"
+    return ""
+
+
+def _to_pil(picture: Image.Image | Tensor) -> Image.Image:
+    """Turn a picture into Pillow's; a tensor is uint8 (1 or 3, H, W)."""
+    if isinstance(picture, Image.Image):
+        return picture
+    pixels = np.ascontiguousarray(picture.permute(1, 2, 0).numpy())  # (H, W, 1 or 3)
+    if len(picture) == 1:
+        pixels = pixels[..., 0]
+    return Image.fromarray(pixels)
+
+
+def _label_number(label: Any, item_name: str) -> int:
+    """Return a label as an integer; -1 for None and for a negative one.
 
     Raises:
-        NotAPictureError: the item has another form.
-        DataError: the label is not an integer.
+        DataError: it is not an integer.
     """
-    # The parts of an item
-    image, label = item, None
-    if isinstance(item, Mapping):
-        image, label = item[columns[0]], item.get(columns[1])
-    elif isinstance(item, tuple | list):
-        image = item[0]
-        label = item[1] if len(item) > 1 else None
-
-    # The label
-    number = -1
-    if label is not None:
-        try:
-            number = max(operator.index(label), -1)
-        except TypeError as error:
-            shown = f"{repr(label)[:60]} ({type(label).__name__})"
-            raise DataError(f"its label is {shown}; labels are integers from 0") from error
-
-    # The picture
-    if isinstance(image, Image.Image):
-        return image, number
-    if not isinstance(image, Tensor):
-        raise NotAPictureError(f"got {type(image).__name__}; {NEEDED}")
-    if image.dtype != uint8 or image.ndim != 3 or len(image) not in (1, 3):
-        raise NotAPictureError(f"got {image.dtype} {tuple(image.shape)}; {NEEDED}")
-    pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
-    return Image.fromarray(pixels if len(image) == 3 else pixels[..., 0]), number
+    if label is None:
+        return -1
+    try:
+        return max(operator.index(label), -1)
+    except TypeError as error:
+        problem = f"its label is {repr(label)[:60]} ({type(label).__name__})"
+        raise DataError(f"{item_name}: {problem}; labels are integers from 0") from error

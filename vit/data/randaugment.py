@@ -1,10 +1,12 @@
 """RandAugment (Cubuk et al. 2020) for whole batches on any device, each image by its own draws.
 
-The fifteen operations, their strengths and their distribution are those of timm's rand-m9-mstd0.5-inc1, which works image by
-image with Pillow. Here each operation runs once, over the images of the batch that drew it.
+The fifteen operations, their strengths and their distribution are those of timm's
+rand-m9-mstd0.5-inc1, which works image by image with Pillow. Here each operation runs once, over
+the images of the batch that drew it.
 
-Differences: shears keep the middle of the image fixed, not its corner; moved images are sampled bilinearly, not by a random
-kernel; uncovered areas are grey, not the data's mean; and all of it comes before the crop, not after.
+Differences: shears keep the middle of the image fixed, not its corner; moved images are sampled
+bilinearly, not by a random kernel; uncovered areas are grey, not the data's mean; and all of it
+comes before the crop, not after.
 """
 
 from __future__ import annotations
@@ -33,46 +35,46 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
         uint8 (B, 3, H, W); the input stays as it is.
     """
     images = images.clone()
-    for chosen, strength in zip(operations.T, strengths.T, strict=True):
+    for numbers, strength in zip(operations.T, strengths.T, strict=True):
         for number, operation in enumerate(OPERATIONS.values()):
-            members = (chosen == number).nonzero()[:, 0]  # on the CPU, so nothing waits
+            # the draws are on the CPU, so that this does not wait for a GPU
+            members = (numbers == number).nonzero()[:, 0]  # (b,)
             if len(members):
-                there = to_device(members, images.device)
-                level = to_device(strength[members], images.device)[
-                    :, None, None, None
-                ]  # (b, 1, 1, 1)
-                images[there] = operation(images[there], level)
+                rows = to_device(members, images.device)
+                level = to_device(strength[members], images.device)[:, None, None, None]
+                images[rows] = operation(images[rows], level)
     return images
 
 
-# --- the operations: uint8 (b, 3, H, W) and strengths (b, 1, 1, 1) from -1 to 1 -> uint8 (b, 3, H, W) ---------------------
-# Equalize is torchvision's kernel, equal to Pillow's to the bit. The others are written here, because torchvision's
-# autocontrast and rgb_to_grayscale round differently from Pillow's (a fifth and a half of the values are off by one), and
-# its posterize, solarize, blends and moves take one strength per batch, not per image.
+# --- the operations ------------------------------------------------------------------------------
+# Each takes uint8 (b, 3, H, W) and strengths (b, 1, 1, 1) from -1 to 1, and returns
+# uint8 (b, 3, H, W).
+#
+# Equalize is torchvision's kernel, equal to Pillow's to the bit. The others are written here,
+# because torchvision's autocontrast and rgb_to_grayscale round differently from Pillow's (a fifth
+# and a half of the values are off by one), and its posterize, solarize, blends and moves take one
+# strength per batch, not per image.
 
 
-def _whole(values: Tensor) -> Tensor:
+def _to_uint8(values: Tensor) -> Tensor:
     """Clamp values to 0 to 255 and drop the fraction, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)
 
 
 def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
     """Stretch each channel so that its darkest and brightest values become 0 and 255."""
-    low, high = (
-        images.amin((-2, -1), keepdim=True).float(),
-        images.amax((-2, -1), keepdim=True).float(),
-    )
-    stretched = _whole((images - low) * (255 / (high - low).clamp(min=1)))
+    low = images.amin((-2, -1), keepdim=True).float()
+    high = images.amax((-2, -1), keepdim=True).float()
+    stretched = _to_uint8((images - low) * (255 / (high - low).clamp(min=1)))
     return torch.where(high > low, stretched, images)
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
     """Spread the values of each channel so that all are about equally frequent."""
-    from torchvision.transforms.v2 import (
-        functional as kernels,  # takes seconds to import, and few runs need it
-    )
+    # takes seconds to import, and few runs need it
+    from torchvision.transforms.v2 import functional
 
-    return kernels.equalize(images)
+    return functional.equalize(images)
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
@@ -89,48 +91,55 @@ def solarize(images: Tensor, strength: Tensor) -> Tensor:
 
 def solarize_add(images: Tensor, strength: Tensor) -> Tensor:
     """Brighten values below 128."""
-    more = _whole(images + (strength.abs() * 110).floor())
-    return torch.where(images < 128, more, images)
+    brighter = _to_uint8(images + (strength.abs() * 110).floor())
+    return torch.where(images < 128, brighter, images)
 
 
 def contrast(images: Tensor, strength: Tensor) -> Tensor:
     """Move the image towards its mean brightness, or away from it."""
-    mean = (_grey(images).float().mean((-2, -1), keepdim=True) + 0.5).floor()
+    mean = (_grey(images).float().mean((-2, -1), keepdim=True) + 0.5).floor()  # (b, 1, 1, 1)
     return _blended(mean, images, strength)
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
     """Move the image towards its smoothed copy, or away from it; the border stays as it is."""
+    # Pillow's filter: the pixel counts 5, each of its eight neighbours 1
     kernel = torch.ones(3, 3, device=images.device)
     kernel[1, 1] = 5
     channels = images.shape[1]
     smooth = F.conv2d(images.float(), (kernel / 13).expand(channels, 1, 3, 3), groups=channels)
     blurred = images.clone()
-    blurred[..., 1:-1, 1:-1] = _whole(smooth + 0.5)
+    blurred[..., 1:-1, 1:-1] = _to_uint8(smooth + 0.5)
     return _blended(blurred, images, strength)
 
 
 def _grey(images: Tensor) -> Tensor:
     """Return the luma of ITU-R 601: (b, 3, H, W) -> uint8 (b, 1, H, W)."""
+    # Pillow's whole numbers, out of 65,536; the half of it makes the division round
     weights = torch.tensor([19595.0, 38470.0, 7471.0], device=images.device)[:, None, None]
     return (((images * weights).sum(1, keepdim=True) + 32768) / 65536).to(torch.uint8)
 
 
-def _blended(other: Tensor, images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards another one, or away from it, by up to nine tenths of the way."""
+def _blended(target: Tensor, images: Tensor, strength: Tensor) -> Tensor:
+    """Move images towards a target, or away from it, by up to nine tenths of the way."""
     factor = (1 + 0.9 * strength).clamp(min=0.1)
-    return _whole(other + factor * (images.float() - other))
+    return _to_uint8(target + factor * (images.float() - target))
 
 
 def rotate(images: Tensor, strength: Tensor) -> Tensor:
     """Rotate by up to 30 degrees, counter-clockwise for positive strengths."""
     angle = torch.deg2rad(30 * strength)
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
+    # coordinates run from -1 to 1 on both axes, whatever the shape: undo that before rotating
     height, width = images.shape[-2:]
-    return _moved(
-        images,
-        {(0, 0): cos, (0, 1): -sin * height / width, (1, 0): sin * width / height, (1, 1): cos},
-    )
+    entries = {
+        (0, 0): cos,
+        (0, 1): -sin * height / width,
+        (1, 0): sin * width / height,
+        (1, 1): cos,
+    }
+    return _moved(images, entries)
 
 
 def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
@@ -141,12 +150,14 @@ def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
     theta = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)  # (b, 2, 3)
     for (row, column), values in entries.items():
         theta[:, row, column] = values.flatten()
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    shifted = images.float() - FILL  # outside is 0, which becomes FILL
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)  # (b, H, W, 2)
+
+    # outside of the image, samples are 0, which becomes FILL
+    shifted = images.float() - FILL
     sampled = F.grid_sample(
         shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False
     )
-    return _whole(sampled + FILL + 0.5)
+    return _to_uint8(sampled + FILL + 0.5)
 
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -1,4 +1,7 @@
-"""Where images come from, by the name in `data.source`: CIFAR, a folder, Scenes, or a data set of the caller's."""
+"""Where images come from, by the name in `data.source`.
+
+The sources are CIFAR, a folder, Scenes, and a data set of the caller's.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,84 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from vit.config import DataConfig
-from vit.data import Dataset
+from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import (
-    CifarUnavailable,
-    ImageSet,
-    content_hash,
-    evenly_spaced,
-    spread_at_random,
-    spread_over_classes,
-)
+from vit.data.images import evenly_spaced, spread_at_random, spread_over_classes
 from vit.errors import ConfigError, DataError
 from vit.inputs import OWN, Preparation
 
-SCENES_SEED = 0  # the same pictures for every run, like any other data set
+SCENES_SEED = 0
+"""The same pictures for every run, like any other data set."""
 
-# --- the sources: (data section, (H, W), preparation) -> training and test images, whole -----------------------------------
+SCENES_COUNTS = {"train": 50_000, "test": 10_000}
+"""Images of each split, as many as CIFAR has."""
+
+Splits = tuple[ImageSet, ImageSet]
+"""Training and test images."""
+
+
+# --- the sources: (data section, (H, W), preparation) -> whole splits -----------------------------
 
 
 class DataSource(NamedTuple):
-    """A source of images. CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested."""
+    """A source of images.
 
-    title: str  # name of the data in outputs; "" for the name of its folder
-    load: Callable[[DataConfig, tuple[int, int], Preparation], tuple[ImageSet, ImageSet]]
-    pictures: bool = False  # whether it holds pictures of any size, to be decoded
+    CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested.
 
+    Attributes:
+        title: name of the data in outputs; "" for the name of its folder.
+        load: returns its images.
+        pictures: whether it holds pictures of any size, to be decoded.
+        fetch: downloads what is missing, before `load`; returns why the data is unavailable and
+            what the user can do, "" if it is there.
+    """
 
-def _cifar(
-    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
-) -> tuple[ImageSet, ImageSet]:
-    from vit.data.cifar import load_cifar  # with torchvision, which takes seconds to import
-
-    return load_cifar(config.source, Path(os.path.expanduser(config.root)), config.download)
-
-
-def _folder(
-    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
-) -> tuple[ImageSet, ImageSet]:
-    root, cache = (Path(os.path.expanduser(path)) for path in (config.root, config.cache))
-    return load_folder(root, image_size, config.on_bad_image, cache, prepared)
+    title: str
+    load: Callable[[DataConfig, tuple[int, int], Preparation], Splits]
+    pictures: bool = False
+    fetch: Callable[[DataConfig], str] = lambda config: ""
 
 
-def _dataset(
-    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
-) -> tuple[ImageSet, ImageSet]:
-    raise DataError(
-        "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
-    )
+def _path(setting: str) -> Path:
+    """Return a setting's path, with ~ for the user's home."""
+    # unlike Path.expanduser, this raises nothing if the user is unknown
+    return Path(os.path.expanduser(setting))
 
 
-def _scenes(
-    config: DataConfig, image_size: tuple[int, int], prepared: Preparation
-) -> tuple[ImageSet, ImageSet]:
-    train_count, test_count = 50_000, 10_000
-    if config.limit:  # draw no more than are used
+def _fetch_cifar(config: DataConfig) -> str:
+    # with torchvision, which takes seconds to import
+    from vit.data.cifar import fetch_cifar
+
+    return fetch_cifar(config.source, _path(config.root), config.download)
+
+
+def _load_cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
+    # with torchvision, which takes seconds to import
+    from vit.data.cifar import load_cifar
+
+    return load_cifar(config.source, _path(config.root))
+
+
+def _load_folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
+    root = _path(config.root)
+    return load_folder(root, image_size, config.on_bad_image, _path(config.cache), prepared)
+
+
+def _load_dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
+    problem = "only vit.fit(..., dataset=...) can hand over these images"
+    raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
+
+
+def _load_scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
+    train_count = SCENES_COUNTS["train"]
+    test_count = SCENES_COUNTS["test"]
+    # draw no more than are used
+    if config.limit:
         train_count = min(train_count, config.limit)
         test_count = min(test_count, config.limit)
-    return load_scenes(train_count, SCENES_SEED, "train"), load_scenes(
-        test_count, SCENES_SEED, "test"
-    )
+    train = load_scenes(train_count, SCENES_SEED, "train")
+    test = load_scenes(test_count, SCENES_SEED, "test")
+    return train, test
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
@@ -78,23 +100,23 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
     Raises:
         ValueError: as in `scene_indices` and `draw_scenes`.
     """
-    from vit.scenes import (  # 850 lines that no other data needs
-        CLASS_NAMES,
-        draw_scenes,
-        scene_indices,
-    )
+    # 1,000 lines that no other data needs
+    from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
     return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
 
 
 SOURCES: dict[str, DataSource] = {
-    "cifar10": DataSource("CIFAR-10", _cifar),
-    "cifar100": DataSource("CIFAR-100", _cifar),
-    "folder": DataSource("", _folder, pictures=True),
-    "scenes": DataSource("Scenes", _scenes),
-    "dataset": DataSource("", _dataset),
+    "cifar10": DataSource("CIFAR-10", _load_cifar, fetch=_fetch_cifar),
+    "cifar100": DataSource("CIFAR-100", _load_cifar, fetch=_fetch_cifar),
+    "folder": DataSource("", _load_folder, pictures=True),
+    "scenes": DataSource("Scenes", _load_scenes),
+    "dataset": DataSource("", _load_dataset),
 }
+
+
+# --- from a source to the images of a run ---------------------------------------------------------
 
 
 def load_data(
@@ -108,40 +130,51 @@ def load_data(
 
     Args:
         config: the data section.
-        image_size: (H, W) of the model's input, which decides the size at which a folder's images are kept.
-        dataset, test_dataset: map-style data sets that replace the source; see `vit.data.map_style.load_datasets`.
-        prepared: how pictures of any size are cropped and resized. Anything but this package's own way makes the input of
-            a model that expects it, not images to train on.
+        image_size: (H, W) of the model's input, which decides the size at which a folder's images
+            are kept.
+        dataset, test_dataset: map-style data sets that replace the source; see
+            `vit.data.map_style.load_datasets`.
+        prepared: how pictures of any size are cropped and resized. Anything but this package's own
+            way makes the input of a model that expects it, not images to train on.
 
     Raises:
         DataError: the data is missing or cannot be read; the message is one line with the ways out.
         ConfigError: `val_size` holds out too many images.
     """
-    # The images, or Scenes if CIFAR is unavailable
     if dataset is None and test_dataset is not None:
-        raise DataError(
-            "test_dataset: hand over training data too (dataset=...); a source has test images of its own"
-        )
-    source, warning = config.source, None
-    name = config.name or SOURCES[source].title or Path(config.root).resolve().name
-    try:
-        if dataset is None:
-            train, test = SOURCES[source].load(config, image_size, prepared)
-        else:
-            from vit.data.map_style import load_datasets  # with torch's DataLoader
+        advice = "hand over training data too (dataset=...); a source has test images of its own"
+        raise DataError(f"test_dataset: {advice}")
 
-            source, name = "dataset", config.name or type(dataset).__name__
-            train, test = load_datasets(dataset, test_dataset, config, image_size, name)
-    except CifarUnavailable as error:
-        if config.fallback != "scenes":
-            ways = "Or give --data scenes (built in), or --data YOUR_IMAGES."
-            raise DataError(f"{error} {ways}") from error
-        source, wanted, name = "scenes", name, SOURCES["scenes"].title
-        warning = f"{wanted} is not available, so this run uses the built-in {name} images instead. {error}"
+    # The whole splits, from the caller's data set, or from a source
+    source = config.source
+    warning = None
+    if dataset is not None:
+        # with torch's DataLoader
+        from vit.data.map_style import load_datasets
+
+        source = "dataset"
+        name = config.name or type(dataset).__name__
+        train, test = load_datasets(dataset, test_dataset, config, image_size, name)
+    else:
+        name = config.name or SOURCES[source].title or Path(config.root).resolve().name
+        problem = SOURCES[source].fetch(config)
+        if problem and config.fallback != "scenes":
+            advice = "Or give --data scenes (built in), or --data YOUR_IMAGES."
+            raise DataError(f"{problem} {advice}")
+        if problem:
+            source = "scenes"
+            warning = (
+                f"{name} is not available, so this run uses the built-in Scenes images instead. "
+                f"{problem}"
+            )
+            name = SOURCES[source].title
         train, test = SOURCES[source].load(config, image_size, prepared)
 
-    # Limit both splits
-    spread = spread_at_random if source == "dataset" else evenly_spaced
+    # Limit both. Sources sort their images by class or shuffle them, so every n-th is a fair
+    # choice; a caller's data set may repeat its classes with a period of n.
+    spread = evenly_spaced
+    if source == "dataset":
+        spread = spread_at_random
     if 0 < config.limit < len(train):
         train = train.subset(spread(len(train), config.limit))
     if 0 < config.limit < len(test):
@@ -153,17 +186,23 @@ def load_data(
         if config.val_size > len(train) // 2:
             most = f"at most half of the {len(train):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
-        aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
-        train, test = (
-            train.subset(~aside),
-            replace(train.subset(aside), skipped=test.skipped),
-        )  # each file once
+        held_out = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
+        # The files that were skipped in the training folder are listed once, with `train`
+        test = replace(train.subset(held_out), skipped=test.skipped)
+        train = train.subset(~held_out)
 
     # Keep only the images whose labels may be used
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
-    pictures = SOURCES[source].pictures and prepared != OWN
+
     return Dataset(
-        name, source, train, test, warning, config.val_size > 0, pictures, whole_content_hash
+        name=name,
+        source=source,
+        train=train,
+        test=test,
+        warning=warning,
+        held_out=config.val_size > 0,
+        prepared=SOURCES[source].pictures and prepared != OWN,
+        whole_content_hash=whole_content_hash,
     )

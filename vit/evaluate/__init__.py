@@ -1,4 +1,4 @@
-"""Measure what a model has learned: `evaluate(model, data, methods, prepare, compute)` -> figures.
+"""Measure what a model has learned: `evaluate(model, data, methods, prepare, compute)` -> scores.
 
 Throughout this package:
     model, encoder  on the device of `compute`; put into eval mode, and back afterwards
@@ -12,12 +12,10 @@ Throughout this package:
 """
 
 from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
-from vit.evaluate.features import EvaluationError
 
 __all__ = [
     "METHODS",
     "Evaluation",
-    "EvaluationError",
     "Options",
     "as_summary",
     "evaluate",

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
-from vit.evaluate.features import EvaluationError, Prepare, batches
+from vit.errors import TrainingError
+from vit.evaluate.features import Prepare, batches
 from vit.inputs import Images
 
 DENSE_CLASSES = 100
-"""Most classes for a dense confusion matrix; a larger one is sparse, since 10,000 classes make 100 million cells."""
+"""Most classes for a dense confusion matrix; of 10,000 classes it would have 100 million cells."""
 
 
 @torch.no_grad()
@@ -27,13 +28,19 @@ def head_logits(
     flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """Return the logits of a model's own head; with `flip`, averaged over each image and its mirror image."""
+    """Return the logits (N, classes) of a model's own head.
+
+    Args:
+        flip: average the logits of each image and its mirror image.
+    """
+    # float32 from here on: a softmax of bfloat16 logits would be coarse
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits", batch_size):
             logits = encoder.forward_head(encoder(inputs)).float()  # (B, classes)
             if flip:
-                logits = (logits + encoder.forward_head(encoder(inputs.flip(-1))).float()) / 2
+                mirrored = encoder.forward_head(encoder(inputs.flip(-1))).float()
+                logits = (logits + mirrored) / 2
             parts.append(logits.cpu())
     return torch.cat(parts)
 
@@ -42,10 +49,10 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Return accuracy, cross-entropy, expected calibration error and confusion as plain values.
 
     Raises:
-        EvaluationError: a logit is nan or infinite.
+        TrainingError: a logit is nan or infinite.
     """
     if not bool(logits.isfinite().all()):
-        raise EvaluationError(
+        raise TrainingError(
             "the logits of some images are nan or infinite: these weights cannot classify"
         )
     return {
@@ -62,14 +69,22 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count how often each class (row) was taken for each (column): int64 (classes, classes), sparse above DENSE_CLASSES."""
-    return _counts(
-        torch.stack([labels, logits.argmax(1)]), torch.ones_like(labels), logits.shape[1]
-    )
+    """Count how often each class (row) was predicted as each class (column).
+
+    Returns:
+        int64 (classes, classes), sparse above DENSE_CLASSES.
+    """
+    # one count in the cell (label, prediction) of each image
+    cells = torch.stack([labels, logits.argmax(1)])  # (2, N)
+    return _table(cells, torch.ones_like(labels), logits.shape[1])
 
 
 def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
-    """Return a confusion matrix as plain values for JSON: its rows, or its cells as [label, prediction, count]."""
+    """Return a confusion matrix as plain values for JSON.
+
+    Returns:
+        Its rows; if it is sparse, its cells as [label, prediction, count].
+    """
     if not table.is_sparse:
         return table.tolist()
     cells = torch.cat([table.indices(), table.values()[None]])  # (3, cells)
@@ -80,35 +95,55 @@ def read_confusion(plain: Any) -> Tensor:
     """Invert `plain_confusion`."""
     if isinstance(plain, dict):
         cells = torch.tensor(plain["cells"], dtype=torch.int64).view(-1, 3)
-        return _counts(cells[:, :2].T, cells[:, 2], plain["classes"])
+        return _table(cells[:, :2].T, cells[:, 2], plain["classes"])
     return torch.tensor(plain)
 
 
-def _counts(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
+def _table(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
     """Sum `counts` (N,) of `cells` (2, N) in a table (classes, classes)."""
-    table = torch.sparse_coo_tensor(
-        cells, counts, (classes, classes), check_invariants=True
-    ).coalesce()
-    return table.to_dense() if classes <= DENSE_CLASSES else table
+    # a file may name cells outside of the table, which torch must check
+    size = (classes, classes)
+    table = torch.sparse_coo_tensor(cells, counts, size, check_invariants=True)
+    # summed where a cell comes several times
+    table = table.coalesce()
+    if classes > DENSE_CLASSES:
+        return table
+    return table.to_dense()
 
 
 def reliability(
     logits: Tensor, labels: Tensor, bins: int = 15
 ) -> tuple[dict[str, list[Any]], float]:
-    """Return confidence against accuracy, in bins of equal width from 0 to 1, and the expected calibration error.
+    """Return confidence against accuracy, and the expected calibration error.
+
+    Naeini et al. 2015: images are grouped by confidence into bins of equal width from 0 to 1. The
+    error is the mean distance between confidence and accuracy, weighted by count.
 
     Returns:
-        by name, a value per bin, as JSON holds them: the mean "confidence" and the "accuracy", None for empty bins, and
-        the "count" of images; and the mean distance of the first two, weighted by count (Naeini et al. 2015).
+        By name, a value per bin, as JSON holds them: the mean "confidence" and the "accuracy", None
+        for empty bins, and the "count" of images. Then the error.
     """
-    confidence, predicted = logits.softmax(1).max(1)
-    index = (confidence * bins).long().clamp(max=bins - 1)  # (N,)
+    confidence, predicted = logits.softmax(1).max(1)  # each (N,)
+    index = (confidence * bins).long().clamp(max=bins - 1)  # (N,), each image's bin
+    correct = (predicted == labels).double()
+
+    # per bin, all (bins,): nan where it is empty, 0 / 0
     count = torch.bincount(index, minlength=bins)
-    right = torch.bincount(index, weights=(predicted == labels).double(), minlength=bins) / count
+    mean_accuracy = torch.bincount(index, weights=correct, minlength=bins) / count
     mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
-    error = ((right - mean_confidence).abs().nan_to_num() * count).sum() / len(labels)
-    shares = {"confidence": mean_confidence.float().tolist(), "accuracy": right.float().tolist()}
-    plain = {
-        name: [None if math.isnan(x) else x for x in values] for name, values in shares.items()
+
+    # an empty bin counts nothing
+    distance = (mean_accuracy - mean_confidence).abs().nan_to_num()
+    error = (distance * count).sum() / len(labels)
+    by_name = {
+        "confidence": _none_for_nan(mean_confidence),
+        "accuracy": _none_for_nan(mean_accuracy),
+        "count": count.tolist(),
     }
-    return plain | {"count": count.tolist()}, float(error)
+    return by_name, float(error)
+
+
+def _none_for_nan(values: Tensor) -> list[float | None]:
+    """Return values (bins,) as JSON holds them, which has no nan."""
+    # in float32, whose shorter digits suffice for a page
+    return [None if math.isnan(value) else value for value in values.float().tolist()]

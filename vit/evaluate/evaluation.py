@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from vit.data import Dataset
+from vit.data import Dataset, ImageSet
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
+from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
     accuracy,
     classification_metrics,
@@ -27,6 +29,7 @@ from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
 from vit.evaluate.probe import L2_GRID, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
+from vit.inputs import Images
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
 
@@ -41,17 +44,22 @@ class Options:
     """How to measure.
 
     Attributes:
-        labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
-        seeds: of that subset and of the held-out images; with several, figures are means over them. With all labels, knn
-            has one result.
+        labels: share of the training images whose labels knn and linear may use, above 0 and at
+            most 1.
+        seeds: of that subset and of the held-out images; with several, scores are means over them.
+            With all labels, knn has one result.
         knn_images: training images, evenly spaced, in which knn searches; 0: all.
         raw_pixels: also measure knn on raw pixels, the baseline.
-        every_layer: probe every layer and choose the best on held-out training images; else only the last.
-        holdout: training images to choose the probe's layer and regularisation by; at most half of those with labels.
-        held_out: bool (N,) over the training images, to hold out these instead; None: `holdout` images, spread over classes.
+        every_layer: probe every layer and choose the best on held-out training images; else only
+            the last.
+        holdout: training images to choose the probe's layer and regularisation by; at most half of
+            those with labels.
+        held_out: bool (N,) over the training images, to hold out these instead; None: `holdout`
+            images, spread over classes.
         l2_grid: the probe's regularisations to try.
         masks: (kind, ratio) of the masks for reconstruction; empty: every kind with RATIOS.
-        flip: also measure the head on each image together with its mirror image; reported separately.
+        flip: also measure the head on each image together with its mirror image; reported
+            separately.
     """
 
     labels: float = 1.0
@@ -71,14 +79,14 @@ class Evaluation:
     """The result of `evaluate`.
 
     Attributes:
-        figures: plain values by method, as in results.json.
+        scores: plain values by method, as in results.json.
         seconds: by method, and for "features".
-        logits: (seeds * N, classes) of the test images from the head, else from the linear probe, seed after seed; None if
-            neither was measured.
+        logits: (seeds * N, classes) of the test images from the head, else from the linear probe,
+            seed after seed; None if neither was measured.
         classifier: where the logits come from.
     """
 
-    figures: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     logits: Tensor | None = None
     classifier: str = ""
@@ -96,109 +104,306 @@ def evaluate(
 
     Args:
         data: with labels for knn, linear and head.
-        methods: some of METHODS: nearest neighbours, a linear probe, reconstruction (with a decoder), and the model's own
-            head (of a classifier); see `obstacles`.
+        methods: some of METHODS: nearest neighbours, a linear probe, reconstruction (with a
+            decoder), and the model's own head (of a classifier); see `obstacles`.
 
     Raises:
-        EvaluationError: a feature or logit is nan or infinite, or no or all training images are held out to choose the probe.
+        TrainingError: a feature, logit or loss is nan or infinite.
+        UserError: no or all training images are held out to choose the probe.
     """
     options = options or Options()
-    encoder, train, test = model.encoder, data.train, data.test
+    encoder = model.encoder
     evaluation = Evaluation()
 
-    # For knn and linear: the features of all images, (layers, N, D), and which images' labels to use
+    # features of all images, which knn and linear share
     if "knn" in methods or "linear" in methods:
-        since = time.perf_counter()
         last = len(encoder.blocks) - 1
-        layers = list(range(last + 1)) if options.every_layer else [last]
-        known, queries = (
-            encoder_features(encoder, part.images, prepare, compute, layers)
-            for part in (train, test)
-        )
-        evaluation.seconds["features"] = time.perf_counter() - since
-        labelled = [torch.arange(len(train))] * len(options.seeds)
-        if options.labels < 1:
-            count = max(1, round(options.labels * len(train)))
-            chosen = (
-                spread_over_classes(train.labels, count, seed, "labels") for seed in options.seeds
+        layers = [last]
+        if options.every_layer:
+            layers = list(range(last + 1))
+        # measured once, because they take longer than all that is done with them
+        with _timed(evaluation, "features"):
+            features = Features(
+                train=encoder_features(encoder, data.train.images, prepare, compute, layers),
+                test=encoder_features(encoder, data.test.images, prepare, compute, layers),
+                layers=layers,
+                labelled=_choose_labelled(data, options),
             )
-            labelled = [part.nonzero()[:, 0] for part in chosen]
 
-    for method in [name for name in METHODS if name in methods]:
-        since = time.perf_counter()
-        if method == "knn":
-            drawn = (
-                labelled if options.labels < 1 else labelled[:1]
-            )  # with all labels, every seed gives the same
-            banks = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
-            rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
-            evaluation.figures["knn"] = over_seeds(rows, options.seeds)
-        elif method == "linear":
-            seeds = zip(labelled, options.seeds, strict=True)
-            probes = [
-                _linear(known, queries, used, data, layers, seed, options) for used, seed in seeds
-            ]
-            evaluation.figures["linear"] = over_seeds([row for row, _ in probes], options.seeds)
-            evaluation.logits = torch.cat([logits for _, logits in probes])
+    # nearest neighbours and a linear probe
+    if "knn" in methods:
+        with _timed(evaluation, "knn"):
+            evaluation.scores["knn"] = _score_knn(features, data, options)
+    if "linear" in methods:
+        with _timed(evaluation, "linear"):
+            scores, logits = _score_linear(features, data, options)
+            evaluation.scores["linear"] = scores
+            evaluation.logits = logits
             evaluation.classifier = "a linear probe of frozen features"
-        elif method == "reconstruction":
+
+    # the masked patches, which only an autoencoder reconstructs
+    if "reconstruction" in methods:
+        with _timed(evaluation, "reconstruction"):
             autoencoder = cast(MaskedAutoencoder, model)
-            evaluation.figures["reconstruction"] = [
-                {"mask": kind, "ratio": ratio}
-                | score_reconstruction(autoencoder, test.images, prepare, kind, ratio, compute)
-                for kind, ratio in options.masks
-                or standard_masks(math.prod(encoder.patch_embed.grid_size))
-            ]
-        else:
-            evaluation.logits = head_logits(encoder, test.images, prepare, compute)
-            evaluation.figures["head"] = {
-                **classification_metrics(evaluation.logits, test.labels),
-                "reliability": reliability(evaluation.logits, test.labels)[0],
-            }
-            if options.flip:
-                flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
-                evaluation.figures["head"]["accuracy_with_flip"] = accuracy(flipped, test.labels)
+            evaluation.scores["reconstruction"] = _score_masks(
+                autoencoder, data.test.images, prepare, compute, options
+            )
+
+    # the head, whose logits count more than a probe's
+    if "head" in methods:
+        with _timed(evaluation, "head"):
+            scores, logits = _score_head(encoder, data.test, prepare, compute, options.flip)
+            evaluation.scores["head"] = scores
+            evaluation.logits = logits
             evaluation.classifier = "the model's own head"
-        evaluation.seconds[method] = time.perf_counter() - since
     return evaluation
+
+
+@contextmanager
+def _timed(evaluation: Evaluation, name: str) -> Iterator[None]:
+    """Store the seconds that the block takes."""
+    start = time.perf_counter()
+    yield
+    evaluation.seconds[name] = time.perf_counter() - start
+
+
+# ---- The methods, one by one ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features that knn and linear measure.
+
+    Attributes:
+        train, test: (layers, N, D) and (layers, M, D).
+        layers: the numbers of the layers.
+        labelled: per seed, int64, the training images whose labels may be used.
+    """
+
+    train: Tensor
+    test: Tensor
+    layers: list[int]
+    labelled: list[Tensor]
+
+
+def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
+    """Return for each seed the training images whose labels may be used, int64."""
+    if options.labels == 1:
+        return [torch.arange(len(data.train))] * len(options.seeds)
+    # as many of each class, drawn by the seed
+    count = max(1, round(options.labels * len(data.train)))
+    chosen = []
+    for seed in options.seeds:
+        is_labelled = spread_over_classes(data.train.labels, count, seed, "labels")  # bool (N,)
+        chosen.append(is_labelled.nonzero()[:, 0])
+    return chosen
+
+
+def _score_knn(features: Features, data: Dataset, options: Options) -> dict[str, Any]:
+    """Measure nearest neighbours by the last layer's features, over seeds."""
+    # with all labels, every seed gives the same
+    labelled = features.labelled
+    if options.labels == 1:
+        labelled = labelled[:1]
+    rows = []
+    for images in labelled:
+        bank = images[evenly_spaced(len(images), options.knn_images)]
+        row = _score_bank(features.train[-1], features.test[-1], bank, data, options.raw_pixels)
+        rows.append(row)
+    return over_seeds(rows, options.seeds)
+
+
+def _score_bank(
+    train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool
+) -> dict[str, Any]:
+    """Measure nearest neighbours among the training images `bank`, by features and by pixels.
+
+    Args:
+        train, test: (N, D) and (M, D).
+        bank: int64, training images to search.
+    """
+    labels = data.train.labels[bank]
+    test_labels = data.test.labels
+    scores = {"accuracy": knn_accuracy(train[bank], labels, test, test_labels)}
+    # the baseline: what an encoder must beat
+    if raw_pixels:
+        train_pixels = pixel_features(data.train.images, bank)
+        test_pixels = pixel_features(data.test.images)
+        scores["raw_pixel_accuracy"] = knn_accuracy(train_pixels, labels, test_pixels, test_labels)
+    return scores | {
+        "k": min(K, len(bank)),
+        "temperature": TEMPERATURE,
+        "bank": len(bank),
+        "queries": len(test_labels),
+    }
+
+
+def _score_linear(
+    features: Features, data: Dataset, options: Options
+) -> tuple[dict[str, Any], Tensor]:
+    """Fit a linear probe for each seed; return the scores over seeds, and the test logits."""
+    rows = []
+    logits = []
+    for images, seed in zip(features.labelled, options.seeds, strict=True):
+        row, test_logits = _score_probe(features, images, data, seed, options)
+        rows.append(row)
+        logits.append(test_logits)
+    return over_seeds(rows, options.seeds), torch.cat(logits)
+
+
+def _score_probe(
+    features: Features, images: Tensor, data: Dataset, seed: int, options: Options
+) -> tuple[dict[str, Any], Tensor]:
+    """Fit a linear probe to the training images `images`; return scores and test logits."""
+    labels = data.train.labels[images]
+    classes = len(data.train.class_names)
+
+    # images to choose layer and strength by
+    if options.held_out is None:
+        holdout = min(options.holdout, len(images) // 2)
+        held_out = spread_over_classes(labels, holdout, seed, "holdout")
+    else:
+        held_out = options.held_out[images]
+
+    # selecting would copy gigabytes, so not if all are selected
+    train = features.train
+    if len(images) != train.shape[1]:
+        train = train[:, images]
+    probe = linear_probe(train, labels, features.test, held_out, classes, options.l2_grid)
+    scores = classification_metrics(probe.logits, data.test.labels)
+    scores |= {
+        "labels": len(images),
+        "held_out": int(held_out.sum()),
+        "layer": features.layers[probe.layer],
+        "strength": probe.strength,
+        "converged": probe.converged,
+        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in probe.held_out],
+    }
+    return scores, probe.logits
+
+
+def _score_masks(
+    model: MaskedAutoencoder, images: Images, prepare: Prepare, compute: Compute, options: Options
+) -> list[dict[str, Any]]:
+    """Measure the reconstruction of test images under each mask."""
+    masks = options.masks or standard_masks(math.prod(model.encoder.patch_embed.grid_size))
+    rows = []
+    for kind, ratio in masks:
+        losses = score_reconstruction(model, images, prepare, kind, ratio, compute)
+        rows.append({"mask": kind, "ratio": ratio, **losses})
+    return rows
+
+
+def _score_head(
+    encoder: VisionTransformer, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
+) -> tuple[dict[str, Any], Tensor]:
+    """Measure a classifier's own head on the test images; return scores and logits."""
+    logits = head_logits(encoder, test.images, prepare, compute)
+    scores = classification_metrics(logits, test.labels)
+    scores["reliability"] = reliability(logits, test.labels)[0]
+    if flip:
+        flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
+        scores["accuracy_with_flip"] = accuracy(flipped, test.labels)
+    return scores, logits
+
+
+def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    """Combine the scores of knn or linear over several seeds; a single row stays as it is.
+
+    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are
+    summed; choices that differ become a list.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    # each key as its meaning demands
+    combined: dict[str, Any] = {}
+    for key, first in rows[0].items():
+        values = [row[key] for row in rows]
+        if key in MEANS:
+            combined[key] = statistics.mean(values)
+        elif key == "confusion":
+            combined[key] = _sum_confusions(values)
+        elif key == "converged":
+            combined[key] = all(values)
+        elif not isinstance(first, list) and values == [first] * len(values):
+            combined[key] = first
+        else:
+            combined[key] = values
+    # a mean alone would not show how much the choice of images matters
+    accuracies = [row["accuracy"] for row in rows]
+    return combined | {
+        "spread": statistics.stdev(accuracies),
+        "accuracy_by_seed": accuracies,
+        "seeds": list(seeds),
+    }
+
+
+def _sum_confusions(matrices: list[Any]) -> Any:
+    """Sum confusion matrices in plain values."""
+    table = read_confusion(matrices[0])
+    for matrix in matrices[1:]:
+        table = table + read_confusion(matrix)
+    # a sum of sparse tables names a cell once for each
+    if table.is_sparse:
+        table = table.coalesce()
+    return plain_confusion(table)
+
+
+# ---- Around the measurements ---------------------------------------------------------------------
 
 
 def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     """Return why each of METHODS cannot measure a loaded model on this data; "" if it can."""
-    encoder, names, own_names = model.encoder, data.test.class_names, model.origin.class_names
-    classes, found = encoder.config.num_classes, dict.fromkeys(METHODS, "")
+    encoder = model.encoder
+    names = data.test.class_names
+    reasons = dict.fromkeys(METHODS, "")
+
+    # knn and linear need labels of at least two classes
     if not (data.train.labelled and data.test.labelled):
-        found["knn"] = found["linear"] = f"{data.name} has {'one class' if names else 'no labels'}"
+        labels = "one class" if names else "no labels"
+        reasons["knn"] = f"{data.name} has {labels}"
+        reasons["linear"] = reasons["knn"]
+
+    # reconstruction needs a decoder, and a patch to mask beside a visible one
     if model.decoder is None:
-        found["reconstruction"] = "this model has no decoder"
+        reasons["reconstruction"] = "this model has no decoder"
     elif math.prod(encoder.patch_embed.grid_size) < 2:
-        found["reconstruction"] = "this model has one patch: none to hide and one to see"
+        reasons["reconstruction"] = "this model has one patch; masking needs at least two"
+
+    # the head must choose between the classes of this data
+    own_names = model.origin.class_names
+    classes = encoder.config.num_classes
     if not classes:
-        found["head"] = "this model has no classification head"
+        reasons["head"] = "this model has no classification head"
     elif classes != len(names):
-        found["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
+        reasons["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
     elif classes == 1 or model.origin.problem_type:
         kind = model.origin.problem_type or "one output"
-        found["head"] = f"the head of this model is for {kind}, no choice between classes"
+        reasons["head"] = f"the head of this model is for {kind}, no choice between classes"
     elif own_names and own_names != names:
-        found["head"] = (
-            f"the classes of this model ({', '.join(own_names[:3])}, ...) are not those of {data.name}"
+        examples = ", ".join(own_names[:3])
+        reasons["head"] = (
+            f"the classes of this model ({examples}, ...) are not those of {data.name}"
         )
-    return found
+    return reasons
 
 
 def standard_masks(patches: int) -> list[tuple[str, float]]:
-    """Return every kind of mask with RATIOS; among few patches, each number of hidden ones comes once, by its exact ratio."""
-    hidden = {patches - num_keep(patches, ratio) for ratio in RATIOS}
-    return [
-        (kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)
-    ]
+    """Return (kind, ratio) for every kind of mask with RATIOS.
+
+    Among few patches, ratios may mask the same number; it comes once, by its exact ratio.
+    """
+    counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
+    ratios = sorted(count / patches for count in counts)
+    return [(kind, ratio) for kind in NOISE for ratio in ratios]
 
 
-def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of `evaluate`, with at most one mask, under their names in summary.json."""
+def as_summary(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of `evaluate`, with at most one mask, under their names in summary.json."""
+    # a classifier, by its head
     summary: dict[str, Any] = {}
-    if head := figures.get("head"):
+    head = scores.get("head")
+    if head:
         summary |= {
             "test_accuracy": head["accuracy"],
             "test_loss": head["cross_entropy"],
@@ -208,8 +413,11 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
         }
         if "accuracy_with_flip" in head:
             summary["test_accuracy_with_flip"] = head["accuracy_with_flip"]
-    if rows := figures.get("reconstruction"):
-        (row,) = rows
+
+    # a run is measured under its own kind of mask only
+    masks = scores.get("reconstruction")
+    if masks:
+        (row,) = masks
         summary |= {
             "test_loss": row["loss"],
             "test_loss_of_baselines": {
@@ -218,85 +426,11 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
             "test_mask": {"kind": row["mask"], "ratio": row["ratio"], "fixed": True},
             "neighbours": None,
         }
-    if knn := figures.get("knn"):
+
+    # summary.json says whose accuracy it is
+    knn = scores.get("knn")
+    if knn:
         names = {"accuracy": "encoder_accuracy", "raw_pixel_accuracy": "raw_pixel_accuracy"}
         keys = [key for key in ("k", "bank", "queries", *names) if key in knn]
         summary["neighbours"] = {names.get(key, key): knn[key] for key in keys}
     return summary
-
-
-def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """Combine the figures of knn or linear over several seeds; a single row stays as it is.
-
-    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are summed; choices that differ
-    become a list.
-    """
-    if len(rows) == 1:
-        return rows[0]
-    combined: dict[str, Any] = {}
-    for key, first in rows[0].items():
-        values = [row[key] for row in rows]
-        if key in MEANS:
-            combined[key] = statistics.mean(values)
-        elif key == "confusion":
-            first, *others = map(read_confusion, values)
-            table = sum(others, first)
-            combined[key] = plain_confusion(table.coalesce() if table.is_sparse else table)
-        elif key == "converged":
-            combined[key] = all(values)
-        else:
-            alike = not isinstance(first, list) and values == [first] * len(values)
-            combined[key] = first if alike else values
-    accuracies = [row["accuracy"] for row in rows]
-    return combined | {
-        "spread": statistics.stdev(accuracies),
-        "accuracy_by_seed": accuracies,
-        "seeds": list(seeds),
-    }
-
-
-def _knn(
-    train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool
-) -> dict[str, Any]:
-    """Measure nearest neighbours among the training images `bank` (int64), by features (N, D) and by pixels."""
-    labels, truth = data.train.labels[bank], data.test.labels
-    figures = {"accuracy": knn_accuracy(train[bank], labels, test, truth)}
-    if raw_pixels:
-        pixels = pixel_features(data.train.images, bank), pixel_features(data.test.images)
-        figures["raw_pixel_accuracy"] = knn_accuracy(pixels[0], labels, pixels[1], truth)
-    return figures | {
-        "k": min(K, len(bank)),
-        "temperature": TEMPERATURE,
-        "bank": len(bank),
-        "queries": len(truth),
-    }
-
-
-def _linear(
-    train: Tensor,
-    test: Tensor,
-    used: Tensor,
-    data: Dataset,
-    layers: Sequence[int],
-    seed: int,
-    options: Options,
-) -> tuple[dict[str, Any], Tensor]:
-    """Fit a linear probe to the features (layers, N, D) of the training images `used`; return figures and test logits."""
-    labels, classes = data.train.labels[used], len(data.train.class_names)
-    if options.held_out is None:
-        held_out = spread_over_classes(
-            labels, min(options.holdout, len(used) // 2), seed, "holdout"
-        )
-    else:
-        held_out = options.held_out[used]
-    features = train if len(used) == train.shape[1] else train[:, used]  # no copy if all are used
-    probe = linear_probe(features, labels, test, held_out, classes, options.l2_grid)
-    return {
-        **classification_metrics(probe.logits, data.test.labels),
-        "labels": len(used),
-        "held_out": int(held_out.sum()),
-        "layer": layers[probe.layer],
-        "strength": probe.strength,
-        "converged": probe.converged,
-        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in probe.held_out],
-    }, probe.logits

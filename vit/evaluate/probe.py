@@ -10,14 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit.errors import UserError
 from vit.evaluate.classification import accuracy
-from vit.evaluate.features import EvaluationError, standardised
+from vit.evaluate.features import standardised
 from vit.progress import work_bar
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths to try, strongest first; each fit starts from the one before."""
-MOST_STEPS, TOLERANCE = 1000, 1e-2
-"""L-BFGS: most steps, and the gradient's norm at convergence, as a share of that of the regularisation alone."""
+MOST_STEPS = 1000
+"""Steps of L-BFGS at the most."""
+TOLERANCE = 1e-2
+"""The gradient's norm at convergence, as a share of that of the regularisation alone."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Probe:
     Attributes:
         weight: float64 (classes, D).
         bias: float64 (classes,).
-        converged: whether the fit ended because the gradient vanished, not because it ran out of steps.
+        converged: whether the fit ended because the gradient vanished, not for lack of steps.
     """
 
     weight: Tensor
@@ -66,69 +69,75 @@ def fit_probe(
     start: Probe | None = None,
     pulse: Callable[[], None] | None = None,
 ) -> Probe:
-    """Fit multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
+    """Fit multinomial logistic regression with L2 on the weights, to convergence.
 
-    A trained model's features are nearly collinear, and in their own coordinates a fit takes very many steps. So the weights
-    are fitted in coordinates where all directions are about equally steep; the optimum is the same.
+    By L-BFGS over all images at once. A trained model's features are nearly collinear, and in their
+    own coordinates a fit takes very many steps. So the weights are fitted in coordinates where all
+    directions are about equally steep (a preconditioner); the optimum is the same.
 
     Args:
-        features: standardised.
-        labels: below `classes`.
-        strength: factor of half the weights' squared norm, which is added to the mean cross-entropy.
+        features: standardised, (N, D).
+        labels: (N,), below `classes`.
+        strength: factor of half the weights' squared norm, which is added to the mean
+            cross-entropy.
         start: the initial probe; None for zeros.
         pulse: called often during the fit.
     """
-    features = (
-        features.double()
-    )  # in float32, rounding hides the slope near the optimum of a weak regularisation
-    identity = torch.eye(features.shape[1], dtype=torch.double)
-    # of the cross-entropy, at zero weights: (D, D)
-    curvature = (classes - 1) / classes**2 * features.T @ features / len(features)
-    steepness = torch.linalg.cholesky(
-        curvature + strength * identity
-    )  # (D, D); scaled = weight @ steepness
-    back = torch.linalg.solve_triangular(steepness, identity, upper=False)
-    features = features @ back.T
-    scaled = (
-        torch.zeros(classes, len(back), dtype=torch.double)
-        if start is None
-        else start.weight @ steepness
-    )
-    bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
-    parameters = [scaled.requires_grad_(), bias.requires_grad_()]
-    steps = min(
-        MOST_STEPS, 20
-    )  # between checks of the gradient with respect to the weights themselves
+    # in float32, rounding hides the slope near the optimum of a weak regularisation
+    features = features.double()
+    dim = features.shape[1]
+    identity = torch.eye(dim, dtype=torch.double)
+
+    # The curvature of the cross-entropy at zero weights, and the root of the whole loss's. In terms
+    # of weight @ root, the loss is about equally curved in every direction.
+    curvature = (classes - 1) / classes**2 * features.T @ features / len(features)  # (D, D)
+    root = torch.linalg.cholesky(curvature + strength * identity)  # (D, D)
+    inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
+    features = features @ inverse_root.T  # (N, D)
+
+    # a neighbouring strength's solution is a good start
+    scaled = torch.zeros(classes, dim, dtype=torch.double)
+    bias = torch.zeros(classes, dtype=torch.double)
+    if start is not None:
+        scaled = start.weight @ root
+        bias = start.bias.clone()
+    scaled.requires_grad_()
+    bias.requires_grad_()
+
+    # steps between two checks for convergence, which L-BFGS itself cannot do: it sees the gradient
+    # of the scaled weights only
+    steps = min(MOST_STEPS, 20)
     settings: dict[str, Any] = dict(
         tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
     )
-    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, **settings)
+    optimizer = torch.optim.LBFGS([scaled, bias], max_iter=steps, max_eval=2 * steps, **settings)
 
     def loss() -> Tensor:
+        """Compute the loss and its gradient."""
         if pulse is not None:
             pulse()
         optimizer.zero_grad()
         with torch.enable_grad():
-            weight = scaled @ back
-            value = (
-                F.cross_entropy(features @ scaled.T + bias, labels)
-                + strength / 2 * weight.square().sum()
-            )
+            weight = scaled @ inverse_root
+            cross_entropy = F.cross_entropy(features @ scaled.T + bias, labels)
+            value = cross_entropy + strength / 2 * weight.square().sum()
             value.backward()
         return value
 
     converged = False
     for _ in range(0, MOST_STEPS, steps):
         optimizer.step(loss)
+
+        # the gradient with respect to the weights themselves, against that of the regularisation
         loss()
         assert scaled.grad is not None
         assert bias.grad is not None
-        length = torch.cat([(scaled.grad @ steepness.T).flatten(), bias.grad]).norm()
-        pull = strength * (scaled.detach() @ back).norm()
-        converged = bool(length <= max(TOLERANCE * float(pull), 1e-9))
+        gradient = torch.cat([(scaled.grad @ root.T).flatten(), bias.grad])
+        regularisation = strength * (scaled.detach() @ inverse_root).norm()
+        converged = bool(gradient.norm() <= max(TOLERANCE * float(regularisation), 1e-9))
         if converged:
             break
-    return Probe((scaled @ back).detach(), bias.detach(), converged)
+    return Probe((scaled @ inverse_root).detach(), bias.detach(), converged)
 
 
 def linear_probe(
@@ -139,9 +148,10 @@ def linear_probe(
     classes: int,
     strengths: tuple[float, ...] = L2_GRID,
 ) -> ProbeResult:
-    """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
+    """Choose layer and strength on held-out training images, then measure the test images once.
 
-    Between equally good strengths the strongest wins, between equally good layers the first.
+    The final probe is fitted to all training images. Between equally good strengths the strongest
+    wins, between equally good layers the first.
 
     Args:
         train, test: features of the training and test images, (layers, N, D) and (layers, M, D).
@@ -151,29 +161,30 @@ def linear_probe(
         strengths: to choose from, strongest first.
 
     Raises:
-        EvaluationError: there is nothing to fit, or nothing held out.
+        UserError: there is nothing to fit, or nothing held out.
     """
     if not bool(held_out.any()) or bool(held_out.all()):
-        held = f"{int(held_out.sum())} of {len(labels)} training images are held out"
-        raise EvaluationError(
-            f"linear probe: {held}; some must be, and not all: use more labels, or --method knn"
+        raise UserError(
+            f"linear probe: {int(held_out.sum())} of {len(labels)} training images are held out; "
+            "some must be, and not all: use more labels, or --method knn"
         )
 
-    # The best strength of each layer
+    # the best strength of each layer, by accuracy; each fit starts from the one before
     best: list[tuple[float, float]] = []
     fits = work_bar("linear probe", len(train) * len(strengths) + 1, " fits")
     for features in train:
         fitting, choosing = standardised(features[~held_out], features[held_out])
-        probe, found = None, []
+        results = []
+        probe = None
         for strength in strengths:
             probe = fit_probe(
                 fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0)
             )
             fits.update()
-            found.append((accuracy(probe(choosing), labels[held_out]), strength))
-        best.append(max(found))
+            results.append((accuracy(probe(choosing), labels[held_out]), strength))
+        best.append(max(results))
 
-    # The best layer, fitted to all training images
+    # the best layer, the first of equals, fitted to all training images
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])

@@ -1,4 +1,4 @@
-"""How well hidden patches are filled in, compared with two baselines that learn nothing."""
+"""How well masked patches are reconstructed, compared with two baselines that learn nothing."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from torch import Tensor
 from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.encoder import eval_mode
-from vit.evaluate.features import EvaluationError, Prepare, batches
+from vit.errors import TrainingError
+from vit.evaluate.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
-TEST_SEED = (
-    20_220_612  # of the fixed test mask, which hides the same patches for every run and model
-)
+TEST_SEED = 20_220_612
+"""Of the fixed test mask, which masks the same patches for every run and model."""
 
 
 def fixed_mask(
     kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float
 ) -> Mask:
     """Return the mask of test images `start` to `start + batch`, which is always the same."""
-    return make_mask(
-        kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start)
-    )
+    generator = make_generator(TEST_SEED, "test mask", start)
+    return make_mask(kind, batch, grid_size, mask_ratio, generator)
 
 
 @torch.no_grad()
@@ -40,68 +39,83 @@ def score_reconstruction(
     compute: Compute,
     batch_size: int = 256,
 ) -> dict[str, float]:
-    """Return the losses over the hidden patches of test images, under the fixed test mask.
+    """Return the losses over the masked patches of test images, under the fixed test mask.
 
-    All are in the model's own target space, and so comparable with each other. An image's mask depends on `batch_size`,
-    which is part of the protocol.
+    All are in the model's own target space, and so comparable with each other. An image's mask
+    depends on `batch_size`, which is part of the protocol.
 
     Returns:
-        The model's "loss", and those of two baselines: "mean_of_visible_patches" (per image) and "nearest_visible_patch".
+        The model's "loss", and those of two baselines: "mean_of_visible_patches" (per image) and
+        "nearest_visible_patch".
 
     Raises:
-        EvaluationError: the loss is nan or infinite.
+        TrainingError: the loss is nan or infinite.
     """
+    # sums over images, in float64 because there may be many
     grid_size = model.encoder.patch_embed.grid_size
-    sums, start = torch.zeros(3, dtype=torch.float64), 0
-    for inputs in batches(
-        images, prepare, compute, f"{kind} masks, {mask_ratio:.0%} hidden", batch_size
-    ):
+    names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
+    sums = torch.zeros(len(names), dtype=torch.float64)
+    title = f"{kind} masks, {mask_ratio:.0%} masked"
+    start = 0
+    for inputs in batches(images, prepare, compute, title, batch_size):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
         with eval_mode(model), compute.autocast():
             prediction = model(inputs, mask)  # (B, L, P)
-        targets = model.targets(inputs)
+        targets = model.targets(inputs)  # (B, L, P)
+
+        # the loss of the model, and of each baseline in the order of `names`
         guesses = (
             prediction,
             mean_visible(targets, mask),
             nearest_visible(targets, mask, grid_size),
         )
         losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
+        # every image masks as many patches, so a batch counts by its images
         sums += torch.tensor(losses, dtype=torch.float64) * len(inputs)
         start += len(inputs)
     if not bool(sums.isfinite().all()):
-        raise EvaluationError(
-            "the loss on hidden patches is nan or infinite: these weights cannot fill them in"
+        raise TrainingError(
+            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
         )
-    names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
     return dict(zip(names, (sums / len(images)).tolist(), strict=True))
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
-    """Return the mean of each image's visible patches for every patch: (B, L, P) -> (B, L, P)."""
-    visible = 1 - mask.mask[:, :, None]
-    return ((targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)).expand_as(
-        targets
-    )
+    """Return for every patch the mean of its image's visible patches: (B, L, P) -> (B, L, P)."""
+    visible = 1 - mask.mask[:, :, None]  # (B, L, 1)
+    mean = (targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)  # (B, 1, P)
+    return mean.expand_as(targets)
 
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
-    """Return the nearest visible patch for every patch, of equally near ones the first: (B, L, P) -> (B, L, P)."""
+    """Return for every patch the nearest visible one, of equally near ones the first.
+
+    Args:
+        targets: (B, L, P).
+        mask: of the same B images.
+        grid_size: (rows, columns), whose product is L.
+
+    Returns:
+        (B, L, P).
+    """
     distance = grid_distances(grid_size, targets.device)  # (L, L)
-    few = max(
-        2**24 // distance.numel(), 1
-    )  # images at a time: a whole batch's (B, L, L) may be gigabytes
-    hidden = [part[:, None, :] > 0 for part in mask.mask.split(few)]
-    nearest = torch.cat(
-        [distance.masked_fill(part, torch.inf).argmin(-1) for part in hidden]
-    )  # (B, L)
+    # some images at a time: a batch's distances (B, L, L) may be gigabytes
+    at_once = max(2**24 // distance.numel(), 1)
+    parts = []
+    for part in mask.mask.split(at_once):
+        masked = part[:, None, :] > 0  # (b, 1, L)
+        parts.append(distance.masked_fill(masked, torch.inf).argmin(-1))  # (b, L)
+    nearest = torch.cat(parts)  # (B, L)
     return targets.gather(1, nearest[:, :, None].expand_as(targets))
 
 
 def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:
     """Return the distance in patches between any two patches of a grid: float32 (L, L)."""
-    rows, columns = (torch.arange(n, device=device, dtype=torch.float32) for n in grid_size)
-    places = torch.cartesian_prod(rows, columns)  # (L, 2)
-    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
+    rows = torch.arange(grid_size[0], device=device, dtype=torch.float32)
+    columns = torch.arange(grid_size[1], device=device, dtype=torch.float32)
+    positions = torch.cartesian_prod(rows, columns)  # (L, 2)
+    # without the shortcut by a product, whose rounding would break ties between equal distances
+    return torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @dataclass(frozen=True)
@@ -110,9 +124,10 @@ class Reconstruction:
 
     Attributes:
         original: the input.
-        filled: the visible patches as they were, the hidden ones as the model fills them in.
-        hidden: bool (B, 1, H, W), the pixels that the model did not see.
-        from_normalized: whether the model predicts normalised patches, whose brightness and contrast are estimated.
+        filled: the visible patches as they were, the masked ones as the model predicts them.
+        hidden: bool (B, 1, H, W), the pixels of masked patches.
+        from_normalized: whether the model predicts normalised patches, whose brightness and
+            contrast are estimated.
     """
 
     original: Tensor
@@ -125,37 +140,62 @@ class Reconstruction:
 def reconstruct(
     model: MaskedAutoencoder, images: Tensor, normalize: Normalization, mask: Mask, compute: Compute
 ) -> Reconstruction:
-    """Fill in the hidden patches of some images, as pictures.
+    """Reconstruct the masked patches of some images, as pictures.
 
-    A model that predicts normalised patches does not predict their brightness and contrast. Taking the true patch's would
-    be cheating, so they are estimated from the visible patches, weighted by 1 / distance^2.
+    A model that predicts normalised patches does not predict their brightness and contrast. Taking
+    the true patch's would be cheating, so they are estimated from the visible patches, weighted by
+    1 / distance^2.
+
+    Args:
+        images: uint8 (B, C, h, w).
+        normalize: of the model's input.
     """
     embed = model.encoder.patch_embed
     original = to_float(images.to(compute.device), embed.image_size)
-    inputs, mask = normalize(original), mask.to(compute.device)
+    inputs = normalize(original)
+    mask = mask.to(compute.device)
     with eval_mode(model), compute.autocast():
-        prediction = model(inputs, mask).float()
+        prediction = model(inputs, mask).float()  # (B, L, P)
+
+    # back from the model's target space to that of its input
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     if model.norm_pix_loss:
         mean, deviation = estimate_statistics(patches, mask, embed.grid_size)
         prediction = prediction * deviation + mean
-    hidden = mask.mask[:, :, None]
-    filled = unpatchify(
-        torch.where(hidden > 0, prediction, patches), embed.patch_size, embed.grid_size
+
+    # visible patches and predictions, put together as an image; the mask in the same way, of which
+    # one channel is enough
+    masked = mask.mask[:, :, None] > 0  # (B, L, 1)
+    filled = torch.where(masked, prediction, patches)
+    filled = unpatchify(filled, embed.patch_size, embed.grid_size)  # (B, C, H, W)
+    pixels = masked.expand_as(patches)
+    pixels = unpatchify(pixels, embed.patch_size, embed.grid_size)[:, :1]  # (B, 1, H, W)
+    return Reconstruction(
+        original=original.cpu(),
+        filled=normalize.invert(filled).clamp(0, 1).cpu(),
+        hidden=pixels.cpu(),
+        from_normalized=model.norm_pix_loss,
     )
-    hidden_pixels = (
-        unpatchify(hidden.expand_as(patches), embed.patch_size, embed.grid_size)[:, :1] > 0
-    )
-    filled = normalize.invert(filled).clamp(0, 1)
-    return Reconstruction(original.cpu(), filled.cpu(), hidden_pixels.cpu(), model.norm_pix_loss)
 
 
 def estimate_statistics(
     patches: Tensor, mask: Mask, grid_size: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Estimate mean and deviation of every patch from the visible ones around it: (B, L, P) -> twice (B, L, 1)."""
+    """Estimate mean and deviation of every patch from the visible ones around it.
+
+    Args:
+        patches: (B, L, P); masked ones are not used.
+        mask: of the same B images.
+        grid_size: (rows, columns), whose product is L.
+
+    Returns:
+        The means and the deviations, each (B, L, 1).
+    """
     statistics = torch.stack([patches.mean(-1), patches.std(-1)], dim=-1)  # (B, L, 2)
-    closeness = 1 / grid_distances(grid_size, patches.device).square().clamp(min=0.25)
-    weights = closeness * (1 - mask.mask[:, None, :])  # (B, L, L)
-    estimate = weights @ statistics / weights.sum(-1, keepdim=True)
+
+    # weights of the visible patches; a patch itself counts as half a patch away
+    distance = grid_distances(grid_size, patches.device)  # (L, L)
+    inverse_square = 1 / distance.square().clamp(min=0.25)
+    weights = inverse_square * (1 - mask.mask[:, None, :])  # (B, L, L)
+    estimate = weights @ statistics / weights.sum(-1, keepdim=True)  # (B, L, 2)
     return estimate[..., :1], estimate[..., 1:]

@@ -1,5 +1,6 @@
-"""The models that come with the package, a folder each: model.safetensors, config.json, and README.md, the model card.
+"""The models that come with the package, each in a folder.
 
+A folder holds model.safetensors, config.json, and README.md, the model card.
 Nothing here imports torch or reads a weight, so `vit models` answers at once.
 """
 
@@ -16,7 +17,10 @@ from safetensors import SafetensorError, safe_open
 from vit.errors import CheckpointError, one_line
 
 FOLDER = Path(__file__).resolve().parent
-FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+CARD = "README.md"
+FILES = (WEIGHTS, CONFIG, CARD)
 
 
 def shipped_models() -> dict[str, Path]:
@@ -26,42 +30,56 @@ def shipped_models() -> dict[str, Path]:
 
 
 def entry_points() -> dict[str, Path]:
-    """Return the same, by the names that timm and torch.hub ask for: vit_tiny_p4_cifar10."""
+    """Return the models of the package by names that are identifiers: vit_tiny_p4_cifar10.
+
+    They are the names that torch.hub uses.
+    """
     return {name.replace("-", "_"): folder for name, folder in shipped_models().items()}
 
 
 def located(name: str) -> Path | None:
-    """Return where a checkpoint is: an existing path, else a model of the package; None for a timm/ or hf/ name to fetch.
+    """Return where a checkpoint is: an existing path, else a model of the package.
+
+    Returns:
+        None for a timm/ or hf/ name, whose checkpoint is yet to be fetched.
 
     Raises:
         CheckpointError: nothing has this name.
     """
+    if not name:
+        raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
+
+    # a path; unlike Path.exists, os.stat says why there is nothing
     try:
-        if not name:
-            raise CheckpointError(
-                "a checkpoint is a path, a name, or a state dict, got an empty name"
-            )
-        os.stat(name)  # unlike Path.exists, it says why not
+        os.stat(name)
         return Path(name)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
+
+    # a name
     if name.startswith(("timm/", "hf/")):
         return None
     models = shipped_models()
     if name in models:
         return models[name]
-    known = f"; the package has {', '.join(models)}" if models else ""
-    elsewhere = "timm's models are called timm/NAME, the hub's hf/ORGANISATION/NAME"
-    raise CheckpointError(f"no checkpoint at {name}: {reason}; {elsewhere}{known}")
+
+    # nothing: say which names there are
+    message = (
+        f"no checkpoint at {name}: {reason}; timm's models are called timm/NAME, the hub's "
+        "hf/ORGANISATION/NAME"
+    )
+    if models:
+        message += f"; the package has {', '.join(models)}"
+    raise CheckpointError(message)
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """Return what is known about one of them, in plain values.
+    """Return what is known about a model of the package, in plain values.
 
     Returns:
-        name; folder; parameters of encoder and decoder together; bytes of all its files; encoder and decoder, their arguments
-        (decoder None if there is none); class_names; data, the name of the training data; figures, what was
-        measured, empty if nothing was.
+        name; folder; parameters of encoder and decoder together; bytes of all its files; encoder
+        and decoder, their arguments (decoder None if there is none); class_names; data, the name
+        of the training data; figures, its measured scores, empty if there are none.
 
     Raises:
         CheckpointError: there is none of that name, or its files are damaged.
@@ -69,26 +87,33 @@ def shipped(name: str) -> dict[str, Any]:
     folder = shipped_models().get(name)
     if folder is None:
         raise CheckpointError(
-            f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do"
+            f"no model called {name[:100]!r} comes with the package; "
+            "`vit models` lists those that do"
         )
+    # the names and sizes of tensors are in the header of the weights
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        files = [folder / file for file in FILES if (folder / file).is_file()]
         return {
             "name": name,
             "folder": str(folder),
             "parameters": count_parameters(folder / WEIGHTS),
-            "bytes": sum(
-                (folder / file).stat().st_size for file in FILES if (folder / file).is_file()
-            ),
-            **{key: config[key] for key in ("encoder", "decoder", "class_names", "data")},
+            "bytes": sum(file.stat().st_size for file in files),
+            "encoder": config["encoder"],
+            "decoder": config["decoder"],
+            "class_names": config["class_names"],
+            "data": config["data"],
             "figures": config.get("figures") or {},
         }
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {one_line(str(error))[:200]}"
-        raise CheckpointError(f"{folder} is damaged, reinstall the package: {what}") from error
+        reason = f"{type(error).__name__}: {one_line(str(error))[:200]}"
+        raise CheckpointError(f"{folder} is damaged, reinstall the package: {reason}") from error
 
 
 def count_parameters(weights: Path) -> int:
     """Return how many numbers a safetensors file holds, without reading them."""
+    count = 0
     with safe_open(weights, framework="numpy") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no dict
+        for name in file.keys():  # noqa: SIM118  # it is no dict
+            count += math.prod(file.get_slice(name).get_shape())
+    return count

@@ -1,12 +1,14 @@
-"""Drawn pictures of ten classes, made without a download, with the part that every pixel belongs to.
+"""Drawn pictures of ten classes, made without a download, with the part of every pixel.
 
-A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name of the draw), and
-only integers and correctly rounded float operations are used, so any batch on any machine gives the same picture.
+A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name
+of the draw), and only integers and correctly rounded float operations are used, so any batch on any
+machine gives the same picture.
 
-Which parts occur together is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether attention and
-embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part shared by several
-classes looks the same in all of them. `LOOK_ALIKES` are the controls: the ball in the grass and the buoy in the water
-are drawn by the wheel's own code, in its colours and sizes, but never in a picture with a wheel or a road.
+Which parts occur together is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether
+attention and embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with
+grass. A part shared by several classes looks the same in all of them. `LOOK_ALIKES` are the
+controls: the ball in the grass and the buoy in the water are drawn by the wheel's own code, in its
+colours and sizes, but never in a picture with a wheel or a road.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -26,7 +29,7 @@ from vit.scenes import objects, scenery
 from vit.scenes.drawing import SAMPLES, Array, Canvas, Dice
 from vit.scenes.scenery import Ground
 
-# --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------------------------------
+# --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------
 
 CLASS_NAMES = (
     "airplane",
@@ -41,6 +44,7 @@ CLASS_NAMES = (
     "truck",
 )
 
+# the parts of each kind of scene, and of each class's object
 _BACKDROP = ("sky", "cloud", "sun", "hill")
 PARTS_OF_SCENE: dict[str, tuple[str, ...]] = {
     "air": _BACKDROP,
@@ -63,6 +67,8 @@ PARTS_OF_OBJECT: dict[str, tuple[str, ...]] = {
 }
 
 Painter = Callable[[Canvas, Dice, Ground], None]
+
+# what paints each kind of scene
 _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "air": scenery.air_scene,
     "street": scenery.street_scene,
@@ -70,9 +76,9 @@ _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "sea": scenery.sea_scene,
     "pond": scenery.pond_scene,
 }
-_RECIPES: dict[
-    str, tuple[tuple[str, Painter], ...]
-] = {  # a class uses each of its recipes equally often
+
+# the recipes of each class, a scene and what paints the object; it uses all equally often
+_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {
     "airplane": (("air", objects.airplane),),
     "automobile": (("street", objects.automobile),),
     "bird": (("air", objects.flying_bird), ("meadow", objects.standing_bird)),
@@ -90,21 +96,26 @@ _RECIPES: dict[
     "ship": (("sea", objects.ship),),
     "truck": (("street", objects.truck),),
 }
-SCENES_OF_CLASS = {
-    name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()
-}
 
-PARTS_OF_CLASS: dict[str, frozenset[str]] = {
-    name: frozenset(PARTS_OF_OBJECT[name]).union(
-        *(PARTS_OF_SCENE[scene] for scene in SCENES_OF_CLASS[name])
-    )
-    for name in CLASS_NAMES
-}
-PART_NAMES = tuple(
-    dict.fromkeys(
-        p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps
-    )
-)
+
+def _scenes_of_class(name: str) -> tuple[str, ...]:
+    """Return the scenes of a class's recipes, each once."""
+    return tuple(dict.fromkeys(scene for scene, _ in _RECIPES[name]))
+
+
+def _parts_of_class(name: str) -> frozenset[str]:
+    """Return the parts of a class's object and of all its scenes."""
+    parts = set(PARTS_OF_OBJECT[name])
+    for scene in _scenes_of_class(name):
+        parts.update(PARTS_OF_SCENE[scene])
+    return frozenset(parts)
+
+
+SCENES_OF_CLASS = {name: _scenes_of_class(name) for name in CLASS_NAMES}
+PARTS_OF_CLASS = {name: _parts_of_class(name) for name in CLASS_NAMES}
+
+# each part once; its position is its number in the part maps
+PART_NAMES = tuple(dict.fromkeys(chain(*PARTS_OF_SCENE.values(), *PARTS_OF_OBJECT.values())))
 
 # a pixel of one of these parts has four neighbours, each of the same part or one listed here
 MAY_TOUCH: dict[str, frozenset[str]] = {
@@ -121,19 +132,38 @@ MAY_TOUCH: dict[str, frozenset[str]] = {
 }
 LOOK_ALIKES: dict[str, tuple[str, ...]] = {"wheel": ("ball", "buoy")}
 
-# --- from a painted canvas to a picture ---------------------------------------------------------------------------------
+# --- from a painted canvas to a picture ----------------------------------------------------------
 
-_CHUNK = 128  # images painted at once, so that their samples stay in the CPU's cache
+# images painted at once, so that their samples stay in the CPU's cache
+_CHUNK = 128
+
+# the first index of the test images; those of training begin at 0
 _FIRST_TEST_INDEX = 1 << 40
 
-_TEXTURE = {  # variation of lightness: fine grain, horizontal streaks, soft blotches
-    "sky": (0.0, 0.01, 0.02), "cloud": (0.01, 0.02, 0.07), "hill": (0.05, 0.02, 0.08), "grass": (0.13, 0.04, 0.16),
-    "road": (0.06, 0.02, 0.07), "marking": (0.08, 0.0, 0.1), "water": (0.02, 0.15, 0.06), "leaf": (0.05, 0.0, 0.1),
-    "crown": (0.2, 0.0, 0.14), "trunk": (0.12, 0.0, 0.1), "torso": (0.05, 0.0, 0.08), "head": (0.03, 0.0, 0.05),
-    "tail": (0.08, 0.0, 0.0), "mane": (0.12, 0.0, 0.0), "plumage": (0.04, 0.03, 0.05), "feather": (0.05, 0.06, 0.0),
-    "skin": (0.05, 0.0, 0.1), "hull": (0.02, 0.02, 0.03), "sail": (0.01, 0.0, 0.05),
-}  # fmt: skip
-_PART_TEXTURE = np.array([_TEXTURE.get(part, (0.02, 0.0, 0.03)) for part in PART_NAMES], np.float32)
+# how lightness varies within a part: fine grain, horizontal streaks, soft blotches
+_TEXTURE = {
+    "sky": (0.0, 0.01, 0.02),
+    "cloud": (0.01, 0.02, 0.07),
+    "hill": (0.05, 0.02, 0.08),
+    "grass": (0.13, 0.04, 0.16),
+    "road": (0.06, 0.02, 0.07),
+    "marking": (0.08, 0.0, 0.1),
+    "water": (0.02, 0.15, 0.06),
+    "leaf": (0.05, 0.0, 0.1),
+    "crown": (0.2, 0.0, 0.14),
+    "trunk": (0.12, 0.0, 0.1),
+    "torso": (0.05, 0.0, 0.08),
+    "head": (0.03, 0.0, 0.05),
+    "tail": (0.08, 0.0, 0.0),
+    "mane": (0.12, 0.0, 0.0),
+    "plumage": (0.04, 0.03, 0.05),
+    "feather": (0.05, 0.06, 0.0),
+    "skin": (0.05, 0.0, 0.1),
+    "hull": (0.02, 0.02, 0.03),
+    "sail": (0.01, 0.0, 0.05),
+}
+_PLAIN = (0.02, 0.0, 0.03)
+_PART_TEXTURE = np.array([_TEXTURE.get(part, _PLAIN) for part in PART_NAMES], np.float32)
 
 
 def _stretch(lattice: Array) -> Array:
@@ -143,56 +173,65 @@ def _stretch(lattice: Array) -> Array:
     return fine.reshape(*lattice.shape[:-1], -1)
 
 
-def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return pictures (n, 3, size, size) and part maps (n, size, size): averaged samples with texture, light and noise."""
-    size, centre = canvas.size, slice(SAMPLES // 2, None, SAMPLES)
-    numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
-    parts = numbers[canvas.top[:, centre, centre]]
-
-    # red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits that each has
+def _mean_colours(canvas: Canvas) -> Array:
+    """Return the mean colour of each pixel's samples: float32 (n, 3, size, size)."""
+    # Red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits each has
     colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
-    packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32
-    sums = np.empty((len(parts), size, size), np.int64)
-    for palette, top, out in zip(
-        packed, canvas.top, sums, strict=True
-    ):  # one image's samples stay in the cache
+    packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32  # (n, paints)
+
+    # One image at a time, whose samples stay in the CPU's cache
+    size = canvas.size
+    sums = np.empty((canvas.n, size, size), np.int64)
+    for palette, top, out in zip(packed, canvas.top, sums, strict=True):
         samples = palette.take(top, mode="clip")
         rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
         np.add(rows[:, 0::SAMPLES] + rows[:, 1::SAMPLES], rows[:, 2::SAMPLES], out=out)
-    picture = (
-        np.stack([(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)], axis=1)
-        / SAMPLES**2
-    )
+    channels = [(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)]
+    return np.stack(channels, axis=1) / SAMPLES**2
 
-    texture = _PART_TEXTURE[parts]
-    blotches = _stretch(
-        _stretch(dice.noise("blotches", size // 4 + 1, size // 4 + 1)).swapaxes(1, 2)
-    )
+
+def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Turn a painted canvas into pictures: averaged samples with texture, light and noise.
+
+    Returns:
+        Pictures (n, 3, size, size) and part maps (n, size, size).
+    """
+    # The part of a pixel is that of its middle sample
+    size = canvas.size
+    centre = slice(SAMPLES // 2, None, SAMPLES)
+    numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
+    parts = numbers[canvas.top[:, centre, centre]]
+
+    # Texture, by part
+    texture = _PART_TEXTURE[parts]  # (n, size, size, 3)
+    lattice = dice.noise("blotches", size // 4 + 1, size // 4 + 1)
+    blotches = _stretch(_stretch(lattice).swapaxes(1, 2))
     light: Array = texture[..., 0] * dice.noise("grain", size, size) + texture[..., 2] * blotches
     light += texture[..., 1] * _stretch(dice.noise("streaks", size, size // 4 + 1))
-    across = (
-        np.arange(size, dtype=np.float32) * 2 + 1
-    ) / size - 1  # -1 at the left or upper border, 1 at the other
+
+    # Light from a side and from above: -1 at the left or upper border, 1 at the opposite one
+    across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1
     light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
     light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
-    exposure = dice.uniform("exposure", 0.82, 1.14) * (
-        scenery.mood(dice, scenery.LIGHT) / 255
-    )  # (n, 3)
+
+    # The camera's exposure and noise
+    tint = scenery.mood(dice, scenery.LIGHT) / 255
+    exposure = dice.uniform("exposure", 0.82, 1.14) * tint  # (n, 3)
     noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
-    picture = picture * (light + 1)[:, None] * exposure[:, :, None, None] + noise
+    picture = _mean_colours(canvas) * (light + 1)[:, None] * exposure[:, :, None, None] + noise
     return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
 
 
 def _draw(
-    seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int
+    seed: int, indices: NDArray[np.int64], scene: str, paint_object: Painter, size: int
 ) -> tuple[NDArray, NDArray]:
-    """Draw pictures and part maps that all show the same `thing` in the same kind of scene."""
-    dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # rows that an ellipse misses, edges that are level
+    """Draw pictures and part maps that all show the same object in the same kind of scene."""
+    dice = Dice(seed, indices)
+    canvas = Canvas(len(indices), size)
+    # rows that an ellipse misses, and edges that are level, divide by 0
+    with np.errstate(divide="ignore", invalid="ignore"):
         ground = _SCENES[scene](canvas, dice)
-        thing(canvas, dice, ground)
+        paint_object(canvas, dice, ground)
         scenery.foreground(canvas, dice, ground)
     return _develop(canvas, dice)
 
@@ -208,56 +247,62 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
 
     Returns:
-        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into `CLASS_NAMES`; parts uint8
-        (n, size, size), an index into `PART_NAMES` for every pixel: the part at the pixel's centre.
+        images: uint8 (n, 3, size, size), RGB.
+        labels: int64 (n,), indices into `CLASS_NAMES`.
+        parts: uint8 (n, size, size), an index into `PART_NAMES` for every pixel: the part at the
+            pixel's centre.
 
     Raises:
         ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
     """
     if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
-        raise ValueError(
-            f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}"
-        )
+        problem = f"got {indices.dtype} {tuple(indices.shape)}"
+        raise ValueError(f"indices must be int64 (n,), 0 or more, {problem}")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be 0 to 2**64 - 1, got {seed}")
     if size < 8 or size % 8:
         raise ValueError(f"size must be a positive multiple of 8, got {size}")
+
+    # The class of each picture: a k + b modulo 10, with a of 1, 3, 7 or 9, permutes 0..9
     index = indices.cpu().numpy()
-    order = Dice(seed, index // 10).choice(
-        "order", 40
-    )  # a k + b modulo 10 with a of 1, 3, 7, 9 permutes 0..9
+    order = Dice(seed, index // 10).choice("order", 40)
     labels = (np.array([1, 3, 7, 9])[order % 4] * (index % 10) + order // 4) % 10
     turn = Dice(seed, index).choice("recipe", 2)
+
+    # The pictures of each recipe, in chunks
+    jobs: list[tuple[NDArray[np.int64], str, Painter]] = []
+    for label, name in enumerate(CLASS_NAMES):
+        recipes = _RECIPES[name]
+        for k, (scene, paint_object) in enumerate(recipes):
+            rows = np.flatnonzero((labels == label) & (turn % len(recipes) == k))
+            for start in range(0, len(rows), _CHUNK):
+                jobs.append((rows[start : start + _CHUNK], scene, paint_object))
+
+    # Draw the chunks in threads: NumPy releases Python's lock while it computes
     images = np.empty((len(index), 3, size, size), np.uint8)
     parts = np.empty((len(index), size, size), np.uint8)
 
-    jobs = []
-    for label, name in enumerate(CLASS_NAMES):
-        for k, recipe in enumerate(_RECIPES[name]):
-            rows = np.flatnonzero((labels == label) & (turn % len(_RECIPES[name]) == k))
-            jobs += [
-                (rows[start : start + _CHUNK], *recipe) for start in range(0, len(rows), _CHUNK)
-            ]
-
     def draw(job: tuple[NDArray[np.int64], str, Painter]) -> None:
-        rows, scene, thing = job
-        images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
+        rows, scene, paint_object = job
+        images[rows], parts[rows] = _draw(seed, index[rows], scene, paint_object, size)
 
-    with ThreadPoolExecutor(
-        torch.get_num_threads()
-    ) as pool:  # NumPy releases the GIL while it computes
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))
     return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
 
 
 def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
-    """Return the indices int64 (count,) of a split's first `count` pictures; train and test never share one.
+    """Return the indices int64 (count,) of a split's first `count` pictures.
+
+    Training and test pictures never share one.
 
     Raises:
         ValueError: `count` is negative, or `split` is neither "train" nor "test".
     """
     if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
-        raise ValueError(
-            f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}"
-        )
-    return torch.arange(count) + (_FIRST_TEST_INDEX if split == "test" else 0)
+        problem = f"got {split!r} and {count}"
+        raise ValueError(f"split must be 'train' or 'test' and count 0 or more, {problem}")
+    indices = torch.arange(count)
+    if split == "test":
+        indices += _FIRST_TEST_INDEX
+    return indices

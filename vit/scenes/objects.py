@@ -1,4 +1,9 @@
-"""The objects of the ten classes."""
+"""The objects of the ten classes.
+
+Each function paints one object from back to front, in the frame in which it stands: u points
+forwards and v down, both in units of the object, and v = 0 is the ground, the water or, in the
+air, the object's middle. What is painted later hides what was painted before.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ import numpy as np
 
 from vit.scenes.drawing import Canvas, Dice, Frame, Number, Point, blend, rgb
 from vit.scenes.scenery import BARK, Ground, disc
+
+# --- palettes ------------------------------------------------------------------------------------
 
 _PAINT = rgb("ba302c 2c5496 e2e2de 3c3e44 d6aa34 427a54 969ca2 da7632")
 _GLASS = rgb("3a4c60 5c768a 28303c")
@@ -38,41 +45,66 @@ _IRIS = {
 _PUPIL = rgb("181618 221c16")
 
 
+# --- parts of every object -----------------------------------------------------------------------
+
+
 def _stand(
     canvas: Canvas, dice: Dice, ground: Ground, small: float, large: float, tilt: float = 0.0
 ) -> Frame:
-    """Return the object's frame: facing either way, and sometimes so far to one side that the border cuts it."""
+    """Return the object's frame: facing left or right, perhaps so far to one side that it is cut.
+
+    Args:
+        canvas: to be painted on.
+        dice: of the images.
+        ground: what it stands on.
+        small, large: range of its size.
+        tilt: largest slope, either way.
+    """
     facing = np.where(dice.chance("left", 0.5), np.float32(-1), np.float32(1))
-    size, slope = dice.uniform("size", small, large), dice.uniform("tilt", -tilt, tilt)
+    size = dice.uniform("size", small, large)
+    slope = dice.uniform("tilt", -tilt, tilt)
     return Frame(canvas, dice.uniform("x", 11, 21), ground.level, size, facing, slope)
 
 
 def _shadow(canvas: Canvas, frame: Frame, ground: Ground, width: Number) -> None:
+    """Darken the ground under the object; the shadow is a part of the ground."""
     canvas.paint(frame.ellipse(0, 0, width, 1.1), ground.part, ground.colour * 0.55)
 
 
+# --- vehicles ------------------------------------------------------------------------------------
+
+
 def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+    """Paint a car, seen from the side."""
     car = _stand(canvas, dice, ground, 0.85, 1.25)
-    paint, glass = dice.colour("paint", _PAINT), dice.colour("glass", _GLASS)
-    waist, roof = dice.uniform("waist", -7, -6.4), dice.uniform("roof", -11.2, -9.2)
-    back, front = dice.uniform("back", -9.6, -5.5), dice.uniform("front", 0.5, 4.0)
-    post, top = (back + front) / 2 + 0.4, roof + 0.8
     _shadow(canvas, car, ground, 11.5)
+    paint = dice.colour("paint", _PAINT)
+    waist = dice.uniform("waist", -7, -6.4)
+
+    # the cabin; its proportions make it a hatchback, a saloon or a van
+    roof = dice.uniform("roof", -11.2, -9.2)
+    back = dice.uniform("back", -9.6, -5.5)
+    front = dice.uniform("front", 0.5, 4.0)
     cabin = car.polygon((back - 1.6, waist), (back, roof), (front, roof), (front + 4, waist))
     canvas.paint(cabin, "body", paint * 0.92)
-    panes = car.polygon(
+
+    # two windows, with a post between them
+    post = (back + front) / 2 + 0.4
+    top = roof + 0.8
+    rear_pane = car.polygon(
         (back - 0.4, waist), (back + 0.8, top), (post - 0.5, top), (post - 0.5, waist)
     )
-    panes |= car.polygon(
+    front_pane = car.polygon(
         (post + 0.4, waist), (post + 0.4, top), (front - 0.3, top), (front + 2.6, waist)
     )
-    canvas.paint(panes, "window", glass)
-    canvas.paint(
-        car.polygon((-11, waist), (8, waist), (10.8, waist + 0.8), (11.2, -1.6), (-11.2, -1.6)),
-        "body",
-        paint,
-    )
+    canvas.paint(rear_pane | front_pane, "window", dice.colour("glass", _GLASS))
+
+    # the body below the waist, with a dark sill
+    body = car.polygon((-11, waist), (8, waist), (10.8, waist + 0.8), (11.2, -1.6), (-11.2, -1.6))
+    canvas.paint(body, "body", paint)
     canvas.paint(car.box(-11.2, -3.2, 11.2, -1.6), "body", paint * 0.72)
+
+    # lamps and wheels
     canvas.paint(car.ellipse(10.2, -4.3, 0.9, 0.7), "lamp", dice.colour("lamp", _LAMP, 0.05))
     canvas.paint(car.ellipse(-10.6, -4.3, 0.7, 0.7), "lamp", dice.colour("rear lamp", _REAR_LAMP))
     for u in (-6.6, 6.4):
@@ -80,28 +112,31 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 
 def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+    """Paint a lorry with a box or a tank, seen from the side."""
     truck = _stand(canvas, dice, ground, 0.85, 1.15)
-    paint, load, tanker = (
-        dice.colour("paint", _PAINT),
-        dice.colour("load", _PAINT),
-        dice.chance("tanker", 0.2),
-    )
-    top, end, roof = (
-        dice.uniform("top", -15, -7),
-        dice.uniform("end", 2.2, 4.4),
-        dice.uniform("roof", -12.4, -9.8),
-    )
     _shadow(canvas, truck, ground, 12.5)
+    paint = dice.colour("paint", _PAINT)
     canvas.paint(truck.box(-12.5, -4.4, 11, -1.8), "body", paint * 0.45)
+
+    # the load, from the rear to `end`, on its platform
+    load = dice.colour("load", _PAINT)
+    tanker = dice.chance("tanker", 0.2)
+    top = dice.uniform("top", -15, -7)
+    end = dice.uniform("end", 2.2, 4.4)
     canvas.paint(truck.box(-12.8, top, end, -3.2).where(~tanker), "cargo", load)
     tank = truck.ellipse((end - 12.8) / 2, (top - 3.2) / 2, (end + 12.8) / 2, (-3.2 - top) / 2)
     canvas.paint(tank.where(tanker), "cargo", load)
     canvas.paint(truck.box(-12.8, -4.4, end, -3.2), "cargo", load * 0.7)
+
+    # the cab, with a dark bumper
+    roof = dice.uniform("roof", -12.4, -9.8)
     cab = truck.polygon(
         (end + 0.6, roof), (8.6, roof), (11.2, -6.2), (11.6, -1.8), (end + 0.6, -1.8)
     )
     canvas.paint(cab, "body", paint)
     canvas.paint(truck.box(end + 0.6, -3.6, 11.5, -1.8), "body", paint * 0.72)
+
+    # window, lamp and wheels
     pane = truck.polygon((end + 1.8, roof + 1), (8.1, roof + 1), (10, -6.4), (end + 1.8, -6.4))
     canvas.paint(pane, "window", dice.colour("glass", _GLASS))
     canvas.paint(truck.ellipse(10.9, -3.4, 0.7, 0.7), "lamp", dice.colour("lamp", _LAMP, 0.05))
@@ -110,34 +145,88 @@ def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 
 def airplane(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+    """Paint an airliner in flight, seen from the side."""
     plane = _stand(canvas, dice, ground, 0.8, 1.25, tilt=0.4)
-    metal, livery = dice.colour("metal", _METAL, 0.08), dice.colour("livery", _PAINT)
-    near, far, sweep = (
-        dice.uniform("near", 4.5, 9.5),
-        dice.uniform("far", 3, 7.5),
-        dice.uniform("sweep", 3, 7),
-    )
-    canvas.paint(
-        plane.polygon((-sweep, -far), (1.8 - sweep, -far), (3.4, -0.6), (-1.6, -0.6)),
-        "wing",
-        metal * 0.76,
-    )
-    canvas.paint(plane.polygon((-13, -5.6), (-10.8, -5.6), (-6.4, -1), (-11, -0.4)), "fin", livery)
-    canvas.paint(plane.ellipse(0, 0, 12, 2.1), "fuselage", metal)
-    canvas.paint(plane.ellipse(0, 0, 12, 2.1) & plane.box(-13, 0.7, 13, 3), "fuselage", metal * 0.8)
+    metal = dice.colour("metal", _METAL, 0.08)
+    livery = dice.colour("livery", _PAINT)
+
+    # the far wing and the tail fin, behind the fuselage
+    sweep = dice.uniform("sweep", 3, 7)
+    far = dice.uniform("far", 3, 7.5)
+    far_wing = plane.polygon((-sweep, -far), (1.8 - sweep, -far), (3.4, -0.6), (-1.6, -0.6))
+    canvas.paint(far_wing, "wing", metal * 0.76)
+    fin = plane.polygon((-13, -5.6), (-10.8, -5.6), (-6.4, -1), (-11, -0.4))
+    canvas.paint(fin, "fin", livery)
+
+    # the fuselage, darker below, with a cockpit and a row of windows
+    fuselage = plane.ellipse(0, 0, 12, 2.1)
+    canvas.paint(fuselage, "fuselage", metal)
+    canvas.paint(fuselage & plane.box(-13, 0.7, 13, 3), "fuselage", metal * 0.8)
     panes = plane.polygon((8, -1.1), (9.8, -1), (10.8, -0.3), (8, -0.3))
     for k in range(8):
         panes |= plane.box(1.8 * k - 7.5, -1.1, 1.8 * k - 6.6, -0.1)
     canvas.paint(panes, "window", dice.colour("glass", _GLASS))
-    canvas.paint(plane.polygon((-10.6, 0), (-8, 0), (-10.6, 3), (-12.4, 3)), "wing", metal * 0.86)
-    canvas.paint(plane.ellipse(0.8 - sweep * 0.4, near * 0.5, 1.7, 0.85), "engine", livery * 0.8)
-    wing = plane.polygon((-1.8, 0.8), (3.2, 0.8), (1.6 - sweep, near), (-0.4 - sweep, near))
-    canvas.paint(wing, "wing", metal * 0.92)
+
+    # the tailplane, then the near wing over its engine
+    tailplane = plane.polygon((-10.6, 0), (-8, 0), (-10.6, 3), (-12.4, 3))
+    canvas.paint(tailplane, "wing", metal * 0.86)
+    near = dice.uniform("near", 4.5, 9.5)
+    engine = plane.ellipse(0.8 - sweep * 0.4, near * 0.5, 1.7, 0.85)
+    canvas.paint(engine, "engine", livery * 0.8)
+    near_wing = plane.polygon((-1.8, 0.8), (3.2, 0.8), (1.6 - sweep, near), (-0.4 - sweep, near))
+    canvas.paint(near_wing, "wing", metal * 0.92)
+
+
+def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+    """Paint a sailing boat or a steamer, seen from the side."""
+    ship = _stand(canvas, dice, ground, 0.8, 1.2)
+    paint = dice.colour("paint", _PAINT)
+    deck = dice.uniform("deck", -4.4, -2.8)
+    bow = dice.uniform("bow", 9, 13)
+    sails = dice.chance("sails", 0.55)
+    canvas.paint(ship.ellipse(0, 1.6, 12, 2.2), "water", ground.colour * 0.72)
+
+    # either a mast with a mainsail and a jib
+    top = dice.uniform("top", -18, -13)
+    boom = dice.uniform("boom", 6, 9.5)
+    cloth = dice.colour("cloth", _CLOTH)
+    canvas.paint(ship.box(-0.5, top, 0.5, deck).where(sails), "mast", dice.colour("mast", BARK))
+    main = ship.polygon((-boom, deck - 0.8), (-0.9, top + 0.6), (-0.9, deck - 0.8))
+    jib = ship.polygon((0.9, deck - 0.8), (0.9, top + 2), (bow - 1.4, deck - 0.8))
+    canvas.paint(main.where(sails), "sail", cloth)
+    canvas.paint(jib.where(sails), "sail", cloth * 0.88)
+
+    # or a funnel with a dark band, a cabin of two decks, and windows
+    white = dice.colour("cabin", _WHITE, 0.08)
+    aft = dice.uniform("aft", -8.5, -3)
+    bridge = dice.uniform("bridge", -11.5, -9.5)
+    funnel = ship.box(aft + 1.2, bridge - 2.4, aft + 3.8, -7).where(~sails)
+    canvas.paint(funnel, "funnel", dice.colour("funnel", _PAINT))
+    canvas.paint(funnel & ship.box(-20, bridge - 3, 20, bridge - 1.5), "funnel", white * 0.2)
+    canvas.paint(ship.box(aft, -7.6, aft + 11, deck).where(~sails), "cabin", white)
+    canvas.paint(ship.box(aft + 4.8, bridge, aft + 9.6, -7.6).where(~sails), "cabin", white * 0.9)
+    panes = ship.box(aft + 6.6, bridge + 0.6, aft + 9.2, bridge + 1.7)
+    for k in range(4):
+        panes |= ship.box(aft + 1.1 + 2.3 * k, -6.6, aft + 2.4 + 2.3 * k, -5.4)
+    canvas.paint(panes.where(~sails), "window", dice.colour("glass", _GLASS))
+
+    # the hull, with a pale edge along the deck
+    hull = ship.polygon((-10.5, deck), (bow, deck - 0.8), (bow - 3.4, 1.6), (-9, 1.6))
+    canvas.paint(hull, "hull", paint)
+    edge = hull & ship.box(-12, deck - 1, 14, deck + 0.7)
+    canvas.paint(edge, "hull", blend(paint, np.float32(240), 0.7))
+
+
+# --- birds ---------------------------------------------------------------------------------------
 
 
 def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+    """Paint a bird that beats its wings, seen from the side."""
     bird = _stand(canvas, dice, ground, 0.9, 1.4, tilt=0.35)
-    back, belly = dice.colour("back", _PLUMAGE), dice.colour("belly", _PLUMAGE)
+    back = dice.colour("back", _PLUMAGE)
+    belly = dice.colour("belly", _PLUMAGE)
+
+    # the wings are up, or down
     spread = dice.uniform("spread", 1, 5)
     beat = np.where(
         dice.chance("up", 0.7), dice.uniform("beat", -7, -3), dice.uniform("beat", 2.5, 5.5)
@@ -151,77 +240,48 @@ def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
         canvas.paint(arm | bird.limb(wrist, tip, 1.5, 0.3), "feather", back * shade)
         canvas.paint(bird.limb(middle, tip, 0.9, 0.3), "feather", back * shade * 0.6)
 
+    # the far wing, then tail, body and belly
     wing(shift=2.0, shade=0.68)
     canvas.paint(bird.limb((-3, 0.1), (-8, 0.6), 0.9, 1.3), "plumage", back * 0.85)
     canvas.paint(bird.ellipse(0, 0, 5, 2) | bird.ellipse(4.6, -1, 1.9, 1.7), "plumage", back)
     canvas.paint(bird.ellipse(0.6, 0.8, 4, 1.1), "plumage", belly)
-    canvas.paint(
-        bird.polygon((5.9, -1.7), (8.6, -0.6), (5.9, -0.3)), "beak", dice.colour("beak", _BEAK)
-    )
+
+    # the face, then the near wing
+    beak = bird.polygon((5.9, -1.7), (8.6, -0.6), (5.9, -0.3))
+    canvas.paint(beak, "beak", dice.colour("beak", _BEAK))
     canvas.paint(bird.ellipse(5, -1.3, 0.5, 0.5), "eye", dice.colour("pupil", _PUPIL))
     wing(shift=0.0, shade=0.88)
 
 
 def standing_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    bird, legs = _stand(canvas, dice, ground, 0.9, 1.5), dice.uniform("legs", 2, 4.5)
-    height, lean = (legs + 2.6) * bird.scale, dice.uniform("lean", -0.7, -0.2)
-    body = Frame(canvas, bird.x, bird.y - height, bird.scale, bird.facing, lean)
-    back, belly, horn = (
-        dice.colour("back", _PLUMAGE),
-        dice.colour("belly", _PLUMAGE),
-        dice.colour("beak", _BEAK),
-    )
+    """Paint a bird on its legs, seen from the side."""
+    bird = _stand(canvas, dice, ground, 0.9, 1.5)
     _shadow(canvas, bird, ground, 5)
+    back = dice.colour("back", _PLUMAGE)
+    belly = dice.colour("belly", _PLUMAGE)
+    horn = dice.colour("beak", _BEAK)
+
+    # the legs, each with a foot
+    legs = dice.uniform("legs", 2, 4.5)
     for u in (-0.8, 1.0):
-        foot = bird.limb((u, -legs - 1.2), (u + 0.3, -0.2), 0.4, 0.35) | bird.box(
-            u, -0.6, u + 1.6, 0
-        )
-        canvas.paint(foot, "claw", horn * 0.8)
+        leg = bird.limb((u, -legs - 1.2), (u + 0.3, -0.2), 0.4, 0.35)
+        canvas.paint(leg | bird.box(u, -0.6, u + 1.6, 0), "claw", horn * 0.8)
+
+    # the body has a frame of its own, because it leans forwards while the legs are upright
+    height = (legs + 2.6) * bird.scale
+    lean = dice.uniform("lean", -0.7, -0.2)
+    body = Frame(canvas, bird.x, bird.y - height, bird.scale, bird.facing, lean)
     canvas.paint(body.limb((-3, 0), (-8.5, 0.4), 1.1, 0.8), "plumage", back * 0.8)
     canvas.paint(body.ellipse(0, 0, 4.8, 3), "plumage", belly)
     canvas.paint(body.ellipse(-1.4, -0.6, 4.2, 2.1), "feather", back * 0.82)
+
+    # the head
     canvas.paint(body.ellipse(4, -1.6, 2.3, 2.1), "plumage", back)
     canvas.paint(body.polygon((5.8, -2.6), (8.6, -0.6), (5.8, -0.8)), "beak", horn)
     canvas.paint(body.ellipse(4.6, -2, 0.55, 0.55), "eye", dice.colour("pupil", _PUPIL))
 
 
-def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    ship, paint = _stand(canvas, dice, ground, 0.8, 1.2), dice.colour("paint", _PAINT)
-    deck, bow, sails = (
-        dice.uniform("deck", -4.4, -2.8),
-        dice.uniform("bow", 9, 13),
-        dice.chance("sails", 0.55),
-    )
-    canvas.paint(ship.ellipse(0, 1.6, 12, 2.2), "water", ground.colour * 0.72)
-
-    top, boom, cloth = (
-        dice.uniform("top", -18, -13),
-        dice.uniform("boom", 6, 9.5),
-        dice.colour("cloth", _CLOTH),
-    )
-    canvas.paint(ship.box(-0.5, top, 0.5, deck).where(sails), "mast", dice.colour("mast", BARK))
-    main = ship.polygon((-boom, deck - 0.8), (-0.9, top + 0.6), (-0.9, deck - 0.8))
-    jib = ship.polygon((0.9, deck - 0.8), (0.9, top + 2), (bow - 1.4, deck - 0.8))
-    canvas.paint(main.where(sails), "sail", cloth)
-    canvas.paint(jib.where(sails), "sail", cloth * 0.88)
-
-    white = dice.colour("cabin", _WHITE, 0.08)
-    aft, bridge = dice.uniform("aft", -8.5, -3), dice.uniform("bridge", -11.5, -9.5)
-    funnel = ship.box(aft + 1.2, bridge - 2.4, aft + 3.8, -7).where(~sails)
-    canvas.paint(funnel, "funnel", dice.colour("funnel", _PAINT))
-    canvas.paint(funnel & ship.box(-20, bridge - 3, 20, bridge - 1.5), "funnel", white * 0.2)
-    canvas.paint(ship.box(aft, -7.6, aft + 11, deck).where(~sails), "cabin", white)
-    canvas.paint(ship.box(aft + 4.8, bridge, aft + 9.6, -7.6).where(~sails), "cabin", white * 0.9)
-    panes = ship.box(aft + 6.6, bridge + 0.6, aft + 9.2, bridge + 1.7)
-    for k in range(4):
-        panes |= ship.box(aft + 1.1 + 2.3 * k, -6.6, aft + 2.4 + 2.3 * k, -5.4)
-    canvas.paint(panes.where(~sails), "window", dice.colour("glass", _GLASS))
-
-    hull = ship.polygon((-10.5, deck), (bow, deck - 0.8), (bow - 3.4, 1.6), (-9, 1.6))
-    canvas.paint(hull, "hull", paint)
-    canvas.paint(
-        hull & ship.box(-12, deck - 1, 14, deck + 0.7), "hull", blend(paint, np.float32(240), 0.7)
-    )
+# --- four-legged animals -------------------------------------------------------------------------
 
 
 class _Build(NamedTuple):
@@ -241,189 +301,220 @@ class _Build(NamedTuple):
 
 _BUILDS = {
     "cat": _Build(
-        (11.5, 4.6),
-        (4, 0.75),
-        (2, -2.6),
-        1.8,
-        (2.9, 2.6),
-        (2, 0.9),
-        1.1,
-        (-3.4, -3),
-        (0.4, -5.5),
-        0.7,
+        torso=(11.5, 4.6),
+        leg=(4, 0.75),
+        neck=(2, -2.6),
+        neck_width=1.8,
+        skull=(2.9, 2.6),
+        muzzle=(2, 0.9),
+        muzzle_width=1.1,
+        tail=(-3.4, -3),
+        tip=(0.4, -5.5),
+        tail_width=0.7,
     ),
     "deer": _Build(
-        (10.5, 4.6),
-        (8.4, 0.5),
-        (2.8, -5.4),
-        1.1,
-        (1.9, 1.6),
-        (3, 1),
-        0.8,
-        (-1.2, -0.6),
-        (-0.6, 1.2),
-        0.9,
+        torso=(10.5, 4.6),
+        leg=(8.4, 0.5),
+        neck=(2.8, -5.4),
+        neck_width=1.1,
+        skull=(1.9, 1.6),
+        muzzle=(3, 1),
+        muzzle_width=0.8,
+        tail=(-1.2, -0.6),
+        tip=(-0.6, 1.2),
+        tail_width=0.9,
     ),
     "dog": _Build(
-        (11, 5.2),
-        (5.4, 0.9),
-        (2, -3.2),
-        1.9,
-        (2.5, 2.3),
-        (3.6, 0.7),
-        1.2,
-        (-2.6, -2.2),
-        (-0.8, -2.6),
-        0.8,
+        torso=(11, 5.2),
+        leg=(5.4, 0.9),
+        neck=(2, -3.2),
+        neck_width=1.9,
+        skull=(2.5, 2.3),
+        muzzle=(3.6, 0.7),
+        muzzle_width=1.2,
+        tail=(-2.6, -2.2),
+        tip=(-0.8, -2.6),
+        tail_width=0.8,
     ),
     "horse": _Build(
-        (12.5, 6.2),
-        (8, 0.8),
-        (3.4, -5),
-        2.1,
-        (2, 1.8),
-        (3.2, 2.4),
-        1.1,
-        (-2.4, 1.4),
-        (-0.6, 5.5),
-        1.2,
+        torso=(12.5, 6.2),
+        leg=(8, 0.8),
+        neck=(3.4, -5),
+        neck_width=2.1,
+        skull=(2, 1.8),
+        muzzle=(3.2, 2.4),
+        muzzle_width=1.1,
+        tail=(-2.4, 1.4),
+        tip=(-0.6, 5.5),
+        tail_width=1.2,
     ),
 }
 
 
 def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    build, animal = _BUILDS[kind], _stand(canvas, dice, ground, 0.8, 1.15)
-    coat, half, thick = dice.colour("coat", _COAT[kind]), build.torso[0] / 2, build.torso[1] * 0.42
+    """Paint a cat, deer, dog or horse, seen from the side."""
+    build = _BUILDS[kind]
+    animal = _stand(canvas, dice, ground, 0.8, 1.15)
+    coat = dice.colour("coat", _COAT[kind])
+    hair = coat * 0.85
+    if kind == "horse":
+        hair = coat * 0.5
+
+    # its joints: the torso rests on the legs, the head follows from the shoulder
+    half = build.torso[0] / 2
+    thick = build.torso[1] * 0.42
     middle = -build.leg[0] * dice.uniform("legs", 0.85, 1.15) - thick
-    rump, shoulder = (-half + 1.6, middle - 0.6), (half - 1.8, middle - 0.8)
-    head = (
-        shoulder[0] + build.neck[0],
-        shoulder[1] + build.neck[1] * dice.uniform("nod", 0.55, 1.15),
-    )
+    rump = (-half + 1.6, middle - 0.6)
+    shoulder = (half - 1.8, middle - 0.8)
+    nod = dice.uniform("nod", 0.55, 1.15)
+    head = (shoulder[0] + build.neck[0], shoulder[1] + build.neck[1] * nod)
     nose = (head[0] + build.muzzle[0], head[1] + build.muzzle[1])
-    bend = (rump[0] - 1.4 + build.tail[0], rump[1] + build.tail[1])
-    tip = (bend[0] + build.tip[0], bend[1] + build.tip[1] * dice.uniform("wag", 0.5, 1.2))
-    hair = coat * (0.5 if kind == "horse" else 0.85)
     _shadow(canvas, animal, ground, half + 2)
 
+    # the tail: from the rump to a bend, and on to its tip
+    bend = (rump[0] - 1.4 + build.tail[0], rump[1] + build.tail[1])
+    wag = dice.uniform("wag", 0.5, 1.2)
+    tip = (bend[0] + build.tip[0], bend[1] + build.tip[1] * wag)
     tail = animal.limb((rump[0] - 1, rump[1]), bend, build.tail_width, build.tail_width)
     tail |= animal.limb(bend, tip, build.tail_width, build.tail_width * 0.6)
     canvas.paint(tail | animal.ellipse(*bend, build.tail_width, build.tail_width), "tail", hair)
-    for k, hip in enumerate((rump[0] + 1, shoulder[0] - 0.9, rump[0] - 0.6, shoulder[0] + 0.6)):
+
+    # four legs, of which the far pair comes first and is darker
+    hips = (rump[0] + 1, shoulder[0] - 0.9, rump[0] - 0.6, shoulder[0] + 0.6)
+    shades = (0.62, 0.62, 0.86, 0.86)
+    for k, (hip, shade) in enumerate(zip(hips, shades, strict=True)):
         foot = (hip + dice.uniform(f"step {k}", -1.5, 1.5), 0)
-        shape = animal.limb((hip, middle), foot, build.leg[1] * 1.5, build.leg[1])
-        canvas.paint(shape, "leg", coat * (0.62 if k < 2 else 0.86))  # the far pair is darker
+        leg = animal.limb((hip, middle), foot, build.leg[1] * 1.5, build.leg[1])
+        canvas.paint(leg, "leg", coat * shade)
+
+    # the torso, darker below, sometimes with a spot
     barrel = animal.ellipse(0, middle, half, thick)
-    torso = (
-        barrel
-        | animal.ellipse(*rump, 2.4, thick * 1.2)
-        | animal.ellipse(*shoulder, 2.3, thick * 1.2)
-    )
+    hindquarters = animal.ellipse(*rump, 2.4, thick * 1.2)
+    chest = animal.ellipse(*shoulder, 2.3, thick * 1.2)
+    torso = barrel | hindquarters | chest
     canvas.paint(torso, "torso", coat)
     canvas.paint(torso & animal.box(-20, middle + thick * 0.43, 20, 0), "torso", coat * 0.78)
     spot = animal.ellipse(dice.uniform("spot", -3.5, 3), middle - 1, 2.6, 1.9) & barrel
     canvas.paint(spot.where(dice.chance("spotted", 0.3)), "torso", dice.colour("patch", _FUR))
-    canvas.paint(
-        animal.limb(shoulder, head, build.neck_width * 1.25, build.neck_width), "torso", coat
-    )
+
+    # the neck, and what grows behind the head
+    neck = animal.limb(shoulder, head, build.neck_width * 1.25, build.neck_width)
+    canvas.paint(neck, "torso", coat)
     if kind == "horse":
-        crest = animal.limb(
-            (shoulder[0] - 2, shoulder[1] - 1.4), (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9
-        )
-        canvas.paint(crest, "mane", hair)
+        crest = (shoulder[0] - 2, shoulder[1] - 1.4)
+        mane = animal.limb(crest, (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9)
+        canvas.paint(mane, "mane", hair)
     if kind == "deer":
-        for lean in (1.6, -1.6):
-            root, fork = (head[0] - 0.4, head[1] - 1), (head[0] - 0.4 + lean, head[1] - 3.6)
-            antler = animal.limb(root, fork, 0.45, 0.4) | animal.limb(
-                fork, (fork[0] - 0.2, fork[1] - 3.2), 0.4, 0.3
-            )
-            antler |= animal.limb(fork, (fork[0] + 2.2, fork[1] - 1.8), 0.35, 0.3)
-            canvas.paint(antler, "antler", dice.colour("antler", _ANTLER))
+        _antlers(canvas, dice, animal, head)
+
+    # the head, with muzzle, nose, ears and eye
     canvas.paint(animal.ellipse(*head, *build.skull), "head", coat * 1.06)
-    canvas.paint(
-        animal.limb(head, nose, build.skull[1] * 0.85, build.muzzle_width), "head", coat * 1.06
-    )
+    muzzle = animal.limb(head, nose, build.skull[1] * 0.85, build.muzzle_width)
+    canvas.paint(muzzle, "head", coat * 1.06)
     canvas.paint(animal.ellipse(nose[0], nose[1] - 0.2, 0.7, 0.7), "head", coat * 0.3)
     if kind == "dog":
-        canvas.paint(animal.ellipse(head[0] - 1.2, head[1] + 0.4, 1.2, 2.5), "ear", coat * 0.6)
+        ear = animal.ellipse(head[0] - 1.2, head[1] + 0.4, 1.2, 2.5)
+        canvas.paint(ear, "ear", coat * 0.6)
     else:
+        height = 1.6
+        if kind == "cat":
+            height = 2.2
         for u in (head[0] + 0.9, head[0] - 1.3):
-            point = (u - 0.3, head[1] - build.skull[1] - (2.2 if kind == "cat" else 1.6))
-            canvas.paint(
-                animal.polygon((u - 1.1, head[1] - 1.4), point, (u + 1.1, head[1] - 1.4)),
-                "ear",
-                coat * 0.75,
-            )
-    canvas.paint(
-        animal.ellipse(head[0] + 0.8, head[1] - 0.5, 0.55, 0.55),
-        "eye",
-        dice.colour("pupil", _PUPIL),
-    )
+            point = (u - 0.3, head[1] - build.skull[1] - height)
+            ear = animal.polygon((u - 1.1, head[1] - 1.4), point, (u + 1.1, head[1] - 1.4))
+            canvas.paint(ear, "ear", coat * 0.75)
+    eye = animal.ellipse(head[0] + 0.8, head[1] - 0.5, 0.55, 0.55)
+    canvas.paint(eye, "eye", dice.colour("pupil", _PUPIL))
+
+
+def _antlers(canvas: Canvas, dice: Dice, animal: Frame, head: Point) -> None:
+    """Paint two antlers, each a beam that forks once."""
+    for lean in (1.6, -1.6):
+        root = (head[0] - 0.4, head[1] - 1)
+        fork = (head[0] - 0.4 + lean, head[1] - 3.6)
+        antler = animal.limb(root, fork, 0.45, 0.4)
+        antler |= animal.limb(fork, (fork[0] - 0.2, fork[1] - 3.2), 0.4, 0.3)
+        antler |= animal.limb(fork, (fork[0] + 2.2, fork[1] - 1.8), 0.35, 0.3)
+        canvas.paint(antler, "antler", dice.colour("antler", _ANTLER))
 
 
 def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a cat or a dog that faces the viewer."""
-    animal, coat = _stand(canvas, dice, ground, 0.9, 1.35), dice.colour("coat", _COAT[kind])
-    pale = blend(coat, dice.colour("pale", _PALE), 0.6)
-    turn, chin = dice.uniform("turn", -1.2, 1.2), dice.uniform("chin", -12.4, -10.8)
+    animal = _stand(canvas, dice, ground, 0.9, 1.35)
     _shadow(canvas, animal, ground, 6)
-    tail = animal.limb((3, -1), (6.6, -2.4), 0.9, 0.8) | animal.limb(
-        (6.4, -2), (7.2, -5.5), 0.8, 0.6
-    )
+    coat = dice.colour("coat", _COAT[kind])
+    pale = blend(coat, dice.colour("pale", _PALE), 0.6)
+
+    # the tail, the torso with a pale chest, and the front legs
+    turn = dice.uniform("turn", -1.2, 1.2)
+    tail = animal.limb((3, -1), (6.6, -2.4), 0.9, 0.8)
+    tail |= animal.limb((6.4, -2), (7.2, -5.5), 0.8, 0.6)
     canvas.paint(tail, "tail", coat * 0.8)
-    canvas.paint(
-        animal.ellipse(0, -4.6, 4.0, 4.8) | animal.ellipse(0, -2, 5, 2.2), "torso", coat * 0.86
-    )
+    torso = animal.ellipse(0, -4.6, 4.0, 4.8) | animal.ellipse(0, -2, 5, 2.2)
+    canvas.paint(torso, "torso", coat * 0.86)
     canvas.paint(animal.ellipse(turn * 0.5, -5, 1.9, 3.2), "torso", pale)
     for u in (-1.5, 1.5):
         canvas.paint(animal.limb((u, -5), (u * 1.15, 0), 1.0, 0.9), "leg", coat)
+
+    # a cat's pointed ears stand behind its head, a dog's hang beside it
+    chin = dice.uniform("chin", -12.4, -10.8)
     if kind == "cat":
         for side in (-1, 1):
-            root, tip = turn + side * 2.3, turn + side * 3.7
+            root = turn + side * 2.3
+            tip = turn + side * 3.7
             outer = animal.polygon((root - 2, chin - 1), (tip, chin - 6.8), (root + 2, chin - 1))
             canvas.paint(outer, "ear", coat * 0.8)
-            inner = animal.polygon(
-                (root - 0.9, chin - 2), (tip - side * 0.3, chin - 5.3), (root + 0.9, chin - 2)
-            )
+            inner_tip = (tip - side * 0.3, chin - 5.3)
+            inner = animal.polygon((root - 0.9, chin - 2), inner_tip, (root + 0.9, chin - 2))
             canvas.paint(inner, "ear", blend(coat, _PINK, 0.6))
     canvas.paint(animal.ellipse(turn, chin, 4.2, 3.4), "head", coat)
     if kind == "dog":
         for side in (-1, 1):
-            canvas.paint(animal.ellipse(turn + side * 3.8, chin + 0.6, 1.3, 3.2), "ear", coat * 0.6)
+            ear = animal.ellipse(turn + side * 3.8, chin + 0.6, 1.3, 3.2)
+            canvas.paint(ear, "ear", coat * 0.6)
+
+    # the face: muzzle and nose, then the eyes; a cat's pupils are slits
+    if kind == "dog":
         canvas.paint(animal.ellipse(turn * 1.4, chin + 1.7, 2.1, 2.2), "head", pale)
         canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 1.0, 0.8), "head", pale * 0.12)
+        pupil_width = 0.65
     else:
         canvas.paint(animal.ellipse(turn * 1.4, chin + 1.6, 1.8, 1.2), "head", pale)
         canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 0.6, 0.5), "head", _PINK * 0.75)
+        pupil_width = 0.4
     for side in (-1, 1):
-        eye = turn * 1.3 + side * 1.8
-        canvas.paint(
-            animal.ellipse(eye, chin - 0.5, 1.05, 0.9), "eye", dice.colour("iris", _IRIS[kind])
-        )
-        pupil = animal.ellipse(eye, chin - 0.5, 0.4 if kind == "cat" else 0.65, 0.85)
+        middle = turn * 1.3 + side * 1.8
+        eye = animal.ellipse(middle, chin - 0.5, 1.05, 0.9)
+        canvas.paint(eye, "eye", dice.colour("iris", _IRIS[kind]))
+        pupil = animal.ellipse(middle, chin - 0.5, pupil_width, 0.85)
         canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))
 
 
 def frog(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    frog, gaze = _stand(canvas, dice, ground, 0.95, 1.5), dice.uniform("gaze", -0.5, 0.5)
-    skin = dice.colour("skin", _SKIN)
+    """Paint a frog that faces the viewer."""
+    frog = _stand(canvas, dice, ground, 0.95, 1.5)
     _shadow(canvas, frog, ground, 8)
+    skin = dice.colour("skin", _SKIN)
+
+    # the hind legs, each a thigh and a foot, then the body with a pale belly
     for side in (-1, 1):
         canvas.paint(frog.ellipse(side * 5, -2.2, 2.7, 2.4), "skin", skin * 0.74)
         canvas.paint(frog.ellipse(side * 6.4, -0.4, 2, 0.7), "skin", skin * 0.62)
     canvas.paint(frog.ellipse(0, -3, 4.7, 3.1), "skin", skin)
     canvas.paint(frog.ellipse(0, -2.4, 3.3, 2.3), "skin", blend(skin, _CREAM, 0.6))
+
+    # the front legs, and the bumps on which the eyes will be
     for side in (-1, 1):
-        canvas.paint(
-            frog.limb((side * 2.9, -3.4), (side * 2.6, -0.2), 0.8, 0.6), "skin", skin * 0.86
-        )
+        leg = frog.limb((side * 2.9, -3.4), (side * 2.6, -0.2), 0.8, 0.6)
+        canvas.paint(leg, "skin", skin * 0.86)
         canvas.paint(frog.ellipse(side * 2.8, -8.1, 1.8, 1.7), "skin", skin * 1.04)
+
+    # the head, with a wide mouth and the eyes
     canvas.paint(frog.ellipse(0, -5.9, 4.9, 2.7), "skin", skin)
     canvas.paint(frog.ellipse(0, -4.9, 4.2, 0.55), "skin", skin * 0.42)
+    gaze = dice.uniform("gaze", -0.5, 0.5)
     for side in (-1, 1):
-        canvas.paint(
-            frog.ellipse(side * 2.8, -8.2, 1.2, 1.1), "eye", dice.colour("iris", _IRIS["frog"])
-        )
-        canvas.paint(
-            frog.ellipse(side * 2.8 + gaze, -8.2, 0.65, 0.75), "eye", dice.colour("pupil", _PUPIL)
-        )
+        eye = frog.ellipse(side * 2.8, -8.2, 1.2, 1.1)
+        canvas.paint(eye, "eye", dice.colour("iris", _IRIS["frog"]))
+        pupil = frog.ellipse(side * 2.8 + gaze, -8.2, 0.65, 0.75)
+        canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))

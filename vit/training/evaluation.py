@@ -26,7 +26,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
         Plain values by their names in summary.json.
 
     Raises:
-        EvaluationError: a feature or logit is nan or infinite.
+        TrainingError: a feature or logit is nan or infinite.
     """
     config = run.config
     data = run.data
@@ -45,4 +45,4 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
 
     options = Options(masks=((config.mask.kind, config.mask.ratio),), raw_pixels=baselines)
     evaluation = evaluate(run.result, data, methods, prepare, run.compute, options)
-    return as_summary(evaluation.figures)
+    return as_summary(evaluation.scores)

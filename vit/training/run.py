@@ -14,9 +14,10 @@ from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import derive_seed, steps_per_epoch
-from vit.device import Compute, choose_compute
+from vit.device import Compute
 from vit.errors import ConfigError
 from vit.inputs import Normalization
+from vit.machine import choose_compute
 from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed

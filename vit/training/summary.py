@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from vit.data import Dataset
-from vit.device import device_name, versions
+from vit.device import device_name
+from vit.machine import versions
 from vit.runs import SampleImages
 from vit.training.run import Run
 from vit.weights import weights_hash

@@ -1,4 +1,4 @@
-"""One small module per format: how to recognise it, its names, and what its own settings say about the model."""
+"""One small module per format: how to recognise it, its names, and what its settings say."""
 
 from vit.checkpoints.formats import dino, huggingface, mae, native, timm, torchvision
 from vit.checkpoints.formats.format import Format, Hints

@@ -1,4 +1,7 @@
-"""facebookresearch/dino, its follower bytedance/ibot, and facebookresearch/dinov2: training files and backbones."""
+"""Training files and backbones of DINO and its followers.
+
+They come from facebookresearch/dino, bytedance/ibot and facebookresearch/dinov2.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ DINO = Format(
         r"masked_embed",
     ),
     rules=(*ENCODER, *DEIT_III),
-    dropped=((r"masked_embed", "iBOT's token for hidden patches, used only in its training"),),
+    dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
 )
 
 DINOV2 = Format(
@@ -42,5 +45,5 @@ DINOV2 = Format(
             for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")
         ),
     ),
-    dropped=((r"mask_token", "DINOv2's token for hidden patches, used only in its training"),),
+    dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
 )

@@ -1,4 +1,4 @@
-"""A checkpoint format: how to recognise it, its table of names, and what its own settings say about a model."""
+"""A checkpoint format: how to recognise it, its table of names, and what its settings say."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Hints:
 
     Attributes:
         encoder: settings of `ViTConfig`; they must agree with the tensors.
-        decoder: settings of `DecoderConfig`, likewise.
-        norm_pix_loss: the autoencoder's; None if unknown.
+        decoder: settings of `DecoderConfig`; they must agree with the tensors.
+        norm_pix_loss: whether the decoder predicts normalised patches; None if unknown.
         mean, std: of the input; None if unknown.
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
         head_eps: of a batch norm before the head; None if unknown.
         no_head: why its head is left out; "" to keep it.
-        notes: for the user, on what the settings ask for but is not done here.
+        notes: for the user, on what the settings request but is not done here.
 
     Raises:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
@@ -49,62 +49,94 @@ class Hints:
     no_head: str = ""
 
     def __post_init__(self) -> None:
-        for key, value in (*self.encoder.items(), *self.decoder.items()):
-            if not _usable("embed_dim" if key == "dim" else key, value):
-                raise ValueError(f"{key} is {value!r}")
-        for key, values in (("mean", self.mean), ("std", self.std)):
-            if values is not None and not (
-                values and all(_number(v) and (v > 0 or key == "mean") for v in values)
-            ):
-                raise ValueError(f"{key} is {values!r}")
-        if len(self.mean or ()) != len(self.std or ()):
-            raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
-        if self.crop_share is not None and not (
-            _number(self.crop_share) and 0 < self.crop_share <= 1
-        ):
-            raise ValueError(f"the share of an image that is kept is {self.crop_share!r}")
+        # the architecture; the width is called dim in a decoder
+        for settings in (self.encoder, self.decoder):
+            for key, value in settings.items():
+                name = "embed_dim" if key == "dim" else key
+                if not _usable(name, value):
+                    raise ValueError(f"{key} is {value!r}")
         if not isinstance(self.norm_pix_loss, bool | None):
             raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
 
+        # the input, a mean and a positive deviation per channel
+        if self.mean is not None and not _are_numbers(self.mean):
+            raise ValueError(f"mean is {self.mean!r}")
+        if self.std is not None and not (_are_numbers(self.std) and min(self.std) > 0):
+            raise ValueError(f"std is {self.std!r}")
+        if len(self.mean or ()) != len(self.std or ()):
+            raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
+        share = self.crop_share
+        if share is not None and not (_is_number(share) and 0 < share <= 1):
+            raise ValueError(f"crop_share is {share!r}")
 
-_TYPES = get_type_hints(ViTConfig)  # read once: every checkpoint asks for each of them
+
+# read once, because every checkpoint needs them
+_TYPES = get_type_hints(ViTConfig)
 
 
 def _usable(key: str, value: Any) -> bool:
-    """Return whether the type of a setting of `ViTConfig` allows this value; a number may be 0 if 0 is its default."""
-    kind, default = _TYPES[key], getattr(ViTConfig, key)
+    """Return whether the type of a setting of `ViTConfig` allows this value.
+
+    Sizes, counts and shares are positive; one may be 0 if 0 is its default.
+    """
+    # sizes and switches
+    kind = _TYPES[key]
+    default = getattr(ViTConfig, key)
     if kind == tuple[int, int]:
         return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
+    if kind is bool:
+        return isinstance(value, bool)
+
+    # counts and shares; JSON's true is no number
     if kind is int:
         return type(value) is int and (value > 0 or value == default == 0)
     if kind is float:
-        return (
-            _number(value)
-            and (value > 0 or value == default == 0)
-            and (value < 1 or key == "mlp_ratio")
-        )
-    if kind is bool:
-        return isinstance(value, bool)
-    return value is None or _number(value) if default is None else value in get_args(kind)
+        if not _is_number(value) or not (value > 0 or value == default == 0):
+            return False
+        return value < 1 or key == "mlp_ratio"
+
+    # a number or none, else one of several words
+    if default is None:
+        return value is None or _is_number(value)
+    return value in get_args(kind)
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _are_numbers(values: tuple[Any, ...]) -> bool:
+    return len(values) > 0 and all(_is_number(value) for value in values)
+
+
 def pair(value: Any) -> tuple[int, int] | None:
-    """Return a size as (height, width); a number stands for a square; None for anything that is not a size."""
+    """Return a size as (height, width), of which a number means a square; None if it is no size."""
     if type(value) is int:
         return value, value
-    if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
-        return value[0], value[1]
+    if isinstance(value, list | tuple) and len(value) == 2:
+        height, width = value
+        if type(height) is int and type(width) is int:
+            return height, width
     return None
 
 
 def class_names(labels: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of classes; none if they are those that transformers makes up, LABEL_0, LABEL_1, ..."""
+    """Return the names of classes; none if transformers made them up: LABEL_0, LABEL_1, ..."""
     names = tuple(map(str, labels))
-    return () if all(name.startswith("LABEL_") for name in names) else names
+    if all(name.startswith("LABEL_") for name in names):
+        return ()
+    return names
+
+
+def in_order(labels: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys of labels in the order of the classes: as numbers, or as they are."""
+
+    def number(key: Any) -> int:
+        if str(key).isdecimal():
+            return int(key)
+        return 0
+
+    return sorted(labels, key=number)
 
 
 def only_given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,15 +150,17 @@ class Format:
 
     Attributes:
         name: for the user.
-        anchor: regular expression for the end of the patch embedding's key; what precedes it is the prefix.
-        marks: regular expressions; one of them must match a key after the prefix, a name in `Source.other`, or
-            "config.json says FORMAT".
+        anchor: regular expression for the end of the patch embedding's key; what precedes it is the
+            prefix.
+        marks: regular expressions; one of them must match a key after the prefix, a name in
+            `Source.values`, or "config.json says FORMAT".
         rules: the table of names.
         dropped: regular expressions of keys to leave out, each with the reason.
         hints: reads the settings.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
-        other_inputs: which models of this format use another mean and std; if any do, assuming the usual ones is a guess.
+        other_inputs: which models of this format use another mean and std; if any do, assuming the
+            usual ones is a guess.
     """
 
     name: str
@@ -136,6 +170,7 @@ class Format:
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], Hints] = lambda source: Hints()
     global_pool: str = ""
+    # most of the formats are of models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
@@ -144,10 +179,15 @@ class Format:
     other_inputs: str = ""
 
     def marked(self, source: Source, prefix: str) -> bool:
-        """Return whether the tensors under `prefix`, or the settings, bear a mark of this format."""
+        """Return whether the tensors under `prefix`, or the settings, mark this format."""
+        if not self.marks:
+            return True
+        # a mark is a regular expression for the name of a tensor or of a value
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
-        names += [*source.other, f"config.json says {source.config.get('format')}"]
-        return not self.marks or any(re.fullmatch("|".join(self.marks), name) for name in names)
+        names += source.values
+        names.append(f"config.json says {source.config.get('format')}")
+        pattern = re.compile("|".join(self.marks))
+        return any(pattern.fullmatch(name) for name in names)
 
 
 def first_reason(patterns: Iterable[tuple[str, str]], key: str) -> str:

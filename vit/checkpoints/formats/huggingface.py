@@ -1,12 +1,13 @@
 """transformers' ViT, ViTMAE and Dinov2 (with registers), as on disk and, since 5.9, in memory.
 
-Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one more token (DeiT's for
-distillation, read as a register) or no class token (I-JEPA).
+Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one
+more token (DeiT's for distillation, read as a register) or no class token (I-JEPA).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from PIL.Image import Resampling
@@ -17,14 +18,16 @@ from vit.checkpoints.formats.format import (
     Format,
     Hints,
     class_names,
+    in_order,
     only_given,
     pair,
 )
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.reading import Source
 
-# ---- Names -----------------------------------------------------------------------------------------------------------
+# ---- Names ---------------------------------------------------------------------------------------
 
+# attention, whose matrices have other names in memory
 ON_DISK = table("""
     attn.qkv.@      attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
     attn.proj.@     attention.output.dense.@
@@ -33,6 +36,8 @@ IN_MEMORY = table("""
     attn.qkv.@      attention.q_proj.@ attention.k_proj.@ attention.v_proj.@
     attn.proj.@     attention.o_proj.@
 """)
+
+# the rest of a block of ViT
 NORMS = table("""
     norm1.@         layernorm_before.@
     norm2.@         layernorm_after.@
@@ -42,6 +47,8 @@ MLP_ON_DISK = table("""
     mlp.fc1.@       intermediate.dense.@
     mlp.fc2.@       output.dense.@
 """)
+
+# outside of the blocks, and an encoder with its blocks under either of their names
 BODY = table("""
     cls_token           embeddings.cls_token
     pos_embed           embeddings.position_embeddings
@@ -56,6 +63,8 @@ VIT_ENCODER = (
     *within(VIT_BLOCK, "blocks.#.", "layers.#."),
 )
 HEAD = table("head.@ classifier.@")
+
+# ViTMAE's decoder, with its blocks under either of their names; a patch is flattened channel last
 DECODER = (
     *shared("decoder.mask_token"),
     *table("""
@@ -67,6 +76,8 @@ DECODER = (
     *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_layers.#."),
     *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
 )
+
+# Dinov2, whose SwiGLU has its gates in front of its values, in one matrix or in two
 LAYER_SCALES = table("""
     ls1.gamma       layer_scale1.lambda1
     ls2.gamma       layer_scale2.lambda1
@@ -82,12 +93,16 @@ DINOV2_BODY = (*BODY, *table("reg_token embeddings.register_tokens"))
 
 
 def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
-    """Return a body's rules, with the model's name in front (in a task model) and without (in a bare one)."""
-    return tuple(r for model in (*models, "") for r in within(rules, "", model))
+    """Return a body's rules for a task model, with one of the `models` in front, and a bare one."""
+    result: list[KeyRule] = []
+    for model in (*models, ""):
+        result += within(rules, "", model)
+    return tuple(result)
 
 
-# ---- Settings --------------------------------------------------------------------------------------------------------
+# ---- Settings ------------------------------------------------------------------------------------
 
+# our settings -> theirs
 ENCODER_SETTINGS = {
     "embed_dim": "hidden_size",
     "depth": "num_hidden_layers",
@@ -102,8 +117,9 @@ DECODER_SETTINGS = {
     "depth": "decoder_num_hidden_layers",
     "num_heads": "decoder_num_attention_heads",
 }
+# families whose published models use ImageNet's mean -> their interpolation and crop share
 USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("bilinear", 1.0)}
-"""Families whose published models use ImageNet's mean -> how they resize images, and the share that they keep."""
+# numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 
 
@@ -113,75 +129,122 @@ def huggingface_hints(source: Source) -> Hints:
     Raises:
         CheckpointError: our encoder does not compute its activation.
     """
-    config, processor = source.config, source.preprocessor
+    config = source.config
     if config.get("hidden_act", "gelu") != "gelu":
         raise source.error(
             f"the activation {config['hidden_act']!r} is not computed here, only gelu is"
         )
+
+    # the architecture; `Hints` refuses sizes that are none
     encoder = {ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()}
-    decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
-        encoder[key] = pair(encoder[key]) or encoder[key]  # `Hints` refuses anything but a size
+        encoder[key] = pair(encoder[key]) or encoder[key]
+    decoder = {}
+    if "decoder_hidden_size" in config:
+        decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
 
-    labels = config.get("id2label") or {}
-    labels = [
-        labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)
-    ]
-
-    # how the input is prepared
-    mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
-    usual, share = None, 1.0 if processor else None
-    if (
-        not processor and config.get("model_type") in USUAL
-    ):  # an encoder like ViT's, with other pictures
-        (mean, std), (usual, share) = IMAGENET, USUAL[config["model_type"]]
-    if processor.get("do_normalize") is False:
-        mean, std = 0.0, 1.0
+    # the input, whose preparation a preprocessor describes; else it may be known for the family
     channels = encoder["channels"] if type(encoder["channels"]) is int else 3
-    mean, std = (
-        [value] * channels if isinstance(value, int | float) else value for value in (mean, std)
+    if source.preprocessor:
+        inputs = _read_preprocessor(source, channels)
+    elif config.get("model_type") in USUAL:
+        interpolation, crop_share = USUAL[config["model_type"]]
+        inputs = Hints(
+            mean=IMAGENET[0], std=IMAGENET[1], interpolation=interpolation, crop_share=crop_share
+        )
+    else:
+        inputs = Hints()
+
+    # the names of the classes, by their numbers
+    labels = config.get("id2label") or {}
+    return replace(
+        inputs,
+        encoder=only_given(encoder),
+        decoder=only_given(decoder),
+        norm_pix_loss=config.get("norm_pix_loss"),
+        class_names=class_names(labels[key] for key in in_order(labels)),
     )
-    resample, factor, notes = (
-        processor.get("resample"),
-        processor.get("rescale_factor", 1 / 255),
-        [],
-    )
+
+
+def _read_preprocessor(source: Source, channels: int) -> Hints:
+    """Return how preprocessor_config.json prepares the input, and notes on what is not done here.
+
+    Args:
+        source: the checkpoint.
+        channels: of its images.
+    """
+    processor = source.preprocessor
+    notes = []
+
+    # the values of the pixels; without normalising, they stay from 0 to 1
+    mean = processor.get("image_mean")
+    std = processor.get("image_std")
+    if processor.get("do_normalize") is False:
+        mean = 0.0
+        std = 1.0
+    factor = processor.get("rescale_factor", 1 / 255)
     if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
         notes.append(
-            "its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising"
+            "its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before "
+            "normalising"
         )
-    size, crop = (processor.get(key) for key in ("size", "crop_size"))
-    larger, kept = (_height(size), _height(crop)) if processor.get("do_center_crop") else (0, 0)
-    squashed = isinstance(size, dict) and "height" in size and processor.get("do_resize", True)
-    if squashed:
+
+    # Size and shape. A crop keeps a share of the resized image. A size of two sides squashes,
+    # unlike one that names the shorter side.
+    resized = _height(processor.get("size"))
+    height = 0
+    crop_share = 1.0
+    if processor.get("do_center_crop"):
+        height = _height(processor.get("crop_size"))
+        if 0 < height < resized:
+            crop_share = height / resized
+    size = processor.get("size")
+    if isinstance(size, dict) and "height" in size and processor.get("do_resize", True):
         notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
-    made = kept or (_height(size) if squashed else 0)
-    said, _ = pair(config.get("image_size")) or (made, made)
-    if made != said and made:
-        what = f"its preprocessor makes images {made} pixels high, its settings say {said}"
-        notes.append(f"{what}; image_size={made} does so here")
+        height = height or resized
+
+    # The settings may say another size, at which the model was made.
+    image_size = pair(source.config.get("image_size"))
+    if height and image_size is not None and image_size[0] != height:
+        notes.append(
+            f"its preprocessor makes images {height} pixels high, its settings say "
+            f"{image_size[0]}; image_size={height} does so here"
+        )
+
+    # the filter; `vit.checkpoints.loading` notes one that is not supported
+    interpolation = None
+    number = processor.get("resample")
+    if number is not None:
+        interpolation = FILTERS.get(number, f"filter {number}")
     return Hints(
-        only_given(encoder),
-        only_given(decoder) if "decoder_hidden_size" in config else {},
-        norm_pix_loss=config.get("norm_pix_loss"),
-        mean=None if mean is None else tuple(map(float, mean)),
-        std=None if std is None else tuple(map(float, std)),
-        interpolation=FILTERS.get(resample, f"filter {resample}")
-        if resample is not None
-        else usual,
-        class_names=class_names(labels),
+        mean=_numbers(mean, channels),
+        std=_numbers(std, channels),
+        interpolation=interpolation,
+        crop_share=crop_share,
         notes=tuple(notes),
-        crop_share=kept / larger if 0 < kept < larger else share,
     )
+
+
+def _numbers(values: Any, channels: int) -> tuple[float, ...] | None:
+    """Return a mean or deviation as numbers, one per channel; None if there is none."""
+    if values is None:
+        return None
+    if isinstance(values, int | float):
+        return (float(values),) * channels
+    return tuple(map(float, values))
 
 
 def _height(size: Any) -> int:
-    """Return the height, or shorter side, to which a preprocessor resizes or crops; 0 if it names none."""
-    value = size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size
-    return value if type(value) is int else 0
+    """Return the height, or shorter side, to which images are resized or cropped; 0 for none."""
+    height = size
+    if isinstance(size, dict):
+        height = size.get("shortest_edge", size.get("height"))
+    if type(height) is not int:
+        return 0
+    return height
 
 
-# ---- Formats ---------------------------------------------------------------------------------------------------------
+# ---- Formats -------------------------------------------------------------------------------------
 
 ANCHOR = r"embeddings\.patch_embeddings\.projection\.weight"
 
@@ -206,7 +269,7 @@ VIT = Format(
         ),
         (
             r"(.*\.)?embeddings\.mask_token|decoder\.0\..*",
-            "SimMIM's token for hidden patches and its decoder, a linear map",
+            "SimMIM's token for masked patches and its decoder, a linear map",
         ),
     ),
     hints=huggingface_hints,
@@ -229,11 +292,12 @@ DINOV2 = Format(
     dropped=(
         (
             r"(.*\.)?embeddings\.mask_token",
-            "DINOv2's token for hidden patches, used only in its training",
+            "DINOv2's token for masked patches, used only in its training",
         ),
         (
             r"classifier\..*",
-            "Dinov2's classifier reads the class token and the mean of the patches, this head one of them",
+            "Dinov2's classifier reads the class token and the mean of the patches, "
+            "this head one of them",
         ),
     ),
     hints=huggingface_hints,

@@ -9,6 +9,7 @@ from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
+# the decoder, whose patches are flattened channel last
 DECODER = (
     *table("""
         decoder.mask_token      mask_token
@@ -22,22 +23,26 @@ DECODER = (
 
 
 def mae_hints(source: Source) -> Hints:
-    """Read the saved command line, `args`."""
-    args = {
-        key.removeprefix("args."): value
-        for key, value in source.other.items()
-        if key.startswith("args.")
-    }
-    norm_pix = args.get("norm_pix_loss")
-    encoder = only_given({"image_size": pair(args.get("input_size"))})
-    return Hints(encoder, norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None)
+    """Read the saved command line, `args`, which may hold anything."""
+    # the size of the images, and what the decoder predicts
+    encoder = only_given({"image_size": pair(source.values.get("args.input_size"))})
+    norm_pix_loss = source.values.get("args.norm_pix_loss")
+    if not isinstance(norm_pix_loss, bool):
+        norm_pix_loss = None
+    return Hints(encoder, norm_pix_loss=norm_pix_loss)
 
 
 def fine_tuned_hints(source: Source) -> Hints:
-    """Read the saved command line, and the share of an image that MAE's code evaluates: 224 of 256 pixels, or all."""
+    """Read the saved command line, and the share of an image that MAE's code evaluates.
+
+    That is 224 of 256 pixels, or all for larger images.
+    """
+    # as build_transform in util/datasets.py
     hints = mae_hints(source)
     height, _ = hints.encoder.get("image_size", (224, 224))
-    return replace(hints, crop_share=1.0 if height > 224 else 0.875)
+    if height > 224:
+        return replace(hints, crop_share=1.0)
+    return replace(hints, crop_share=0.875)
 
 
 PRETRAINING = Format(

@@ -1,4 +1,7 @@
-"""The project's own files: model.safetensors with config.json, the states of a run, and a model's plain state dict."""
+"""The project's own files.
+
+They are model.safetensors with config.json, the states of a run, and a model's plain state dict.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ DECODER = (
 
 
 def is_own_folder(source: Source) -> bool:
-    """Return whether config.json says that the weights beside it are of our format, in any version."""
+    """Return whether config.json says that the weights beside it are ours, in any version."""
     return str(source.config.get("format")).startswith(f"{NAME}/")
 
 
@@ -30,22 +33,23 @@ def own_hints(source: Source) -> Hints:
     """
     # config.json must be ours, and of this version
     config = source.config
-    where = "config.json"
     version = str(config.get("format"))
     if is_own_folder(source) and version != FORMAT:
-        versions = (
-            f"is not of the format {FORMAT}, which this version reads, but of {shorten(version)}"
+        raise CheckpointError(
+            f"{source.path} is not of the format {FORMAT}, which this version reads, "
+            f"but of {shorten(version)}: another version of this package loads it"
         )
-        raise CheckpointError(f"{source.path} {versions}: another version of this package loads it")
     if config and version != FORMAT:
         raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
 
     # a state has the same settings among its values; a plain state dict has none
+    file = "config.json"
     if not config:
-        where = "its state"
-        config = _of_state(source.other)
+        file = "its state"
+        config = _settings_in_state(source.values)
         if not config["encoder"]:
             return Hints()
+    # another package's config.json may call itself ours, and hold anything
     try:
         if source.config:
             config["sha256"]  # must be there; `reading` has compared it
@@ -61,16 +65,19 @@ def own_hints(source: Source) -> Hints:
             crop_share=settings.crop_share,
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise source.error(f"{where} is damaged: {type(error).__name__}: {error}") from error
+        raise source.error(f"{file} is damaged: {type(error).__name__}: {error}") from error
 
 
-def _of_state(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run's state (see `vit.training.run`) says about its model, in the form of config.json."""
+def _settings_in_state(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run's state (see `vit.training.run`) says of its model, as config.json does."""
     config: dict[str, Any] = {"encoder": {}, "decoder": {}, "interpolation": "bicubic"}
+
+    # a setting of the encoder is called encoder.KEY
     for name, value in values.items():
         part, _, key = name.partition(".")
         if part in ("encoder", "decoder") and key:
             config[part][key] = value
+    # all others have the same names
     for key in ("norm_pix_loss", "mean", "std", "class_names"):
         if key in values:
             config[key] = values[key]

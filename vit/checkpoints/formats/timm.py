@@ -7,7 +7,8 @@ from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.reading import Source
 
 BLOCK = shared(
-    "norm1.@ attn.qkv.@ attn.q_norm.@ attn.k_norm.@ attn.proj.@ ls1.gamma norm2.@ mlp.fc1.@ mlp.fc2.@ ls2.gamma"
+    "norm1.@ attn.qkv.@ attn.q_norm.@ attn.k_norm.@ attn.proj.@ ls1.gamma "
+    "norm2.@ mlp.fc1.@ mlp.fc2.@ ls2.gamma"
 )
 OUTSIDE_BLOCKS = shared("cls_token reg_token pos_embed patch_embed.proj.@ norm.@ fc_norm.@ head.@")
 DEIT_III = table("""
@@ -29,16 +30,18 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read timm's config.json, a model in memory, or the options of timm's train.py, whichever there is: see `timm_models`."""
-    described, trained = (
-        source.module is not None or "architecture" in source.config,
-        "args.crop_pct" in source.other,
-    )
-    if not described and not trained:
+    """Read what describes the model, if anything does: see `timm_models`.
+
+    It may be timm's config.json, a model in memory, or the options of timm's train.py.
+    """
+    is_described = source.module is not None or "architecture" in source.config
+    if not is_described and "args.crop_pct" not in source.values:
         return Hints()
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-    return timm_models.hints(source) if described else timm_models.training_hints(source)
+    if is_described:
+        return timm_models.hints(source)
+    return timm_models.training_hints(source)
 
 
 TIMM = Format(

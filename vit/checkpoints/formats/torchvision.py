@@ -29,25 +29,34 @@ OUTSIDE_BLOCKS = table("""
 
 
 def torchvision_hints(source: Source) -> Hints:
-    """Tell the published files apart by their sizes, which is all that says how each takes its images."""
-
-    def shape(end: str) -> tuple[int, ...]:
-        return next(
-            (tuple(tensor.shape) for name, tensor in source.tensors.items() if name.endswith(end)),
-            (),
-        )
-
-    kernels, positions = shape("conv_proj.weight"), shape("encoder.pos_embedding")
+    """Tell the published files apart by their sizes, which alone show how each takes its images."""
+    # patch kernels (D, C, p, p) and position table (1, 1 + L, D)
+    kernels = _shape(source, "conv_proj.weight")
+    positions = _shape(source, "encoder.pos_embedding")
     if len(kernels) != 4 or len(positions) != 3:
         return Hints()
-    width, patch, size = kernels[0], kernels[2], kernels[2] * math.isqrt(positions[1])
-    if patch == 14 or size in (384, 512):  # SWAG's vit_h_14, vit_b_16 and vit_l_16
-        return Hints({}, {}, None, *IMAGENET, "bicubic", crop_share=1.0)
-    share = 224 / 242 if (width, patch) == (1024, 16) else None  # vit_l_16
-    mean, std = (
-        IMAGENET if patch == 32 else (None, None)
-    )  # of the others, SWAG has linear probes of the same sizes
-    return Hints(mean=mean, std=std, crop_share=share)
+    width = kernels[0]
+    patch_size = kernels[2]
+    image_size = patch_size * math.isqrt(positions[1])
+
+    # SWAG's vit_h_14, vit_b_16 and vit_l_16
+    if patch_size == 14 or image_size in (384, 512):
+        return Hints(mean=IMAGENET[0], std=IMAGENET[1], interpolation="bicubic", crop_share=1.0)
+
+    # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
+    if patch_size == 32:
+        return Hints(mean=IMAGENET[0], std=IMAGENET[1])
+    if width == 1024 and patch_size == 16:
+        return Hints(crop_share=224 / 242)
+    return Hints()
+
+
+def _shape(source: Source, end: str) -> tuple[int, ...]:
+    """Return the shape of the tensor whose name ends in this; () for none."""
+    for name, tensor in source.tensors.items():
+        if name.endswith(end):
+            return tuple(tensor.shape)
+    return ()
 
 
 TORCHVISION = Format(
@@ -59,5 +68,7 @@ TORCHVISION = Format(
     interpolation="bilinear",
     crop_share=0.875,  # resized to 256, cropped to 224
     hints=torchvision_hints,
-    other_inputs="and the cropping of the files called V1; those called SWAG_LINEAR_V1 use crop_share 1",
+    other_inputs=(
+        "and the cropping of the files called V1; those called SWAG_LINEAR_V1 use crop_share 1"
+    ),
 )

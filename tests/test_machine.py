@@ -1,32 +1,33 @@
-"""Where a run computes: the best there is, or what was asked for, or one line."""
+"""The law of choosing a device: what was requested, else the best there is, else a refusal."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-import vit.device
+import vit.machine
 from vit.config import RunConfig
-from vit.device import Compute, bf16_pays, choose_compute
+from vit.device import Compute
 from vit.errors import ConfigError
+from vit.machine import bf16_pays, choose_compute
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend to be a machine with these devices, and what torch.compile needs; `lacks`: without this module or compiler."""
-    compiler = vit.device.fault_of_compiler
+    """Pretend to have these devices, and what torch.compile needs but for `lacks`."""
+    compiler = vit.machine.fault_of_compiler
 
     def pretend(*devices: str, lacks: str = "") -> None:
         monkeypatch.setattr(
-            vit.device, "find_spec", lambda name: None if name == lacks else "there"
+            vit.machine, "find_spec", lambda name: None if name == lacks else "there"
         )
         monkeypatch.setattr(
-            vit.device.shutil, "which", lambda name: None if lacks == "a compiler" else name
+            vit.machine.shutil, "which", lambda name: None if lacks == "a compiler" else name
         )
         fault = compiler.__wrapped__ if "that works" in lacks else lambda device: ""
-        monkeypatch.setattr(vit.device, "fault_of_compiler", fault)
+        monkeypatch.setattr(vit.machine, "fault_of_compiler", fault)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in devices)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in devices)
 
@@ -59,12 +60,10 @@ def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
 @pytest.mark.parametrize("pays", [True, False])
 def test_automatic_precision(machine, monkeypatch, pays):
     machine()
-    monkeypatch.setattr(vit.device, "bf16_pays", lambda device: pays)
+    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: pays)
     assert choose_compute(RunConfig()).precision == ("bf16" if pays else "fp32")
     for precision in ("bf16", "fp32"):
-        assert (
-            choose_compute(RunConfig(), precision=precision).precision == precision
-        )  # as asked for, or as it began
+        assert choose_compute(RunConfig(), precision=precision).precision == precision
 
 
 def test_bf16_on_a_device_without_it_is_refused(machine):

