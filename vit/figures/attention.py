@@ -96,16 +96,18 @@ def attention_figure(
         UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
             holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
-    layout = drawn.layout(1, beside=scale != "row", width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
+    layout = image_maps.layout(1, beside=scale != "row", width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
     for block, picture in enumerate(mosaic.tiles(images)):
-        drawn.draw(mosaic, block, picture, block)
-    bars = drawn.bars(each=scale == "row")
+        image_maps.draw(mosaic, block, picture, block)
+    bars = image_maps.bars(each=scale == "row")
     if plain:
         return mosaic.figure("", "", bars=bars)
     title = with_size(title, images)
-    return mosaic.figure(title, subtitle, keys=drawn.keys(mark), notes=drawn.notes(what), bars=bars)
+    return mosaic.figure(
+        title, subtitle, keys=image_maps.keys(mark), notes=image_maps.notes(what), bars=bars
+    )
 
 
 @styled
@@ -144,15 +146,15 @@ def strongest_figure(
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, masses, query)
+    image_maps = ImageMaps(images, maps, panels, labels, masses, query)
     strongest = kept.detach().bool().cpu().numpy()
-    absent = np.isnan(drawn.values)
-    layout = drawn.layout(1, feet=1, beside=True, bar=False, width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    absent = np.isnan(image_maps.values)
+    layout = image_maps.layout(1, feet=1, beside=True, bar=False, width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
 
     # Each image, and for each map the image dimmed where attention is low
     for block, picture in enumerate(mosaic.tiles(images)):
-        drawn.draw_image(mosaic, block, picture, block)
+        image_maps.draw_image(mosaic, block, picture, block)
         dim = dimmed(picture)
         for panel in range(len(panels)):
             number = 1 + panel
@@ -160,14 +162,14 @@ def strongest_figure(
             bright = enlarged(chosen, layout.tile)[..., None]
             mosaic.paste(block, number, np.where(bright, picture, dim))
             mosaic.border(block, number, chosen)
-            drawn.draw_name(mosaic, block, panel)
+            image_maps.draw_name(mosaic, block, panel)
             total = (~absent[block, panel]).sum()
             count = f"{chosen.sum()} of {total}"
             if text_width(f"{count} patches", layout.small) <= layout.room:
                 count += " patches"
             mosaic.below(block, number, count)
-            mosaic.below(block, number, drawn.shares[block][panel], line=1)
-        drawn.draw_query(mosaic, block, block)
+            mosaic.below(block, number, image_maps.shares[block][panel], line=1)
+        image_maps.draw_query(mosaic, block, block)
     if plain:
         return mosaic.figure("", "")
 
@@ -177,9 +179,9 @@ def strongest_figure(
     ]
     if absent.any():
         notes.append("Masked patches are dimmed too, and not counted.")
-    if drawn.some_elsewhere:
-        notes.append(drawn.on_patches())
-    keys = [(QUERY, "query patch")] if drawn.queries else []
+    if image_maps.some_elsewhere:
+        notes.append(image_maps.on_patches())
+    keys = [(QUERY, "query patch")] if image_maps.queries else []
     return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes)
 
 
@@ -222,11 +224,11 @@ def masked_figure(
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, None, patch, scale)
+    image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
-    layout = drawn.layout(lead, feet=1, width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    layout = image_maps.layout(lead, feet=1, width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
     weights = np.nan_to_num(maps.detach().double().cpu().numpy())
@@ -250,12 +252,12 @@ def masked_figure(
         mosaic.cross(block, 1, masked[block])
         for panel in range(len(panels)):
             number = lead + panel
-            drawn.draw_map(mosaic, block, panel, lead=lead)
-            drawn.draw_name(mosaic, block, panel, lead=lead)
+            image_maps.draw_map(mosaic, block, panel, lead=lead)
+            image_maps.draw_name(mosaic, block, panel, lead=lead)
             mosaic.cross(block, number, masked[block], ON_MAPS)
             mosaic.below(block, number, f"{percent(on_visible[block, panel])} on visible")
-        drawn.draw_query(mosaic, block, block, lead=lead)
-    bars = drawn.bars(each=scale == "row")
+        image_maps.draw_query(mosaic, block, block, lead=lead)
+    bars = image_maps.bars(each=scale == "row")
     if plain:
         return mosaic.figure("", "", bars=bars)
 
@@ -265,11 +267,11 @@ def masked_figure(
     if masses is not None and masses.any():
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
     keys = [
-        *drawn.keys(),
+        *image_maps.keys(),
         (ABSENT, "masked patch"),
         (MASKED, "masked patch in a map: the decoder has only its position"),
     ]
-    notes = [*drawn.notes(), note]
+    notes = [*image_maps.notes(), note]
     return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes, bars=bars)
 
 
@@ -456,19 +458,21 @@ class ImageMaps:
         colour = f"Colour: {words}; {scales[self.scale]}."
         if self.unit is None:
             visible = "visible patches" if absent.any() else "patches"
-            count = np.unique((~absent).sum((-2, -1)))
-            share = f"1/{count[0]}" if len(count) == 1 else "one part"
-            meaning = f"1 is {share} of the {quantity}, the same for all {visible}"
-            colour += f" {meaning}." if self.overlay else f" {meaning}: white."
+            meaning = f"1 is what each patch gets if all {visible} get the same"
+            counts = np.unique((~absent).sum((-2, -1)))
+            if len(counts) == 1:
+                meaning = f"1 is 1/{counts[0]} of the {quantity}, the same for all {visible}"
+            if not self.overlay:
+                meaning += ": white"
+            colour += f" {meaning}."
         notes = [colour]
         if self.overlay:
             start = "Above uniform, the" if self.unit is None else "The"
             notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
 
         # Values beyond the ends of the bar
-        scales_of_values = np.array([(scale.low, scale.top) for scale in self.scales])
-        low = scales_of_values[:, 0, None, None, None]
-        top = scales_of_values[:, 1, None, None, None]
+        low = np.array([scale.low for scale in self.scales])[:, None, None, None]
+        top = np.array([scale.top for scale in self.scales])[:, None, None, None]
         above = self.values[self.values > top]
         below = self.values[self.values < low]
         count = (~absent).sum()

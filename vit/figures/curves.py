@@ -100,7 +100,9 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
     Args:
         panels: side by side on one scale, each with its legend below; values: a `RunLine` per run.
     """
-    keys = max(sum(bool(line.label) for line in panel.values) for panel in panels)
+    keys = 0
+    for panel in panels:
+        keys = max(keys, sum(bool(line.label) for line in panel.values))
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * keys, title, subtitle)
     all_axes = panel_axes(figure, len(panels), len(panels), sharex=True)
@@ -201,10 +203,10 @@ def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curv
         axes.plot(epoch, values, color=purple, **look)
 
     # Measurements at the end of the run, and what they are compared with
-    looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
-    for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
+    styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
+    for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
         label = f"{name}: {curve.write(value)}"
-        axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=label)
+        axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:

@@ -61,25 +61,27 @@ def film_frames(
     Raises:
         UserError: shapes, counts or the scale do not fit.
     """
-    drawn = ImageMaps(
+    image_maps = ImageMaps(
         maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay
     )
     image_size = (image.shape[-2], image.shape[-1])
-    layout = drawn.layout(1, blocks=1, image_size=image_size, roof=0.28, width=width)
-    notes = [note.replace("all maps", "all maps and frames") for note in drawn.notes()]
+    layout = image_maps.layout(1, blocks=1, image_size=image_size, roof=0.28, width=width)
+    notes = [note.replace("all maps", "all maps and frames") for note in image_maps.notes()]
     frames = []
     with style():
         for frame, moment in enumerate(moments):
-            mosaic = Mosaic(layout, drawn.grid)
+            mosaic = Mosaic(layout, image_maps.grid)
             picture = mosaic.tiles(image[None])[0]
-            drawn.draw(mosaic, 0, picture, frame)
+            image_maps.draw(mosaic, 0, picture, frame)
             mosaic.over(0, moment, size=10)
-            bars = drawn.bars(each=False)
+            bars = image_maps.bars(each=False)
             if plain:
                 figure = mosaic.figure("", "", bars=bars)
             else:
                 heading = with_size(title, image)
-                figure = mosaic.figure(heading, subtitle, keys=drawn.keys(), notes=notes, bars=bars)
+                figure = mosaic.figure(
+                    heading, subtitle, keys=image_maps.keys(), notes=notes, bars=bars
+                )
             _draw_progress(figure.axes[0], layout, frame, len(moments))
             frames.append(figure)
     return frames

@@ -246,12 +246,14 @@ def layout_for(
 
     # The width of the sheet
     gap = round(GAP * dpi)
-    needed = across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
-    needed += round((MARGIN + right) * dpi)
-    total = max(needed, round(5.6 * dpi)) if width is None else round(width * dpi)
-    if needed > total:
+    least_width = (
+        across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
+    )
+    least_width += round((MARGIN + right) * dpi)
+    total = max(least_width, round(5.6 * dpi)) if width is None else round(width * dpi)
+    if least_width > total:
         raise UserError(
-            f"width: {tiles} pictures side by side need {needed / dpi:.1f} inches, got {width:g}"
+            f"width: {tiles} pictures side by side need {least_width / dpi:.1f} inches, got {width:g}"
         )
     return Layout(
         dpi,
@@ -461,10 +463,10 @@ class Mosaic:
             opacity = rgba[:, 3:]
             colours = ListedColormap(opacity * rgba[:, :3] + (1 - opacity))
         tip = layout.dots(0.09) / high
-        drawn = axes.figure.colorbar(
+        colour_bar = axes.figure.colorbar(
             ScalarMappable(scale, colours), cax=beside, extend=extend, extendfrac=tip
         )
-        drawn.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
+        colour_bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
 
         # Its numbers, without those that would touch the word at the centre
         inches = high / layout.dpi
@@ -479,8 +481,8 @@ class Mosaic:
                 if below or abs(float(scale(tick)) - centre) < near:
                     del ticks[tick]
             ticks[scale.centre] = f"{short(scale.centre)} = uniform"
-        drawn.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
-        drawn.minorticks_off()
+        colour_bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
+        colour_bar.minorticks_off()
         if bar.overlay and scale.centre is not None:
             beside.set_ylim(scale.centre, scale.top)
         beside.tick_params(labelsize=min(layout.small, 7), width=0.6, length=2.5)

@@ -95,9 +95,9 @@ _captioned: ContextVar[str] = ContextVar("captioned", default="")
 
 
 @contextmanager
-def captioned(about: str) -> Iterator[None]:
-    """Begin the subtitle of every figure drawn in the block with `about`."""
-    before = _captioned.set(about)
+def captioned(caption: str) -> Iterator[None]:
+    """Begin the subtitle of every figure drawn in the block with `caption`."""
+    before = _captioned.set(caption)
     try:
         yield
     finally:
@@ -133,10 +133,10 @@ def write_heading(figure: Figure, heading: Heading) -> None:
     if not heading.titles:
         return
     width, height = figure.get_size_inches()
-    left = 0.15 / width
+    margin = 0.15 / width
     below = 0.18 + 0.24 * len(heading.titles)
     figure.text(
-        left,
+        margin,
         1 - 0.14 / height,
         "\n".join(heading.titles),
         fontsize=TITLE_SIZE,
@@ -145,7 +145,7 @@ def write_heading(figure: Figure, heading: Heading) -> None:
         linespacing=1.3,
     )
     figure.text(
-        left,
+        margin,
         1 - below / height,
         "\n".join(heading.lines),
         fontsize=SUBTITLE_SIZE,
