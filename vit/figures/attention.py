@@ -1,4 +1,4 @@
-"""Attention maps beside or over their images; the patches with most attention; a masked model's decoder."""
+"""Attention maps beside or over their images, and the attention of a masked model's decoder."""
 
 from __future__ import annotations
 
@@ -97,10 +97,12 @@ def attention_figure(
             holds.
     """
     image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
+    # A row's own bar stands beside it, so images with scales of their own do not share rows
     layout = image_maps.layout(1, beside=scale != "row", width=width)
     mosaic = Mosaic(layout, image_maps.grid)
     for block, picture in enumerate(mosaic.tiles(images)):
         image_maps.draw(mosaic, block, picture, block)
+    # A plain figure has maps, labels and the bar
     bars = image_maps.bars(each=scale == "row")
     if plain:
         return mosaic.figure("", "", bars=bars)
@@ -164,6 +166,7 @@ def strongest_figure(
             mosaic.border(block, number, chosen)
             image_maps.draw_name(mosaic, block, panel)
             total = (~absent[block, panel]).sum()
+            # On narrow pictures the numbers stand alone
             count = f"{chosen.sum()} of {total}"
             if text_width(f"{count} patches", layout.small) <= layout.room:
                 count += " patches"
@@ -202,7 +205,9 @@ def masked_figure(
     plain: bool = False,
     width: float | None = None,
 ) -> Figure:
-    """Draw original, masked input, reconstruction, and the decoder's attention from one masked patch.
+    """Draw original, masked input, reconstruction, and the decoder's attention.
+
+    The query of the attention is one masked patch.
 
     In the maps, a stroke crosses each masked patch; the share of the attention on visible patches
     stands below each map.
@@ -242,8 +247,10 @@ def masked_figure(
     originals = mosaic.tiles(images)
     reconstructions = mosaic.tiles(filled)
     for block, original in enumerate(originals):
+        # Masked patches are grey in the second picture
         covered = enlarged(masked[block], layout.tile)[..., None]
         pictures = (original, np.where(covered, absent, original), reconstructions[block])
+        # Names of columns stand in the first row; the image's own stands above its original
         names = (labels[block] or LEAD[0], *LEAD[1:])
         for number, picture in enumerate(pictures):
             mosaic.paste(block, number, picture)
@@ -254,6 +261,7 @@ def masked_figure(
             number = lead + panel
             image_maps.draw_map(mosaic, block, panel, lead=lead)
             image_maps.draw_name(mosaic, block, panel, lead=lead)
+            # Strokes on the map, for patches whose content the decoder does not have
             mosaic.cross(block, number, masked[block], ON_MAPS)
             mosaic.below(block, number, f"{percent(on_visible[block, panel])} on visible")
         image_maps.draw_query(mosaic, block, block, lead=lead)
@@ -299,6 +307,7 @@ class ImageMaps:
         unit: str | None = None,
         overlay: bool = False,
     ):
+        # Refuse what does not fit together
         counts_fit = len(maps) == len(images) == len(labels)
         if maps.ndim != 4 or not counts_fit or maps.shape[1] != len(panels):
             raise UserError(
@@ -361,6 +370,7 @@ class ImageMaps:
         width: float | None = None,
     ) -> Layout:
         """Return the layout of a sheet of images, each with `lead` pictures before its maps."""
+        # A line below the pictures where a map has a low share on patches
         count = len(self.labels) if blocks is None else blocks
         feet = feet + self.some_low
         size = image_size or self.image_size
@@ -403,16 +413,19 @@ class ImageMaps:
         under: np.ndarray | None = None,
     ) -> None:
         """Draw a map, over the image `under` it if there is an overlay."""
+        # A colour for each patch, uint8 (rows, columns, 3)
         image = block if image is None else image
         values = self.values[image, panel]
         absent = np.isnan(values)
         scale = self.scales[image]
         size = mosaic.layout.tile
         patches = scale.colours(scale(values), bytes=True)[..., :3]
+        # Each patch becomes a whole number of dots
         picture = enlarged(np.moveaxis(patches, -1, 0), size)
         picture = np.moveaxis(picture, 0, -1)
         if self.overlay and under is not None:
             rgba = overlay_colours(self.unit is None)(scale(np.nan_to_num(values)))
+            # Laid over the pale image; a masked patch stays opaque
             rgba = np.moveaxis(enlarged(np.moveaxis(rgba, -1, 0), size), 0, -1)
             mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(under / 255)
             picture = np.where(enlarged(absent, size)[..., None], picture, to_bytes(mixed))
@@ -448,6 +461,7 @@ class ImageMaps:
 
     def notes(self, quantity: str = "attention") -> list[str]:
         """Return sentences that say what the colours and the percentage mean."""
+        # The colours
         absent = np.isnan(self.values)
         scales = {
             "shared": "one scale for all maps",
@@ -486,6 +500,7 @@ class ImageMaps:
                 f"Below the bar: {percent(below.size / count)} of the values,"
                 f" the lowest {short(below.min())}."
             )
+        # The attention that the maps leave out
         if self.some_elsewhere:
             notes.append(self.on_patches(quantity))
         return notes

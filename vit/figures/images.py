@@ -156,7 +156,7 @@ def _magnified(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    """Return colours of which neighbours are far apart on the colour wheel: golden-section steps."""
+    """Return colours whose neighbours are far apart on the colour wheel: golden-section steps."""
     golden = 0.618034
     colours = []
     for number in range(count):

@@ -113,6 +113,7 @@ def layers_figure(
 def _handles_of(axes: Axes, names: Sequence[str]) -> list[Any]:
     """Return what the legend shows for each of some names."""
     handles, labels = axes.get_legend_handles_labels()
+    # By name: series, dots and lines come in no fixed order
     by_name = dict(zip(labels, handles, strict=True))
     return [by_name[name] for name in names]
 
@@ -140,10 +141,12 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
     """Draw each series of a panel: its mean, and the range or the dots around it."""
     styles = zip(SERIES, COLOURS.series, strict=False)
     for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
+        # The mean over seeds: nan, where there is no value, does not count
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
         layers = np.arange(values.shape[1])
         marker = "" if dots else mark
         axes.plot(layers, values.mean(0), color=colour, linestyle=line, marker=marker, label=name)
+        # A dot for each value, or a band from the lowest to the highest seed
         if dots:
             axes.plot(
                 layers.repeat(len(values)),
@@ -170,6 +173,7 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
 def _label_layers(axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str) -> None:
     """Label both axes of a panel, and its layers: at most 13 of them."""
     count = max(np.atleast_2d(series).shape[1] for series in panel.values.values())
+    # Numbers of layers, or their names
     if places is None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
     else:
