@@ -283,15 +283,15 @@ def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what,
     found: list[str] = []
 
     def keep(figure, path):
-        found.append(" ".join(" ".join(text.get_text() for text in figure.texts).split()))
+        texts = [text.get_text() for text in (*figure.texts, *figure.axes[0].texts)]
+        found.append(" ".join(" ".join(texts).split()))
         write_text(path, "")
 
     monkeypatch.setattr("vit.figures.save_figure", keep)
     assert vit("attention", "encoder", "one.png", "--method", method)[0] == 0
-    assert f"Colour: {what} in multiples of even" in found[0]
+    assert f"Colour: {what} in multiples of uniform" in found[0]
     assert (
-        f"the share of the {what} that falls on patches" in found[0]
-        or f"each map's {what} falls on" in found[0]
+        f"share of the {what} on patches" in found[0] or f"each map's {what} falls on" in found[0]
     )
     for argv in ([method, "--mask", 0.5], ["weights", "--keep", 0.6]):
         assert vit("attention", "bare", "one.png", "--overwrite", "--method", *argv)[0] == 0
