@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -33,52 +35,50 @@ def why_not_drawn(classes: int) -> str:
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str
 ) -> Figure:
-    """Draw how often each class was taken for each, in percent of its images: a row per class, correct on the diagonal.
+    """Draw how often each class was taken for each, in percent of its images.
 
-    Each row is rounded so that it sums to 100; a cell without images is empty.
+    A row per class, correct predictions on the diagonal. Each row is rounded so that it sums to
+    100; a cell without images is empty.
 
     Args:
-        table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction; at most MOST_DRAWN.
+        table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction;
+            at most MOST_DRAWN.
         class_names: one per class.
     """
     counts = table.to_dense().numpy()
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    classes = len(share)
-    small = classes <= MOST_WRITTEN
     images = counts.sum(1)
-    alike = len({*images.tolist()}) == 1
+    shares = counts / np.maximum(images[:, None], 1)
+    classes = len(counts)
+    written = classes <= MOST_WRITTEN
     side = min(max(0.46 * classes, 3.2), 7.0)
-    figure = titled_figure(
-        side + (2.15 if small else 1.5), side + (1.0 if small else 0.5), title, subtitle
-    )
+    width = side + 1.5
+    height = side + 0.5
+    if written:
+        width += 0.65
+        height += 0.5
+    figure = titled_figure(width, height, title, subtitle)
     axes = figure.subplots()
-    # Colours follow the root of the share, so that mistakes, a tenth of the right answers, stay visible.
-    paper, blue, ink = COLOURS.paper, COLOURS.series[0], COLOURS.ink
-    drawn = axes.imshow(
-        share, LinearSegmentedColormap.from_list("share", [paper, blue, ink]), PowerNorm(0.5, 0, 1)
+
+    # Colours follow the root of the share, so that mistakes, a tenth of the right answers, show
+    colours = LinearSegmentedColormap.from_list(
+        "share", [COLOURS.paper, COLOURS.series[0], COLOURS.ink]
     )
+    heat = axes.imshow(shares, colours, PowerNorm(0.5, 0, 1))
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])
-    if small:
-        names = [fitted(name, 0.9 * 72, 7.5) for name in class_names]
-        axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(
-            range(classes),
-            names if alike else [f"{a}  {n:,}" for a, n in zip(names, images, strict=True)],
-        )
-        written = np.stack([whole_percents(row) for row in counts])
-        for row, column in zip(*counts.nonzero(), strict=True):
-            colour = paper if share[row, column] > 0.18 else ink
-            text = str(written[row, column])
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+    if written:
+        _write_cells(axes, counts)
+        _write_classes(axes, class_names, images)
+
+    # Axes and colour bar
+    of_each = " (its images)"
+    if _all_equal(images):
+        of_each = f" ({images[0]:,} images each)"
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
-    axes.set_ylabel(
-        "true class" + (f" ({images[0]:,} images each)" if alike else " (its images)"),
-        color=COLOURS.ink,
-    )
-    bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.03)
+    axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)
+    bar = figure.colorbar(heat, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent)
     bar.set_label("share of the row")
@@ -86,35 +86,70 @@ def confusion_figure(
     return figure
 
 
+def _write_cells(axes: Axes, counts: np.ndarray) -> None:
+    """Write each cell (classes, classes) in percent of its row; a cell without images is empty."""
+    percents = np.stack([whole_percents(row) for row in counts])
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    for row, column in np.argwhere(counts):
+        colour = COLOURS.ink
+        if shares[row, column] > 0.18:
+            colour = COLOURS.paper
+        text = str(percents[row, column])
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+
+
+def _write_classes(axes: Axes, class_names: Sequence[str], images: np.ndarray) -> None:
+    """Write the names of the classes, with their numbers of images where these differ."""
+    names = [fitted(name, 0.9 * 72, 7.5) for name in class_names]
+    places = range(len(names))
+    axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
+    if not _all_equal(images):
+        names = [f"{name}  {count:,}" for name, count in zip(names, images, strict=True)]
+    axes.set_yticks(places, names)
+
+
+def _all_equal(values: np.ndarray) -> bool:
+    return len(np.unique(values)) == 1
+
+
 def whole_percents(counts: np.ndarray) -> np.ndarray:
-    """Return counts (n,) in percent of their sum, rounded so that they sum to 100: int64 (n,); zeros stay zeros."""
+    """Return counts (n,) in percent of their sum, rounded so that they sum to 100: int64 (n,).
+
+    Zeros stay zeros.
+    """
     exact = 100 * counts / max(counts.sum(), 1)
-    whole = np.floor(exact).astype(np.int64)
-    missing = round(exact.sum()) - whole.sum()
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # those that rounding cut most
-    return whole
+    percents = np.floor(exact).astype(np.int64)
+
+    # What is missing goes to those that rounding cut most
+    missing = round(exact.sum()) - percents.sum()
+    percents[np.argsort(percents - exact, kind="stable")[:missing]] += 1
+    return percents
 
 
 @styled
 def reliability_figure(
     bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str
 ) -> Figure:
-    """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
+    """Draw accuracy by confidence, and below it the images per bin.
 
-    Bins of fewer than `FEW` images are pale: their accuracy says little.
+    On the diagonal, a classifier is right as often as it says. Bins of fewer than `FEW` images are
+    pale: their accuracy says little.
 
     Args:
-        bins: a value per bin: its mean "confidence" and "accuracy", None if it is empty, and the "count" of images.
+        bins: a value per bin: its mean "confidence" and "accuracy", None if it is empty, and the
+            "count" of images.
         error: the expected calibration error.
     """
     figure = titled_figure(5.2, 4.6, title, subtitle)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-    confidence, accuracy, count = (
-        np.array(bins[key], dtype=float) for key in ("confidence", "accuracy", "count")
-    )
+    confidence = np.array(bins["confidence"], dtype=float)
+    accuracy = np.array(bins["accuracy"], dtype=float)
+    count = np.array(bins["count"], dtype=float)
     width = 1 / len(count)
     middles = (np.arange(len(count)) + 0.5) * width
     blue, orange, *_ = COLOURS.series
+
+    # Accuracy by confidence; the diagonal is where they agree
     axes.plot(
         [0, 1],
         [0, 1],
@@ -123,50 +158,46 @@ def reliability_figure(
         linewidth=1.2,
         label="perfectly calibrated",
     )
-    few, height = count < FEW, np.nan_to_num(accuracy)
-    for chosen, alpha, label in (
-        (~few, 0.85, "accuracy"),
-        (few & (count > 0), 0.3, f"of fewer than {FEW} images"),
-    ):
+    sure = count >= FEW
+    unsure = (count > 0) & ~sure
+    groups = ((sure, 0.85, "accuracy"), (unsure, 0.3, f"of fewer than {FEW} images"))
+    for chosen, opacity, label in groups:
         if chosen.any():
-            axes.bar(
-                middles[chosen],
-                height[chosen],
-                width=0.92 * width,
-                color=blue,
-                alpha=alpha,
-                label=label,
-            )
+            heights = accuracy[chosen]
+            look: dict[str, Any] = {"color": blue, "alpha": opacity, "label": label}
+            axes.bar(middles[chosen], heights, width=0.92 * width, **look)
+    # Points without a line: it would jump through bins of one image
     axes.plot(
         confidence,
         accuracy,
         color=orange,
         marker="o",
-        linestyle="none",  # a line would jump through bins of one image
+        linestyle="none",
         markersize=4.5,
+        clip_on=False,
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    # A legend inside would cover bars.
-    above = {
-        "loc": "lower left",
-        "bbox_to_anchor": (0, 1),
-        "borderaxespad": 0.2,
-        "ncols": 2,
-        "fontsize": 7.5,
-    }
-    axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
+
+    # The legend stands above: inside, it would cover bars
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    error_text = f"expected calibration error {error:.1%}"
+    axes.legend(title=error_text, alignment="left", ncols=2, fontsize=7.5, **place)
+
+    # The images of each bin
     share = count / max(count.sum(), 1)
     below.bar(middles, share, width=0.92 * width, color=COLOURS.quiet)
-    for middle, part, number in zip(middles, share, count.tolist(), strict=True):
-        if number:
-            text = f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k"
-            below.annotate(
-                text, (middle, part), (0, 1), textcoords="offset points", ha="center", fontsize=6
-            )
+    for middle, height, number in zip(middles, share, count.tolist(), strict=True):
+        if not number:
+            continue
+        text = f"{number:.0f}"
+        if number >= 1000:
+            text = f"{number / 1000:.1f}k"
+        above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
+        below.annotate(text, (middle, height), (0, 1), **above)
     below.margins(y=0.3)
     below.set(xlabel="confidence", ylabel="images")
     below.yaxis.set_major_formatter(percent)
-    for part in (axes, below):
-        part.grid(False)
+    axes.grid(False)
+    below.grid(False)
     return figure

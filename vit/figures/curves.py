@@ -56,13 +56,14 @@ def curves_figure(
     """Draw what a run measured, and its learning rate and gradient norm, over the epochs.
 
     Args:
-        metrics: lines of metrics.jsonl, in order: each has epoch, and either a step's measurements, lr and grad_norm, or
-            measurements on held-out images.
+        metrics: lines of metrics.jsonl, in order: each has epoch, and either a step's measurements,
+            lr and grad_norm, or measurements on held-out images.
         curves: one large panel each.
     """
-    wide = 2.1 if len(curves) == 1 else 1.6
+    # A large panel for each curve, and a column of two small ones
+    large = 2.1 if len(curves) == 1 else 1.6
     figure = titled_figure(6.0 + 3.0 * len(curves), 4.2, title, subtitle)
-    grid = figure.add_gridspec(2, len(curves) + 1, width_ratios=[*[wide] * len(curves), 1])
+    grid = figure.add_gridspec(2, len(curves) + 1, width_ratios=[*[large] * len(curves), 1])
     for column, curve in enumerate(curves):
         axes = figure.add_subplot(grid[:, column])
         _draw(axes, metrics, curve)
@@ -77,7 +78,8 @@ class RunLine:
     """A run in a panel of `compared_figure`.
 
     Attributes:
-        series: index into SERIES, for colour, line and mark; runs that differ only in the seed share one.
+        series: index into SERIES, for colour, line and mark; runs that differ only in the seed
+            share one.
         x, values: hours, and what was measured then, during training.
         end: when it ended, and what was measured then; None if nothing was.
         label: for the legend; "" if its series is there already.
@@ -94,38 +96,23 @@ class RunLine:
 
 @styled
 def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw several runs over their hours: a line for the training, a mark for the measurement at its end.
+    """Draw several runs over their hours.
+
+    A line for the training, a mark for the measurement at its end.
 
     Args:
         panels: side by side on one scale, each with its legend below; values: a `RunLine` per run.
     """
-    rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
+    # Room for the longest legend
+    keys = 0
+    for panel in panels:
+        keys = max(keys, sum(bool(line.label) for line in panel.values))
     room = max(PANEL, 6.4 / len(panels))
-    figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
-    for axes, panel in zip(
-        panel_axes(figure, len(panels), len(panels), sharex=True), panels, strict=True
-    ):
+    figure = titled_figure(room * len(panels), 3.8 + 0.18 * keys, title, subtitle)
+    all_axes = panel_axes(figure, len(panels), len(panels), sharex=True)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for line in panel.values:
-            (style, mark), colour = SERIES[line.series], COLOURS.series[line.series]
-            values = np.asarray(line.values, dtype=float)
-            axes.plot(line.x, values, color=colour, linestyle=style)
-            if line.start and line.label:
-                axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
-            if line.end is not None:
-                axes.plot(
-                    *line.end,
-                    color=colour,
-                    marker=mark,
-                    markersize=8,
-                    markeredgecolor=COLOURS.paper,
-                    clip_on=False,
-                    zorder=5,
-                )
-            if line.label:
-                label = fitted(line.label, (room - 1.4) * 72, 8)
-                axes.plot(
-                    [], [], color=colour, linestyle=style, marker=mark, markersize=5.5, label=label
-                )
+            _draw_run(axes, line, room)
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
         axes.set_title(panel.title)
@@ -136,94 +123,116 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
     return figure
 
 
+def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
+    """Draw a run: its line, its start, its end, and its entry in a legend of `room` inches."""
+    # Colour, line and mark say which settings a run has; seeds share them
+    style, mark = SERIES[line.series]
+    colour = COLOURS.series[line.series]
+    axes.plot(line.x, np.asarray(line.values, dtype=float), color=colour, linestyle=style)
+    if line.start and line.label:
+        axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
+    if line.end is not None:
+        look: dict[str, Any] = {"markersize": 8, "markeredgecolor": COLOURS.paper, "zorder": 5}
+        axes.plot(*line.end, color=colour, marker=mark, clip_on=False, **look)
+    if line.label:
+        # An empty line that only the legend shows
+        label = fitted(line.label, (room - 1.4) * 72, 8)
+        key: dict[str, Any] = {"linestyle": style, "marker": mark, "markersize": 5.5}
+        axes.plot([], [], color=colour, label=label, **key)
+
+
 @styled
 def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: str) -> Figure:
-    """Draw a log-log panel for each of `axes`: the measured time, and what the operation count predicts.
+    """Draw a log-log panel for each axis: the measured time, and what the operation count predicts.
 
     Args:
-        axes: name -> "x", "seconds", "flops" (equally long), "slope" (None: too noisy to quote) and "expected_slope".
+        axes: name -> "x", "seconds", "flops" (equally long), "slope" (None: too noisy to quote) and
+            "expected_slope".
     """
     subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
     figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
     blue, orange, *_ = COLOURS.series
     for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
-        x, seconds, flops = (
-            np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops")
-        )
+        x = np.asarray(values["x"], dtype=float)
+        seconds = np.asarray(values["seconds"], dtype=float)
+        flops = np.asarray(values["flops"], dtype=float)
+
+        # The prediction goes through the cheapest point
         cheapest = int(flops.argmin())
-        panel.loglog(
-            x,
-            seconds[cheapest] * flops / flops[cheapest],
-            color=orange,
-            linestyle="--",
-            linewidth=1.4,
-        )
+        expected = seconds[cheapest] * flops / flops[cheapest]
+        panel.loglog(x, expected, color=orange, linestyle="--", linewidth=1.4)
         panel.loglog(x, seconds, color=blue, marker="o")
-        measured = "too noisy" if values["slope"] is None else f"slope {values['slope']:.2f}"
+        measured = "too noisy"
+        if values["slope"] is not None:
+            measured = f"slope {values['slope']:.2f}"
         panel.set_title(f"{name}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
         panel.set_xticks(x, [f"{value:g}" for value in x])
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter("{x:g}")
+        # Minor ticks have labels too: an axis may hold only one power of ten
         panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        panel.yaxis.set_minor_formatter("{x:g}")  # a decade may hold only one major tick
+        panel.yaxis.set_minor_formatter("{x:g}")
         panel.set_ylabel("seconds an epoch" if name == "images" else "seconds a step")
         panel.tick_params(labelsize=7.5, which="both")
     return figure
 
 
-def _draw(
-    axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0
-) -> None:
-    """Draw a curve and its axes, with text larger by the factor `enlarged`."""
-    epoch, values = _series(metrics, curve.key)
-    blue, orange, green, purple, *_ = COLOURS.series
+def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:
+    """Draw a curve and its axes."""
     if curve.exact:
-        axes.plot(epoch, values, color=blue, linewidth=1)
+        epoch, values = _series(metrics, curve.key)
+        axes.plot(epoch, values, color=COLOURS.series[0], linewidth=1)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        if curve.key:
-            mean = smoothed(values)
-            if not np.array_equal(mean, values):
-                axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-            axes.plot(epoch, mean, color=blue, linewidth=1.8, label="training, on augmented images")
-        epoch, values = _series(metrics, curve.val_key)
-        if len(values):
-            axes.plot(
-                epoch, values, color=purple, marker="o", markersize=3, label="held-out images"
-            )
-        looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
-        for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
-            axes.axhline(
-                value,
-                color=colour,
-                linewidth=1.4,
-                linestyle=style,
-                label=f"{name}: {curve.write(value)}",
-            )
+        _draw_measured(axes, metrics, curve)
     if curve.share:
         axes.yaxis.set_major_formatter(percent)
-    axes.set_title(curve.title, fontsize=9 * enlarged)
-    axes.set_xlabel("epoch", fontsize=8 * enlarged)
+    axes.set_title(curve.title)
+    axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
-    axes.tick_params(labelsize=7.5 * enlarged)
+
+
+def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:
+    """Draw values measured in training, pale under their running mean, and on held-out images."""
+    blue, orange, green, purple, *_ = COLOURS.series
+    if curve.key:
+        epoch, values = _series(metrics, curve.key)
+        mean = smoothed(values)
+        if not np.array_equal(mean, values):
+            axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
+        axes.plot(epoch, mean, color=blue, linewidth=1.8, label="training, on augmented images")
+    epoch, values = _series(metrics, curve.val_key)
+    if len(values):
+        look: dict[str, Any] = {"marker": "o", "markersize": 3, "label": "held-out images"}
+        axes.plot(epoch, values, color=purple, **look)
+
+    # Measurements at the end of the run, and what they are compared with
+    styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
+    for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
+        label = f"{name}: {curve.write(value)}"
+        axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the epochs and values of the lines that have `key`."""
+    # A line of a step has no measurements on held-out images, and the other way round
     lines = [line for line in metrics if key in line]
     return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """Return a centred running mean over about a fiftieth of the values, shorter at both ends: (n,) -> (n,).
+    """Return a centred running mean over about a fiftieth of the values: (n,) -> (n,).
 
-    Fewer than 20 values are returned as they are: a mean over three would hide their course.
+    It is shorter at the two ends. Fewer than 20 values are returned as they are: a mean over three
+    would hide their course.
     """
     if len(values) < 20:
         return values
+    # Differences of the running sum; windows at the ends are shorter
     half = max(len(values) // 100, 1)
     total = np.concatenate([[0.0], values.cumsum()])
     index = np.arange(len(values))
-    first, after = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    first = np.maximum(index - half, 0)
+    after = np.minimum(index + half + 1, len(values))
     return (total[after] - total[first]) / (after - first)

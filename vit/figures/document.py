@@ -1,4 +1,4 @@
-"""Pages that open from disk and load nothing else: a jinja2 template, its style and perhaps its script, in one file."""
+"""Pages that open from disk and load nothing else: template, style and script in one file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from vit.figures.style import printable
 
 
 def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
-    """Render a template under a content security policy that allows its own style and script, by hash, and nothing else.
+    """Render a template as a page that loads and runs nothing but its own style and script.
 
-    All values are text, whatever they hold: tags are escaped, and characters that control lines or direction become U+FFFD.
+    A content security policy allows these two by hash. All values are text, whatever they hold:
+    tags are escaped, and characters that control lines or direction become U+FFFD.
 
     Args:
-        template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the style as .css, a script as .js.
+        template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the
+            style as .css, a script as .js.
         pictures: whether `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
 
     Raises:
         jinja2.UndefinedError: the template names a value that is missing.
     """
-    style, script = (
-        path.read_text(encoding="utf-8") if (path := template.with_suffix(suffix)).exists() else ""
-        for suffix in (".css", ".js")
-    )
+    style = _read_beside(template, ".css")
+    script = _read_beside(template, ".js")
+
+    # What the page may load and run: nothing but these two
     rules = [
         "default-src 'none'",
         f"style-src '{_hash(style)}'",
@@ -39,23 +41,36 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     if pictures:
         rules.append("img-src data:")
     if script:
-        rules += [
-            f"script-src '{_hash(script)}'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
+        rules.append(f"script-src '{_hash(script)}'")
+        rules.append("require-trusted-types-for 'script'")
+        rules.append("trusted-types 'none'")
+
     environment = Environment(
         loader=FileSystemLoader(template.parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: (
-            "" if value is None else printable(value) if type(value) is str else value
-        ),
+        finalize=_as_text,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own = {"policy": "; ".join(rules), "style": Markup(style), "script": Markup(script)}
-    return environment.get_template(template.name).render(own | values)
+    parts = {"policy": "; ".join(rules), "style": Markup(style), "script": Markup(script)}
+    return environment.get_template(template.name).render(parts | values)
+
+
+def _read_beside(template: Path, suffix: str) -> str:
+    """Return the text of the file beside a template, "" if there is none."""
+    path = template.with_suffix(suffix)
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value as a page shows it: None as nothing, plain text without control characters."""
+    if value is None:
+        return ""
+    # `Markup` is a subclass of str, and stays as it is
+    if type(value) is str:
+        return printable(value)
+    return value
 
 
 def data_uri(png: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What training did to a model's matrices: how strongly the loss pulled at each, and how far it moved."""
+"""What training did to a model's matrices: the size of their gradients, and how far they moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ QUANTITIES = {
     "drift": "distance from the start, relative to its size",
 }
 """The quantities to draw, and the titles of their panels."""
-DECADES = 4  # that an axis spans at most
+DECADES = 4
+"""Powers of ten that an axis spans at most."""
 
 
 @styled
@@ -33,26 +34,31 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         steps: (records,), from 1.
         courses: the `QUANTITIES` of up to ten matrices.
     """
-    names = {
-        name: name if of["gradient_norm"].any() else f"{name} (frozen)"
-        for name, of in courses.items()
-    }
+    # A logarithmic axis shows no 0: the legend says which matrices were frozen
+    names = {}
+    for name, course in courses.items():
+        names[name] = name
+        if not course["gradient_norm"].any():
+            names[name] = f"{name} (frozen)"
     width = 7.0
     across = legend_columns(list(names.values()), width - 0.3, 8)
     figure = titled_figure(width, 3.1 + 0.18 * -(-len(names) // across), title, subtitle)
+
     panels = figure.subplots(1, len(QUANTITIES))
     for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
-        for at, name in enumerate(courses):
-            line, _ = SERIES[at % len(SERIES)]
-            colour = COLOURS.series[at % len(SERIES)] if at < len(SERIES) else COLOURS.quiet
-            values = courses[name][quantity].mean(1).numpy()
-            axes.plot(steps.numpy(), values, color=colour, linestyle=line, label=names[name])
+        for number, name in enumerate(courses):
+            # The second round of lines is grey: there are fewer colours than matrices
+            line, _ = SERIES[number % len(SERIES)]
+            colour = COLOURS.quiet
+            if number < len(SERIES):
+                colour = COLOURS.series[number]
+            means = courses[name][quantity].mean(1).numpy()
+            axes.plot(steps.numpy(), means, color=colour, linestyle=line, label=names[name])
         axes.set_title(words)
         _over_steps(axes, steps.numpy())
         _logarithmic(axes)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=across, fontsize=8
-    )
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=across, fontsize=8)
     return figure
 
 
@@ -70,10 +76,14 @@ def _logarithmic(axes: Axes) -> None:
     """Make the axis of values logarithmic, to fit what is drawn; it spans at most `DECADES`."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
     positive = values[np.isfinite(values) & (values > 0)]
-    low, high = (positive.min(), positive.max()) if positive.size else (1.0, 1.0)
+    if not positive.size:
+        positive = np.ones(1)
+    low = positive.min()
+    high = positive.max()
     low = min(max(low, high / 10.0**DECADES), high / 1.5)
     margin = (high / low) ** 0.06
-    # The limits come first: if all values are 0 (frozen), a logarithmic scale has nothing to fit.
+
+    # The limits come first: if all values are 0 (frozen), a logarithmic scale has nothing to fit
     axes.set_ylim(low / margin, high * margin)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(_powers_of_ten(low, high))
@@ -82,5 +92,8 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Return a locator of up to six powers of ten; over a short range, also of two and five times each."""
-    return LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 2.0, 5.0), numticks=6)
+    """Return a locator of up to six powers of ten; over a short range, of 2 and 5 times each too."""
+    multiples = [1.0, 2.0, 5.0]
+    if high > 30 * low:
+        multiples = [1.0]
+    return LogLocator(subs=multiples, numticks=6)

@@ -1,11 +1,12 @@
 """An interactive page: one HTML file that opens from disk and shows where every patch looks.
 
-Weights are stored as 8-bit codes, `round(255 sqrt(w))`: half of a typical map lies below 1 / 255, which linear codes would
-make zero. Row sums survive without being stored: the reader adds one shift to all nonzero codes of a row, so that their
-squares sum to 255^2 again (see `weights_of`, which the page repeats).
+Weights are stored as 8-bit codes, `round(255 sqrt(w))`: half of a typical map lies below 1 / 255,
+which linear codes would make zero. Row sums survive without being stored: the reader adds one shift
+to all nonzero codes of a row, so that their squares sum to 255^2 again (see `weights_of`, which the
+page repeats).
 
-The file holds style and script (allowed by their hashes; nothing else is), a description in JSON, and one gzip stream in
-base64 with all codes and pixels.
+The file holds style and script (allowed by their hashes; nothing else is), a description in JSON,
+and one gzip stream in base64 with all codes and pixels.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from vit.figures.document import render_page
 from vit.figures.scale import PALETTE
 from vit.figures.style import printable
 
-SCALE = 255  # the code of a weight of 1
+SCALE = 255
+"""The code of a weight of 1."""
 DARK_PALETTE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
 """The colours of maps where the reader's system is dark, from low to high: uint8 (256, 3)."""
-SLACK = 0.01  # how far a row's sum may be from 1: weights in bfloat16 are not exact
+SLACK = 0.01
+"""How far a row's sum may be from 1: weights in bfloat16 are not exact."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,14 @@ class ExploredImage:
     Attributes:
         name: any text.
         image: uint8 (C, H, W), C 1 or 3, as the model takes it.
-        weights: encoder layer -> (h, N, N), rows sum to 1; N = prefix + visible patches, the visible ones in grid order.
-        hidden: bool (rows, columns), True for patches hidden from the model; None if it saw all.
-        decoder: decoder layer -> (h, M, M), M = decoder prefix + all patches in grid order; empty without a decoder.
-        filled: uint8 (C, H, W), the image as the model fills it in.
-        photo: a JPEG of the same crop with more pixels than the model takes, for display; may be empty.
+        weights: encoder layer -> (h, N, N), rows sum to 1; N = prefix + visible patches, the
+            visible ones in grid order.
+        hidden: bool (rows, columns), True for masked patches; None if the model saw all.
+        decoder: decoder layer -> (h, M, M), M = decoder prefix + all patches in grid order; empty
+            without a decoder.
+        filled: uint8 (C, H, W), the image as the model reconstructs it.
+        photo: a JPEG of the same crop with more pixels than the model takes, for display; may be
+            empty.
     """
 
     name: str
@@ -84,7 +90,9 @@ def explore_page(
     facts: Sequence[tuple[str, str]],
     limit: int = 10_000_000,
 ) -> str:
-    """Return a self-contained page for exploring attention, HTML to be written as UTF-8; equal input gives equal text.
+    """Return a self-contained page for exploring attention: HTML, to be written as UTF-8.
+
+    Equal input gives equal text.
 
     Args:
         moments: the states of the model, in the order of training; a slider goes through them.
@@ -97,60 +105,72 @@ def explore_page(
         limit: of the page, in bytes.
 
     Raises:
-        UserError: weights are not shares or are of other tokens; or the page would exceed `limit`, and the message says what
-            to leave out.
+        UserError: weights are not shares or are of different tokens; or the page would exceed
+            `limit`, and the message says what to leave out.
     """
+    # Weights must be shares, or the page could not read them back
     prefix = int(class_token) + registers
-    for image in (image for moment in moments for image in moment.images):
-        visible = math.prod(grid_size) if image.hidden is None else int((~image.hidden).sum())
-        _check_shares(image.name, image.weights, prefix + visible)
-        _check_shares(image.name, image.decoder, decoder_prefix + math.prod(grid_size))
+    patches = math.prod(grid_size)
+    for moment in moments:
+        for image in moment.images:
+            visible = patches
+            if image.hidden is not None:
+                visible = int((~image.hidden).sum())
+            _check_shares(image.name, image.weights, prefix + visible)
+            _check_shares(image.name, image.decoder, decoder_prefix + patches)
 
     # One stream of codes and pixels, and a description of what is where in it
     first = moments[0].images
     stream = bytearray()
-    encoder, decoder = (
-        {"layers": sorted(layers), "heads": len(next(iter(layers.values()))), "prefix": count}
-        if layers
-        else None
-        for layers, count in ((first[0].weights, prefix), (first[0].decoder, decoder_prefix))
-    )
+    images = []
+    for number in range(len(first)):
+        states = [moment.images[number] for moment in moments]
+        images.append(_described(stream, states))
     description = {
         "moments": [printable(moment.name) for moment in moments],
         "grid": list(grid_size),
         "classToken": class_token,
         "registers": registers,
-        "encoder": encoder,
-        "decoder": decoder,
+        "encoder": _described_layers(first[0].weights, prefix),
+        "decoder": _described_layers(first[0].decoder, decoder_prefix),
         "start": opening(moments[-1].images, prefix, grid_size),
-        "colours": {
-            "light": PALETTE.tobytes().hex(),
-            "dark": DARK_PALETTE.tobytes().hex(),
-        },  # 256 times rrggbb each
-        "images": [
-            _described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))
-        ],
+        # 256 times rrggbb for each theme
+        "colours": {"light": PALETTE.tobytes().hex(), "dark": DARK_PALETTE.tobytes().hex()},
+        "images": images,
     }
-    described = json.dumps(
-        description, separators=(",", ":")
-    )  # ASCII, so line separators are escaped too
-    for sign in "<>&":  # only these could end a script element
-        described = described.replace(sign, f"\\u{ord(sign):04x}")
+
+    # ASCII, so line separators are escaped; so are the signs that could end a script element
+    description_json = json.dumps(description, separators=(",", ":"))
+    for sign in "<>&":
+        description_json = description_json.replace(sign, f"\\u{ord(sign):04x}")
+
     # mtime 0: a page does not tell when it was made, and equal input gives equal bytes
     data = base64.b64encode(gzip.compress(stream, 9, mtime=0)).decode()
     template = Path(__file__).with_name("explore.html")
-    page = render_page(template, title=title, facts=facts, description=Markup(described), data=data)
+    page = render_page(
+        template, title=title, facts=facts, description=Markup(description_json), data=data
+    )
 
-    if (size := len(page.encode())) > limit:
-        over = (size - limit) / len(data)
-        less = (
-            f"leave out {over:.1%} or more" if over < 1 else "it cannot be so small; leave out most"
-        )
+    size = len(page.encode())
+    if size > limit:
+        excess = (size - limit) / len(data)
+        advice = "it cannot be so small; leave out most"
+        if excess < 1:
+            advice = f"leave out {excess:.1%} or more"
+        layers = len(first[0].weights) + len(first[0].decoder)
         raise UserError(
-            f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; {less} of its"
-            f" {len(first[0].weights) + len(first[0].decoder)} layers, {len(first)} images or {len(moments)} checkpoints"
+            f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; {advice} of its"
+            f" {layers} layers, {len(first)} images or {len(moments)} checkpoints"
         )
     return page
+
+
+def _described_layers(layers: Mapping[int, Tensor], prefix: int) -> dict[str, Any] | None:
+    """Describe the layers of an encoder or a decoder; None without any."""
+    if not layers:
+        return None
+    heads = len(next(iter(layers.values())))
+    return {"layers": sorted(layers), "heads": heads, "prefix": prefix}
 
 
 def codes_of(weights: Tensor) -> Tensor:
@@ -162,60 +182,72 @@ def codes_of(weights: Tensor) -> Tensor:
 def weights_of(codes: Tensor) -> Tensor:
     """Codes (..., N) -> float64 weights (..., N) whose rows sum to 1, as the page reads them.
 
-    A zero stays zero; all other codes c of a row get one shift t, the root of sum((c + t)^2) = 255^2. Rounding moved each code
-    by at most 1/2, and t is a mean of these moves, so no code is off by more than 1 (and by less if rounding went one way, as
-    in an even row, which comes back exact).
+    A zero stays zero; all nonzero codes c of a row get one shift t, the root of sum((c + t)^2) =
+    255^2. Rounding moved each code by at most 1/2, and t is a mean of these moves, so no code is
+    off by more than 1 (and by less if rounding went one way, as in a uniform row, which comes back
+    exact).
     """
     exact = codes.to(torch.float64)
-    seen = exact > 0
-    count, total, squares = (
-        seen.sum(-1, keepdim=True),
-        exact.sum(-1, keepdim=True),
-        (exact**2).sum(-1, keepdim=True),
-    )
+    nonzero = exact > 0
+    count = nonzero.sum(-1, keepdim=True)
+    total = exact.sum(-1, keepdim=True)
+    squares = (exact**2).sum(-1, keepdim=True)
     shift = ((total**2 - count * (squares - SCALE**2)).sqrt() - total) / count
-    return torch.where(seen, ((exact + shift) / SCALE) ** 2, 0.0)
+    return torch.where(nonzero, ((exact + shift) / SCALE) ** 2, 0.0)
 
 
 def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int]) -> tuple[int, int]:
-    """Return the head that the page opens on, as (index of the layer, head): one that looks at something in particular.
+    """Return the head that the page opens on, as (index of the layer, head).
 
-    It is the head with the lowest entropy of patch-to-patch attention (mean over patches and images) among those that give at
-    least half of their attention to patches, at most half of that to the query patch and its eight neighbours, and of which
-    two images share at most half (if there are several, and none is masked). If no head qualifies, it is the mean of the last
-    layer's heads, (last, -1).
+    It is the head with the lowest entropy of patch-to-patch attention (mean over patches and
+    images) among those that give at least half of their attention to patches, at most half of that
+    to the query patch and its eight neighbours, and of which two images share at most half (if
+    there are several, and none is masked). If no head qualifies, it is the mean of the last layer's
+    heads, (last, -1).
     """
-    row, column = (
-        axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij")
-    )
-    near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
-    nears = [
-        near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()]
-        for image in images
-    ]
-    whole = len(images) > 1 and all(image.hidden is None for image in images)
-    best, chosen = math.inf, (len(images[0].weights) - 1, -1)
+    # For each image, the visible patches near each visible patch, (L, L)
+    rows, columns = torch.meshgrid(*map(torch.arange, grid), indexing="ij")
+    row = rows.flatten()
+    column = columns.flatten()
+    near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
+    neighbours = []
+    for image in images:
+        visible = torch.ones_like(row, dtype=torch.bool)
+        if image.hidden is not None:
+            visible = ~image.hidden.flatten()
+        neighbours.append(near[visible][:, visible])
+    unmasked = len(images) > 1 and all(image.hidden is None for image in images)
+
+    lowest = math.inf
+    chosen = (len(images[0].weights) - 1, -1)
     for place, layer in enumerate(sorted(images[0].weights)):
-        maps = [
-            image.weights[layer][:, prefix:, prefix:].detach().double().cpu() for image in images
-        ]  # (h, L, L) each
-        on_patches = torch.stack([one.sum(-1).mean(-1) for one in maps]).mean(0)  # (h,)
-        maps = [one / one.sum(-1, keepdim=True).clamp(min=1e-12) for one in maps]
-        around = torch.stack(
-            [(one * close).sum(-1).mean(-1) for one, close in zip(maps, nears, strict=True)]
-        ).mean(0)
-        entropy = torch.stack(
-            [-(one * one.clamp(min=1e-12).log2()).sum(-1).mean(-1) for one in maps]
-        ).mean(0)
-        alike = torch.zeros_like(around)
-        if whole:
-            alike = torch.stack(
-                [torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(maps)]
-            ).mean(0)
-        shows = (on_patches >= 0.5) & (around <= 0.5) & (alike <= 0.5)
-        for head in shows.nonzero().flatten().tolist():
-            if float(entropy[head]) < best:
-                best, chosen = float(entropy[head]), (place, head)
+        # Per head, means over images: attention on patches, on neighbours, and its entropy
+        shares = []
+        on_patches = []
+        on_neighbours = []
+        entropies = []
+        for image, close in zip(images, neighbours, strict=True):
+            weights = image.weights[layer][:, prefix:, prefix:].detach().double().cpu()  # (h, L, L)
+            share = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
+            logs = share.clamp(min=1e-12).log2()
+            shares.append(share)
+            on_patches.append(weights.sum(-1).mean(-1))
+            on_neighbours.append((share * close).sum(-1).mean(-1))
+            entropies.append(-(share * logs).sum(-1).mean(-1))
+        entropy = torch.stack(entropies).mean(0)  # (h,)
+
+        # What two images share
+        overlap = torch.zeros_like(entropy)
+        if unmasked:
+            overlaps = [torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(shares)]
+            overlap = torch.stack(overlaps).mean(0)
+        qualifies = torch.stack(on_patches).mean(0) >= 0.5
+        qualifies &= torch.stack(on_neighbours).mean(0) <= 0.5
+        qualifies &= overlap <= 0.5
+        for head in qualifies.nonzero().flatten().tolist():
+            if float(entropy[head]) < lowest:
+                lowest = float(entropy[head])
+                chosen = (place, head)
     return chosen
 
 
@@ -223,40 +255,53 @@ def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
     """Raise UserError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
         off = (weights.detach().double().sum(-1) - 1).abs().max()
-        if weights.shape[1:] != (tokens, tokens) or not bool(
-            off <= SLACK
-        ):  # nan is not below anything
+        # Written so that nan is refused too: it is not below anything
+        sums_to_one = bool(off <= SLACK)
+        if weights.shape[1:] != (tokens, tokens) or not sums_to_one:
             raise UserError(
-                f"{name!r}, layer {layer}: weights are (h, {tokens}, {tokens}) and sum to 1 in each row,"
-                f" got {tuple(weights.shape)} and rows off by up to {off:g}"
+                f"{name!r}, layer {layer}: weights are (h, {tokens}, {tokens}) and sum to 1 in each"
+                f" row, got {tuple(weights.shape)} and rows off by up to {off:g}"
             )
 
 
 def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, Any]:
-    """Describe one image in all moments; numbers are offsets in the stream, to which its bytes are added."""
+    """Describe one image in all moments, and add its bytes to the stream.
+
+    Numbers are offsets in the stream.
+    """
 
     def add(part: bytes) -> int:
         start = len(stream)
         stream.extend(part)
         return start
 
+    # The image, and the codes of the encoder in all moments
     image = states[0]
     channels, height, width = image.image.shape
-    return {
+    described: dict[str, Any] = {
         "name": printable(image.name),
         "channels": channels,
         "height": height,
         "width": width,
         "pixels": add(_pixels(image.image)),
-        "photo": [add(image.photo), len(image.photo)] if image.photo else None,
-        "hidden": None
-        if image.hidden is None
-        else "".join(str(int(cell)) for cell in image.hidden.flatten()),
-        "encoder": [add(_codes(state.weights)) for state in states],
-        "decoder": [add(_codes(state.decoder)) for state in states] if image.decoder else None,
-        "filled": [add(_pixels(state.filled)) for state in states if state.filled is not None]
-        or None,
+        "photo": None,
+        "hidden": None,
+        "encoder": None,
+        "decoder": None,
+        "filled": None,
     }
+    if image.photo:
+        described["photo"] = [add(image.photo), len(image.photo)]
+    if image.hidden is not None:
+        described["hidden"] = "".join(str(int(cell)) for cell in image.hidden.flatten())
+    described["encoder"] = [add(_codes(state.weights)) for state in states]
+
+    # The decoder's codes and reconstructions, where there is one
+    if image.decoder:
+        described["decoder"] = [add(_codes(state.decoder)) for state in states]
+    filled = [add(_pixels(state.filled)) for state in states if state.filled is not None]
+    described["filled"] = filled or None
+    return described
 
 
 def _pixels(image: Tensor) -> bytes:

@@ -26,6 +26,8 @@ SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
 """Line and mark of each series: distinct in black and white too. The colours are the style's."""
 HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 """Hatch of each part of a bar."""
+DASHES = ((2, 2), (7, 2), (1, 3))
+"""Dashes of the reference lines."""
 
 
 @dataclass(frozen=True)
@@ -60,171 +62,203 @@ def layers_figure(
     axis: str = "layer, from 0",
     dots: str = "",
 ) -> Figure:
-    """Draw measures from layer to layer: lines for the means over seeds, bands for their range, or a dot per value.
+    """Draw measures from layer to layer.
+
+    Lines show the means over seeds, with bands for their range, or a dot for each value.
 
     Panels with the same series, or the same reference lines, share one legend below them.
 
     Args:
-        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan where there is none.
+        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan
+            where there is none.
         places: names along the horizontal axis, at most 13 of them written; None for 0, 1, ....
         axis: its label.
         dots: what a row of the values is, if not a seed: each value is a dot, of this name.
     """
-    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    # Panels in rows
+    columns = min(len(panels), 3)
+    if len(panels) == 4:
+        columns = 2
     rows = -(-len(panels) // columns)
     width = max(3.4 * columns, 6.2) + 0.2
     room = (width - 0.4) / columns - 0.6  # inches for a title
-    most = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
-    # One legend, below all panels, for what they share.
-    marks = [dots] if dots else []
-    first = panels[0]
-    names: list[str] = []
-    if len(panels) > 1 and all(list(panel.values) == list(first.values) for panel in panels):
-        names = [*first.values, *marks] if len(first.values) + len(marks) > 1 else []
-        if all(list(panel.lines) == list(first.lines) for panel in panels):
-            names += first.lines
-    across = legend_columns(names, width - 0.3) if names else 1
-    below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
-    own = [
-        [name for name in (*panel.values, *marks, *panel.lines) if name not in names]
-        for panel in panels
-    ]
-    own = [of if len(names) + len(of) > 1 else [] for of in own]
-    across_panel = min(legend_columns(of, room) for of in own if of) if any(own) else 1
-    keys = 0.17 * max(-(-len(of) // across_panel) for of in own)
-    figure = titled_figure(width, (2.65 + 0.16 * most + keys) * rows + below, title, subtitle)
-    every = panel_axes(figure, len(panels), columns)
-    for axes, panel in zip(every, panels, strict=True):
+    title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
+
+    # One legend below all panels for what they share, one below each for what is its own
+    shared = _shared_names(panels, dots)
+    across = legend_columns(shared, width - 0.3) if shared else 1
+    shared_height = 0.0
+    if shared:
+        shared_height = 0.17 * -(-len(shared) // across) + 0.12
+    own_names = [_own_names(panel, dots, shared) for panel in panels]
+    across_panel = min((legend_columns(names, room) for names in own_names if names), default=1)
+    own_height = 0.17 * max(-(-len(names) // across_panel) for names in own_names)
+
+    height = (2.65 + 0.16 * title_lines + own_height) * rows + shared_height
+    figure = titled_figure(width, height, title, subtitle)
+    axes_of_panels = panel_axes(figure, len(panels), columns)
+    for axes, panel, names in zip(axes_of_panels, panels, own_names, strict=True):
         titled(axes, panel.title, room)
-        for (name, values), (line, mark), colour in zip(
-            panel.values.items(), SERIES, COLOURS.series, strict=False
-        ):
-            values = np.ma.masked_invalid(np.atleast_2d(values))
-            x = np.arange(values.shape[1])
-            axes.plot(
-                x,
-                values.mean(0),
-                color=colour,
-                linestyle=line,
-                marker="" if dots else mark,
-                label=name,
-            )
-            if dots:
-                every_x = x.repeat(len(values))
-                axes.plot(
-                    every_x,
-                    values.T.ravel(),
-                    mark,
-                    color=colour,
-                    alpha=0.5,
-                    mew=0,
-                    ms=5.5,
-                    zorder=1.9,
-                    label=dots,
-                )
-            elif len(values) > 1:
-                axes.fill_between(
-                    x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0
-                )
-            if places is None:
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-            else:
-                apart = -(-len(x) // 13)
-                axes.set_xticks(x[::apart], places[: len(x) : apart])
-        for (name, value), dashes in zip(
-            panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False
-        ):
-            axes.axhline(
-                value, color=COLOURS.quiet, linewidth=1.2, linestyle=(0, dashes), label=name
-            )
-        if panel.limits:
-            axes.set_ylim(*panel.limits)
-        if panel.share:
-            axes.yaxis.set_major_formatter(percent)
-        axes.set(xlabel=axis, ylabel=panel.unit)
-        handles, labels = axes.get_legend_handles_labels()
-        if axes is every[0] and names:
-            figure.legend(
-                handles[: len(names)],
-                labels[: len(names)],
-                loc="outside lower center",
-                ncols=across,
-            )
-        if len(labels) > max(len(names), 1):
-            legend_below(
-                axes,
-                0.46,
-                handles=handles[len(names) :],
-                labels=labels[len(names) :],
-                ncols=across_panel,
-            )
+        _draw_series(axes, panel, dots)
+        _label_layers(axes, panel, places, axis)
+        if names:
+            handles = _handles_of(axes, names)
+            legend_below(axes, 0.46, handles=handles, labels=names, ncols=across_panel)
+    if shared:
+        handles = _handles_of(axes_of_panels[0], shared)
+        figure.legend(handles, shared, loc="outside lower center", ncols=across)
     return figure
+
+
+def _handles_of(axes: Axes, names: Sequence[str]) -> list[Any]:
+    """Return what the legend shows for each of some names."""
+    handles, labels = axes.get_legend_handles_labels()
+    # By name: series, dots and lines come in no fixed order
+    by_name = dict(zip(labels, handles, strict=True))
+    return [by_name[name] for name in names]
+
+
+def _shared_names(panels: Sequence[Panel], dots: str) -> list[str]:
+    """Return the entries of a legend that all panels share: series, dots and reference lines."""
+    first = panels[0]
+    if len(panels) == 1 or any(list(panel.values) != list(first.values) for panel in panels):
+        return []
+    names = [*first.values]
+    if dots:
+        names.append(dots)
+    if all(list(panel.lines) == list(first.lines) for panel in panels):
+        names += first.lines
+    return names if len(names) > 1 else []
+
+
+def _own_names(panel: Panel, dots: str, shared: Sequence[str]) -> list[str]:
+    """Return the entries of a panel's own legend; a single series needs none."""
+    names = [name for name in (*panel.values, dots, *panel.lines) if name and name not in shared]
+    return names if len(shared) + len(names) > 1 else []
+
+
+def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
+    """Draw each series of a panel: its mean, and the range or the dots around it."""
+    styles = zip(SERIES, COLOURS.series, strict=False)
+    for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
+        # The mean over seeds: nan, where there is no value, does not count
+        values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
+        layers = np.arange(values.shape[1])
+        marker = "" if dots else mark
+        axes.plot(layers, values.mean(0), color=colour, linestyle=line, marker=marker, label=name)
+        # A dot for each value, or a band from the lowest to the highest seed
+        if dots:
+            axes.plot(
+                layers.repeat(len(values)),
+                values.T.ravel(),
+                mark,
+                color=colour,
+                alpha=0.5,
+                mew=0,
+                ms=5.5,
+                zorder=1.9,
+                label=dots,
+            )
+        elif len(values) > 1:
+            low = values.min(0)
+            high = values.max(0)
+            axes.fill_between(layers, low, high, color=colour, alpha=0.16, linewidth=0)
+
+    # Reference lines are grey, and told apart by their dashes
+    for (name, value), dashes in zip(panel.lines.items(), DASHES, strict=False):
+        look: Any = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, dashes)}
+        axes.axhline(value, label=name, **look)
+
+
+def _label_layers(axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str) -> None:
+    """Label both axes of a panel, and its layers: at most 13 of them."""
+    count = max(np.atleast_2d(series).shape[1] for series in panel.values.values())
+    # Numbers of layers, or their names
+    if places is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
+    else:
+        step = -(-count // 13)
+        axes.set_xticks(range(0, count, step), places[:count:step])
+    if panel.limits:
+        axes.set_ylim(*panel.limits)
+    if panel.share:
+        axes.yaxis.set_major_formatter(percent)
+    axes.set(xlabel=axis, ylabel=panel.unit)
 
 
 @styled
 def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw bars from 0 to 100%, divided into parts; a negative part, which works against the others, lies left of 0.
+    """Draw bars from 0 to 100%, divided into parts.
+
+    A negative part, which works against the positive ones, lies left of 0.
 
     Args:
-        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they sum to 1.
+        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they
+            sum to 1.
     """
-    most = max(len(panel.values) for panel in panels)
+    # Panels of the same parts share one legend, in three columns
+    bars = max(len(panel.values) for panel in panels)
     parts = [list(next(iter(panel.values.values()))) for panel in panels]
-    alike = len(panels) > 1 and all(
-        of == parts[0] for of in parts
-    )  # one legend, in three columns, serves all
-    keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
-    lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
-    wide = 2.4 if alike else 3.2  # inches
-    figure = titled_figure(
-        sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle
-    )
-    grid = panel_axes(figure, len(panels), len(panels))
-    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
-    for axes, panel in zip(grid, panels, strict=True):
-        titled(axes, panel.title, wide)
-        values = np.array(
-            [list(shares.values()) for shares in panel.values.values()]
-        )  # (rows, parts)
-        rows = np.arange(len(values))[::-1]
-        for part, name in enumerate(next(iter(panel.values.values()))):
-            one = values[:, part]
-            before = np.where(
-                one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1)
-            )
-            axes.barh(
-                rows,
-                one,
-                0.74 * len(rows) / most,  # as thick as in the fullest panel
-                left=before,
-                color=colours[part],
-                hatch=HATCHES[part],
-                hatchcolor=COLOURS.paper,
-                edgecolor=COLOURS.paper,
-                linewidth=0.5,
-                label=name,
-            )
-        axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
-        axes.set_xlim(
-            min(float(values.clip(max=0).sum(1).min()) * 1.05, 0),
-            float(values.clip(min=0).sum(1).max()),
-        )
-        axes.set_ylim(-0.5, len(values) - 0.5)
-        axes.set_yticks(rows, list(panel.values))
-        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
-        axes.grid(axis="y", visible=False)
-        axes.xaxis.set_major_formatter(percent)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        if not alike:
+    same_parts = len(panels) > 1 and all(names == parts[0] for names in parts)
+    key_columns = 2
+    inches = 3.2
+    if same_parts:
+        key_columns = 3
+        inches = 2.4
+    keys_height = 0.17 * max(-(-len(names) // key_columns) for names in parts) + 0.3
+    names_width = 0.0
+    for panel in panels:
+        names_width += max(text_width(name, 8) for name in panel.values) / 72
+    width = names_width + (inches + 0.4) * len(panels)
+    figure = titled_figure(width, 0.24 * bars + 0.7 + keys_height, title, subtitle)
+
+    axes_of_panels = panel_axes(figure, len(panels), len(panels))
+    for axes, panel in zip(axes_of_panels, panels, strict=True):
+        titled(axes, panel.title, inches)
+        _draw_shares(axes, panel, bars)
+        if not same_parts:
             legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
-    if alike:
-        figure.legend(
-            *grid[0].get_legend_handles_labels(),
-            loc="outside lower left",
-            ncols=3,
-            handlelength=1.6,
-        )
+    if same_parts:
+        handles, labels = axes_of_panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=3, handlelength=1.6)
     return figure
+
+
+def _draw_shares(axes: Axes, panel: Panel, bars: int) -> None:
+    """Draw a panel of bars divided into parts, as thick as in a panel of so many `bars`."""
+    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
+    names = list(next(iter(panel.values.values())))
+    shares = np.array([list(row.values()) for row in panel.values.values()])  # (rows, parts)
+    positive = shares.clip(min=0)
+    negative = shares.clip(max=0)
+    rows = np.arange(len(shares))[::-1]
+
+    # A part begins at the end of those before it on its side of 0
+    for part, name in enumerate(names):
+        share = shares[:, part]
+        start = np.where(share > 0, positive[:, :part].sum(1), negative[:, :part].sum(1))
+        axes.barh(
+            rows,
+            share,
+            0.74 * len(rows) / bars,
+            left=start,
+            color=colours[part],
+            hatch=HATCHES[part],
+            hatchcolor=COLOURS.paper,
+            edgecolor=COLOURS.paper,
+            linewidth=0.5,
+            label=name,
+        )
+    axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
+
+    # Axes: the names of the bars at the left, shares in percent below
+    axes.set_xlim(float(negative.sum(1).min()) * 1.05, float(positive.sum(1).max()))
+    axes.set_ylim(-0.5, len(shares) - 0.5)
+    axes.set_yticks(rows, list(panel.values))
+    axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_formatter(percent)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
 
 
 def titled(axes: Axes, title: str, room: float) -> None:
