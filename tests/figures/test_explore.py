@@ -558,7 +558,7 @@ def test_masked_model(page):
     assert_drawn(page.drawn(), shares[1], np.nanmax(shares))
     page.follow(f"part=encoder&layer=1&head=1&query={hidden_row},{hidden_column}")
     assert np.isnan(page.drawn()).all()
-    assert "hidden from the encoder" in page.text("sentence")
+    assert "masked: the encoder does not see it" in page.text("sentence")
     assert page["strongest"].find_elements(By.TAG_NAME, "tr") == []
     assert not page.run("return document.querySelector('.bar').checkVisibility()")
 

@@ -1,4 +1,4 @@
-"""Attention maps beside or over their images; the patches with most attention; a masked model's decoder."""
+"""Attention maps beside or over their images, and the attention of a masked model's decoder."""
 
 from __future__ import annotations
 
@@ -96,16 +96,20 @@ def attention_figure(
         UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
             holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
-    layout = drawn.layout(1, beside=scale != "row", width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
+    # A row's own bar stands beside it, so images with scales of their own do not share rows
+    layout = image_maps.layout(1, beside=scale != "row", width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
     for block, picture in enumerate(mosaic.tiles(images)):
-        drawn.draw(mosaic, block, picture, block)
-    bars = drawn.bars(each=scale == "row")
+        image_maps.draw(mosaic, block, picture, block)
+    # A plain figure has maps, labels and the bar
+    bars = image_maps.bars(each=scale == "row")
     if plain:
         return mosaic.figure("", "", bars=bars)
     title = with_size(title, images)
-    return mosaic.figure(title, subtitle, keys=drawn.keys(mark), notes=drawn.notes(what), bars=bars)
+    return mosaic.figure(
+        title, subtitle, keys=image_maps.keys(mark), notes=image_maps.notes(what), bars=bars
+    )
 
 
 @styled
@@ -144,15 +148,15 @@ def strongest_figure(
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, masses, query)
+    image_maps = ImageMaps(images, maps, panels, labels, masses, query)
     strongest = kept.detach().bool().cpu().numpy()
-    absent = np.isnan(drawn.values)
-    layout = drawn.layout(1, feet=1, beside=True, bar=False, width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    absent = np.isnan(image_maps.values)
+    layout = image_maps.layout(1, feet=1, beside=True, bar=False, width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
 
     # Each image, and for each map the image dimmed where attention is low
     for block, picture in enumerate(mosaic.tiles(images)):
-        drawn.draw_image(mosaic, block, picture, block)
+        image_maps.draw_image(mosaic, block, picture, block)
         dim = dimmed(picture)
         for panel in range(len(panels)):
             number = 1 + panel
@@ -160,14 +164,15 @@ def strongest_figure(
             bright = enlarged(chosen, layout.tile)[..., None]
             mosaic.paste(block, number, np.where(bright, picture, dim))
             mosaic.border(block, number, chosen)
-            drawn.draw_name(mosaic, block, panel)
+            image_maps.draw_name(mosaic, block, panel)
             total = (~absent[block, panel]).sum()
+            # On narrow pictures the numbers stand alone
             count = f"{chosen.sum()} of {total}"
             if text_width(f"{count} patches", layout.small) <= layout.room:
                 count += " patches"
             mosaic.below(block, number, count)
-            mosaic.below(block, number, drawn.shares[block][panel], line=1)
-        drawn.draw_query(mosaic, block, block)
+            mosaic.below(block, number, image_maps.shares[block][panel], line=1)
+        image_maps.draw_query(mosaic, block, block)
     if plain:
         return mosaic.figure("", "")
 
@@ -177,9 +182,9 @@ def strongest_figure(
     ]
     if absent.any():
         notes.append("Masked patches are dimmed too, and not counted.")
-    if drawn.some_elsewhere:
-        notes.append(drawn.on_patches())
-    keys = [(QUERY, "query patch")] if drawn.queries else []
+    if image_maps.some_elsewhere:
+        notes.append(image_maps.on_patches())
+    keys = [(QUERY, "query patch")] if image_maps.queries else []
     return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes)
 
 
@@ -200,7 +205,9 @@ def masked_figure(
     plain: bool = False,
     width: float | None = None,
 ) -> Figure:
-    """Draw original, masked input, reconstruction, and the decoder's attention from one masked patch.
+    """Draw original, masked input, reconstruction, and the decoder's attention.
+
+    The query of the attention is one masked patch.
 
     In the maps, a stroke crosses each masked patch; the share of the attention on visible patches
     stands below each map.
@@ -222,11 +229,11 @@ def masked_figure(
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps(images, maps, panels, labels, None, patch, scale)
+    image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
-    layout = drawn.layout(lead, feet=1, width=width)
-    mosaic = Mosaic(layout, drawn.grid)
+    layout = image_maps.layout(lead, feet=1, width=width)
+    mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
     weights = np.nan_to_num(maps.detach().double().cpu().numpy())
@@ -240,8 +247,10 @@ def masked_figure(
     originals = mosaic.tiles(images)
     reconstructions = mosaic.tiles(filled)
     for block, original in enumerate(originals):
+        # Masked patches are grey in the second picture
         covered = enlarged(masked[block], layout.tile)[..., None]
         pictures = (original, np.where(covered, absent, original), reconstructions[block])
+        # Names of columns stand in the first row; the image's own stands above its original
         names = (labels[block] or LEAD[0], *LEAD[1:])
         for number, picture in enumerate(pictures):
             mosaic.paste(block, number, picture)
@@ -250,12 +259,13 @@ def masked_figure(
         mosaic.cross(block, 1, masked[block])
         for panel in range(len(panels)):
             number = lead + panel
-            drawn.draw_map(mosaic, block, panel, lead=lead)
-            drawn.draw_name(mosaic, block, panel, lead=lead)
+            image_maps.draw_map(mosaic, block, panel, lead=lead)
+            image_maps.draw_name(mosaic, block, panel, lead=lead)
+            # Strokes on the map, for patches whose content the decoder does not have
             mosaic.cross(block, number, masked[block], ON_MAPS)
             mosaic.below(block, number, f"{percent(on_visible[block, panel])} on visible")
-        drawn.draw_query(mosaic, block, block, lead=lead)
-    bars = drawn.bars(each=scale == "row")
+        image_maps.draw_query(mosaic, block, block, lead=lead)
+    bars = image_maps.bars(each=scale == "row")
     if plain:
         return mosaic.figure("", "", bars=bars)
 
@@ -265,11 +275,11 @@ def masked_figure(
     if masses is not None and masses.any():
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
     keys = [
-        *drawn.keys(),
+        *image_maps.keys(),
         (ABSENT, "masked patch"),
         (MASKED, "masked patch in a map: the decoder has only its position"),
     ]
-    notes = [*drawn.notes(), note]
+    notes = [*image_maps.notes(), note]
     return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes, bars=bars)
 
 
@@ -297,6 +307,7 @@ class ImageMaps:
         unit: str | None = None,
         overlay: bool = False,
     ):
+        # Refuse what does not fit together
         counts_fit = len(maps) == len(images) == len(labels)
         if maps.ndim != 4 or not counts_fit or maps.shape[1] != len(panels):
             raise UserError(
@@ -359,6 +370,7 @@ class ImageMaps:
         width: float | None = None,
     ) -> Layout:
         """Return the layout of a sheet of images, each with `lead` pictures before its maps."""
+        # A line below the pictures where a map has a low share on patches
         count = len(self.labels) if blocks is None else blocks
         feet = feet + self.some_low
         size = image_size or self.image_size
@@ -401,16 +413,19 @@ class ImageMaps:
         under: np.ndarray | None = None,
     ) -> None:
         """Draw a map, over the image `under` it if there is an overlay."""
+        # A colour for each patch, uint8 (rows, columns, 3)
         image = block if image is None else image
         values = self.values[image, panel]
         absent = np.isnan(values)
         scale = self.scales[image]
         size = mosaic.layout.tile
         patches = scale.colours(scale(values), bytes=True)[..., :3]
+        # Each patch becomes a whole number of dots
         picture = enlarged(np.moveaxis(patches, -1, 0), size)
         picture = np.moveaxis(picture, 0, -1)
         if self.overlay and under is not None:
             rgba = overlay_colours(self.unit is None)(scale(np.nan_to_num(values)))
+            # Laid over the pale image; a masked patch stays opaque
             rgba = np.moveaxis(enlarged(np.moveaxis(rgba, -1, 0), size), 0, -1)
             mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(under / 255)
             picture = np.where(enlarged(absent, size)[..., None], picture, to_bytes(mixed))
@@ -446,6 +461,7 @@ class ImageMaps:
 
     def notes(self, quantity: str = "attention") -> list[str]:
         """Return sentences that say what the colours and the percentage mean."""
+        # The colours
         absent = np.isnan(self.values)
         scales = {
             "shared": "one scale for all maps",
@@ -456,19 +472,21 @@ class ImageMaps:
         colour = f"Colour: {words}; {scales[self.scale]}."
         if self.unit is None:
             visible = "visible patches" if absent.any() else "patches"
-            count = np.unique((~absent).sum((-2, -1)))
-            share = f"1/{count[0]}" if len(count) == 1 else "one part"
-            meaning = f"1 is {share} of the {quantity}, the same for all {visible}"
-            colour += f" {meaning}." if self.overlay else f" {meaning}: white."
+            meaning = f"1 is what each patch gets if all {visible} get the same"
+            counts = np.unique((~absent).sum((-2, -1)))
+            if len(counts) == 1:
+                meaning = f"1 is 1/{counts[0]} of the {quantity}, the same for all {visible}"
+            if not self.overlay:
+                meaning += ": white"
+            colour += f" {meaning}."
         notes = [colour]
         if self.overlay:
             start = "Above uniform, the" if self.unit is None else "The"
             notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
 
         # Values beyond the ends of the bar
-        scales_of_values = np.array([(scale.low, scale.top) for scale in self.scales])
-        low = scales_of_values[:, 0, None, None, None]
-        top = scales_of_values[:, 1, None, None, None]
+        low = np.array([scale.low for scale in self.scales])[:, None, None, None]
+        top = np.array([scale.top for scale in self.scales])[:, None, None, None]
         above = self.values[self.values > top]
         below = self.values[self.values < low]
         count = (~absent).sum()
@@ -482,6 +500,7 @@ class ImageMaps:
                 f"Below the bar: {percent(below.size / count)} of the values,"
                 f" the lowest {short(below.min())}."
             )
+        # The attention that the maps leave out
         if self.some_elsewhere:
             notes.append(self.on_patches(quantity))
         return notes

@@ -63,7 +63,7 @@ def confusion_figure(
     colours = LinearSegmentedColormap.from_list(
         "share", [COLOURS.paper, COLOURS.series[0], COLOURS.ink]
     )
-    drawn = axes.imshow(shares, colours, PowerNorm(0.5, 0, 1))
+    heat = axes.imshow(shares, colours, PowerNorm(0.5, 0, 1))
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])
@@ -78,7 +78,7 @@ def confusion_figure(
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
     axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)
-    bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.03)
+    bar = figure.colorbar(heat, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent)
     bar.set_label("share of the row")
@@ -160,8 +160,8 @@ def reliability_figure(
     )
     sure = count >= FEW
     unsure = (count > 0) & ~sure
-    looks = ((sure, 0.85, "accuracy"), (unsure, 0.3, f"of fewer than {FEW} images"))
-    for chosen, opacity, label in looks:
+    groups = ((sure, 0.85, "accuracy"), (unsure, 0.3, f"of fewer than {FEW} images"))
+    for chosen, opacity, label in groups:
         if chosen.any():
             heights = accuracy[chosen]
             look: dict[str, Any] = {"color": blue, "alpha": opacity, "label": label}

@@ -78,7 +78,8 @@ class RunLine:
     """A run in a panel of `compared_figure`.
 
     Attributes:
-        series: index into SERIES, for colour, line and mark; runs that differ only in the seed share one.
+        series: index into SERIES, for colour, line and mark; runs that differ only in the seed
+            share one.
         x, values: hours, and what was measured then, during training.
         end: when it ended, and what was measured then; None if nothing was.
         label: for the legend; "" if its series is there already.
@@ -95,12 +96,17 @@ class RunLine:
 
 @styled
 def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw several runs over their hours: a line for the training, a mark for the measurement at its end.
+    """Draw several runs over their hours.
+
+    A line for the training, a mark for the measurement at its end.
 
     Args:
         panels: side by side on one scale, each with its legend below; values: a `RunLine` per run.
     """
-    keys = max(sum(bool(line.label) for line in panel.values) for panel in panels)
+    # Room for the longest legend
+    keys = 0
+    for panel in panels:
+        keys = max(keys, sum(bool(line.label) for line in panel.values))
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * keys, title, subtitle)
     all_axes = panel_axes(figure, len(panels), len(panels), sharex=True)
@@ -119,6 +125,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
 
 def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
     """Draw a run: its line, its start, its end, and its entry in a legend of `room` inches."""
+    # Colour, line and mark say which settings a run has; seeds share them
     style, mark = SERIES[line.series]
     colour = COLOURS.series[line.series]
     axes.plot(line.x, np.asarray(line.values, dtype=float), color=colour, linestyle=style)
@@ -201,14 +208,15 @@ def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curv
         axes.plot(epoch, values, color=purple, **look)
 
     # Measurements at the end of the run, and what they are compared with
-    looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
-    for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
+    styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
+    for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
         label = f"{name}: {curve.write(value)}"
-        axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=label)
+        axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the epochs and values of the lines that have `key`."""
+    # A line of a step has no measurements on held-out images, and the other way round
     lines = [line for line in metrics if key in line]
     return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
 
@@ -216,10 +224,12 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray,
 def smoothed(values: np.ndarray) -> np.ndarray:
     """Return a centred running mean over about a fiftieth of the values: (n,) -> (n,).
 
-    It is shorter at the two ends. Fewer than 20 values are returned as they are: a mean over three would hide their course.
+    It is shorter at the two ends. Fewer than 20 values are returned as they are: a mean over three
+    would hide their course.
     """
     if len(values) < 20:
         return values
+    # Differences of the running sum; windows at the ends are shorter
     half = max(len(values) // 100, 1)
     total = np.concatenate([[0.0], values.cumsum()])
     index = np.arange(len(values))

@@ -92,7 +92,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Return a locator of up to six powers of ten; over a short range, also of two and five times each."""
+    """Return a locator of up to six powers of ten; over a short range, of 2 and 5 times each too."""
     multiples = [1.0, 2.0, 5.0]
     if high > 30 * low:
         multiples = [1.0]

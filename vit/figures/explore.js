@@ -213,8 +213,8 @@
     const where = state.mode === "rollout" ? `rollout up to layer ${part().layers[state.layer]}`
       : `${layerName(state.layer)}, ${headName(state.head)}`;
     if (!seen) {
-      return `${where}, ${queryName()}: hidden from the encoder, so it asks nothing and nobody sees it`
-        + (page.decoder ? "; the decoder asks from it" : "");
+      return `${where}, ${queryName()}: masked: the encoder does not see it, so it is neither query nor key`
+        + (page.decoder ? "; in the decoder it is a query" : "");
     }
     const registers = seen.prefix.slice(page.classToken ? 1 : 0); // the list beside has them one by one
     const mass = (page.classToken && seen.prefix.length ? `; class token ${percent(seen.prefix[0])}` : "")
@@ -351,7 +351,7 @@
     const words = [], column = state.mode === "column";
     if (seen && column) {
       const sum = (all + seen.prefix.reduce((a, b) => a + b, 0)).toFixed(2);
-      words.push(`In all it receives ${sum}; even attention would give each token 1.00.`);
+      words.push(`In all it receives ${sum}; uniform attention would give each token 1.00.`);
     } else if (seen) words.push(`Spread evenly, each token would get ${percent(1 / size())}.`);
     if (seen && state.part === "decoder" && image().hidden) {
       const visible = seen.grid.reduce((sum, share, patch) => sum + (isHidden(patch) ? 0 : share), 0);

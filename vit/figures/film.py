@@ -61,25 +61,29 @@ def film_frames(
     Raises:
         UserError: shapes, counts or the scale do not fit.
     """
-    drawn = ImageMaps(
+    image_maps = ImageMaps(
         maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay
     )
+    # One layout, and one scale in the notes, for all frames
     image_size = (image.shape[-2], image.shape[-1])
-    layout = drawn.layout(1, blocks=1, image_size=image_size, roof=0.28, width=width)
-    notes = [note.replace("all maps", "all maps and frames") for note in drawn.notes()]
+    layout = image_maps.layout(1, blocks=1, image_size=image_size, roof=0.28, width=width)
+    notes = [note.replace("all maps", "all maps and frames") for note in image_maps.notes()]
     frames = []
     with style():
         for frame, moment in enumerate(moments):
-            mosaic = Mosaic(layout, drawn.grid)
+            mosaic = Mosaic(layout, image_maps.grid)
             picture = mosaic.tiles(image[None])[0]
-            drawn.draw(mosaic, 0, picture, frame)
+            image_maps.draw(mosaic, 0, picture, frame)
             mosaic.over(0, moment, size=10)
-            bars = drawn.bars(each=False)
+            bars = image_maps.bars(each=False)
             if plain:
                 figure = mosaic.figure("", "", bars=bars)
             else:
                 heading = with_size(title, image)
-                figure = mosaic.figure(heading, subtitle, keys=drawn.keys(), notes=notes, bars=bars)
+                figure = mosaic.figure(
+                    heading, subtitle, keys=image_maps.keys(), notes=notes, bars=bars
+                )
+            # The run's progress, in the roof above the pictures
             _draw_progress(figure.axes[0], layout, frame, len(moments))
             frames.append(figure)
     return frames
@@ -87,6 +91,7 @@ def film_frames(
 
 def _draw_progress(axes: Axes, layout: Layout, frame: int, frames: int) -> None:
     """Draw a line for the run at the upper right, with a point at the moment of this frame."""
+    # A point for each moment, unless there are too many
     points = np.linspace(layout.right - layout.dots(1.6), layout.right - layout.dots(0.06), frames)
     height = np.full(frames, layout.roof / 2)
     marks = "o" if frames <= MARKED else ""
@@ -112,6 +117,7 @@ def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float 
     Args:
         frames: figures, or uint8 (H, W, 3).
     """
+    # All pixels first: the palette is that of all frames
     pictures = []
     for frame in frames:
         pictures.append(rendered(frame) if isinstance(frame, Figure) else frame)

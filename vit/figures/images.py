@@ -42,7 +42,7 @@ def reconstruction_figure(
     inches = max(min(1.0, 7 / count), 0.6)
     across = max(round(inches * DPI / width), 1) * width
     down = across // width * height
-    left = 168
+    names_width = 168
     head = 30
     gap = 8
     margin = 22
@@ -56,13 +56,13 @@ def reconstruction_figure(
     # Pasted into one array
     size = (
         head + len(rows) * (down + gap) + 8,
-        max(left + count * (across + gap) - gap + margin, int(5.6 * DPI)),
+        max(names_width + count * (across + gap) - gap + margin, int(5.6 * DPI)),
     )
     canvas = np.full((*size, 3), 255, dtype=np.uint8)
     for row, pictures in enumerate(rows):
         y = head + row * (down + gap)
         for column, picture in enumerate(_magnified(pictures, (down, across))):
-            x = left + column * (across + gap)
+            x = names_width + column * (across + gap)
             canvas[y : y + down, x : x + across] = picture
 
     # Words beside the rows and above the columns
@@ -71,7 +71,7 @@ def reconstruction_figure(
         middle = head + row * (down + gap) + down / 2
         axes.text(margin, middle, name, fontsize=8.5, va="center")
     for column in range(count):
-        middle = left + column * (across + gap) + across / 2
+        middle = names_width + column * (across + gap) + across / 2
         label = fitted(labels[column], across / DPI * 72, 7.5)
         axes.text(middle, head - 7, label, fontsize=7.5, ha="center", va="baseline")
     return figure
@@ -156,7 +156,7 @@ def _magnified(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    """Return colours of which neighbours are far apart on the colour wheel: golden-section steps."""
+    """Return colours whose neighbours are far apart on the colour wheel: golden-section steps."""
     golden = 0.618034
     colours = []
     for number in range(count):

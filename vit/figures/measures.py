@@ -90,14 +90,14 @@ def layers_figure(
     shared_height = 0.0
     if shared:
         shared_height = 0.17 * -(-len(shared) // across) + 0.12
-    own = [_own_names(panel, dots, shared) for panel in panels]
-    across_panel = min((legend_columns(names, room) for names in own if names), default=1)
-    own_height = 0.17 * max(-(-len(names) // across_panel) for names in own)
+    own_names = [_own_names(panel, dots, shared) for panel in panels]
+    across_panel = min((legend_columns(names, room) for names in own_names if names), default=1)
+    own_height = 0.17 * max(-(-len(names) // across_panel) for names in own_names)
 
     height = (2.65 + 0.16 * title_lines + own_height) * rows + shared_height
     figure = titled_figure(width, height, title, subtitle)
     axes_of_panels = panel_axes(figure, len(panels), columns)
-    for axes, panel, names in zip(axes_of_panels, panels, own, strict=True):
+    for axes, panel, names in zip(axes_of_panels, panels, own_names, strict=True):
         titled(axes, panel.title, room)
         _draw_series(axes, panel, dots)
         _label_layers(axes, panel, places, axis)
@@ -113,6 +113,7 @@ def layers_figure(
 def _handles_of(axes: Axes, names: Sequence[str]) -> list[Any]:
     """Return what the legend shows for each of some names."""
     handles, labels = axes.get_legend_handles_labels()
+    # By name: series, dots and lines come in no fixed order
     by_name = dict(zip(labels, handles, strict=True))
     return [by_name[name] for name in names]
 
@@ -138,12 +139,14 @@ def _own_names(panel: Panel, dots: str, shared: Sequence[str]) -> list[str]:
 
 def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
     """Draw each series of a panel: its mean, and the range or the dots around it."""
-    looks = zip(SERIES, COLOURS.series, strict=False)
-    for (name, series), ((line, mark), colour) in zip(panel.values.items(), looks, strict=False):
+    styles = zip(SERIES, COLOURS.series, strict=False)
+    for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
+        # The mean over seeds: nan, where there is no value, does not count
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
         layers = np.arange(values.shape[1])
         marker = "" if dots else mark
         axes.plot(layers, values.mean(0), color=colour, linestyle=line, marker=marker, label=name)
+        # A dot for each value, or a band from the lowest to the highest seed
         if dots:
             axes.plot(
                 layers.repeat(len(values)),
@@ -170,6 +173,7 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
 def _label_layers(axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str) -> None:
     """Label both axes of a panel, and its layers: at most 13 of them."""
     count = max(np.atleast_2d(series).shape[1] for series in panel.values.values())
+    # Numbers of layers, or their names
     if places is None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
     else:
@@ -202,7 +206,9 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
         key_columns = 3
         inches = 2.4
     keys_height = 0.17 * max(-(-len(names) // key_columns) for names in parts) + 0.3
-    names_width = sum(max(text_width(name, 8) for name in panel.values) for panel in panels) / 72
+    names_width = 0.0
+    for panel in panels:
+        names_width += max(text_width(name, 8) for name in panel.values) / 72
     width = names_width + (inches + 0.4) * len(panels)
     figure = titled_figure(width, 0.24 * bars + 0.7 + keys_height, title, subtitle)
 

@@ -185,6 +185,7 @@ def layout_for(
     Raises:
         UserError: there are more pictures than fit one legible sheet, or it is too narrow.
     """
+    # A sheet holds so many pictures
     count = blocks * (lead + maps)
     if count > MOST_PICTURES:
         raise UserError(
@@ -192,6 +193,7 @@ def layout_for(
             " leave out images or maps"
         )
     stretch = math.sqrt(image[0] / image[1])
+    # Lengths for the screen, or for print
     dpi = DPI
     small = SMALL
     smallest = SMALLEST
@@ -213,6 +215,7 @@ def layout_for(
     maps_a_line = math.ceil(maps / lines)
     tiles = lead + maps_a_line
     across = 1
+    # Images with few maps share a row: rows of equal length, so that none is nearly empty
     if beside and lines == 1 and tiles <= 3:
         most_across = int(min(FILLED, line_room) // (SMALLEST + GAP)) // tiles
         rows = math.ceil(blocks / max(most_across, 1))
@@ -227,7 +230,7 @@ def layout_for(
         side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
         tile_width = side / stretch
     else:
-        # Gaps stand between all tiles; those between images side by side are wider.
+        # Gaps stand between all tiles; those between images side by side are wider
         tile_width = (line_room - (across - 1) * (BETWEEN - GAP)) / (across * tiles) - GAP
 
     # The same in dots: a whole number per patch, and per pixel where these are large enough to show
@@ -246,12 +249,15 @@ def layout_for(
 
     # The width of the sheet
     gap = round(GAP * dpi)
-    needed = across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
-    needed += round((MARGIN + right) * dpi)
-    total = max(needed, round(5.6 * dpi)) if width is None else round(width * dpi)
-    if needed > total:
+    least_width = (
+        across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
+    )
+    least_width += round((MARGIN + right) * dpi)
+    total = max(least_width, round(5.6 * dpi)) if width is None else round(width * dpi)
+    if least_width > total:
         raise UserError(
-            f"width: {tiles} pictures side by side need {needed / dpi:.1f} inches, got {width:g}"
+            f"width: {tiles} pictures side by side need {least_width / dpi:.1f} inches,"
+            f" got {width:g}"
         )
     return Layout(
         dpi,
@@ -308,6 +314,7 @@ class Mosaic:
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
+        # In as many lines as there is room for; the last one is cut
         lines = wrapped(name, layout.room, layout.small)
         if len(lines) > layout.name_lines:
             cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, layout.small)
@@ -349,6 +356,7 @@ class Mosaic:
 
     def border(self, block: int, number: int, patches: np.ndarray) -> None:
         """Draw a line around the patches that are True in (rows, columns)."""
+        # An edge is where a patch differs from the one above, or from the one at its left
         padded = np.pad(patches, 1)
         between_rows = np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1])
         between_columns = np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1])
@@ -429,10 +437,12 @@ class Mosaic:
 
     def _draw_marks(self, axes: Axes) -> None:
         """Draw all strokes, borders and outlines, the last on top."""
+        # Strokes across patches, then edges around groups of them
         look: dict[str, Any] = {"linewidths": 0.6, "capstyle": "butt"}
         axes.add_collection(LineCollection(self._strokes, colors=self._stroke_colours, **look))
         look = {"linewidths": 0.9, "capstyle": "projecting"}
         axes.add_collection(LineCollection(self._edges, colors=COLOURS.ink, **look))
+        # Outlines have a dark rim, so that they show on every colour
         rim = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
         look = {"linewidths": 1.3, "path_effects": rim, "joinstyle": "miter"}
         axes.add_collection(LineCollection(self._outlines, colors=MARK, **look))
@@ -440,13 +450,14 @@ class Mosaic:
     def _draw_bar(self, axes: Axes, bar: ColourBar, row: int, single: bool) -> None:
         """Draw a colour bar beside a row, or a single one beside the first rows."""
         layout = self.layout
+        # From the first line of its maps to the last
         scale = bar.scale
         block = row * layout.across
         _, top = layout.corner(block, layout.lead)
         _, last_top = layout.corner(block, layout.lead + layout.maps - 1)
         high = last_top + layout.tile[0] - top
         if single:
-            # A bar spans the rows within about 5 inches: a longer one is no easier to read.
+            # It spans the rows within about 5 inches: a longer one is no easier to read
             spanned = max(int(layout.dots(5) // layout.block_height), 1)
             high += (min(layout.rows, spanned) - 1) * layout.block_height
 
@@ -456,15 +467,16 @@ class Mosaic:
         pointed = {(True, False): "max", (False, True): "min", (True, True): "both"}
         extend = pointed.get((scale.over, scale.under and not bar.overlay), "neither")
         colours = scale.colours
+        # Over an image colours are opaque to some degree; the bar shows them over white
         if bar.overlay:
             rgba = overlay_colours(scale.centre is not None)(np.linspace(0, 1, 256))
             opacity = rgba[:, 3:]
             colours = ListedColormap(opacity * rgba[:, :3] + (1 - opacity))
         tip = layout.dots(0.09) / high
-        drawn = axes.figure.colorbar(
+        colour_bar = axes.figure.colorbar(
             ScalarMappable(scale, colours), cax=beside, extend=extend, extendfrac=tip
         )
-        drawn.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
+        colour_bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
 
         # Its numbers, without those that would touch the word at the centre
         inches = high / layout.dpi
@@ -479,11 +491,13 @@ class Mosaic:
                 if below or abs(float(scale(tick)) - centre) < near:
                     del ticks[tick]
             ticks[scale.centre] = f"{short(scale.centre)} = uniform"
-        drawn.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
-        drawn.minorticks_off()
+        colour_bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
+        colour_bar.minorticks_off()
+        # Below uniform an overlay shows nothing but the image
         if bar.overlay and scale.centre is not None:
             beside.set_ylim(scale.centre, scale.top)
         beside.tick_params(labelsize=min(layout.small, 7), width=0.6, length=2.5)
+        # The unit, above the pointed end if there is one
         if row == 0:
             size = layout.small
             room = (layout.width - layout.right - layout.dots(0.14)) / layout.dpi * 72

@@ -34,7 +34,7 @@ AROUND_UNIFORM = LinearSegmentedColormap.from_list(
 )
 """The colours of shares: blue below uniform, white at uniform, red above it."""
 LEAST_TOP = 3.0
-"""Multiples of uniform at which a scale of shares ends at the earliest: nearly uniform maps look so."""
+"""Multiples of uniform where a scale of shares ends at the earliest: nearly uniform maps are pale."""
 PIXELATED = 64
 """Pixels per side up to which an image is enlarged with square pixels."""
 FADED = 0.6
@@ -73,21 +73,27 @@ class Scale(Normalize):
         if centre is not None:
             values.insert(1, centre)
             places.insert(1, CENTRE)
-        self._values = np.log(values) if log else np.array(values)
+        self._values = np.array(values)
+        if log:
+            self._values = np.log(self._values)
         self._places = np.array(places)
 
     @property
     def colours(self) -> Colormap:
         """The colours of this scale; a missing value has its own."""
-        colours = REDS if self.centre is None else AROUND_UNIFORM
+        colours: Colormap = AROUND_UNIFORM
+        if self.centre is None:
+            colours = REDS
         return colours.with_extremes(bad=COLOURS.absent)
 
     def __call__(self, value: Any, clip: bool | None = None) -> Any:
         """Return where values lie between the first and the last colour, 0 to 1; nan is masked."""
+        # Values beyond the ends get the first or the last colour
         masked = np.ma.masked_invalid(value)
         inside = np.clip(masked.filled(self.low), self.low, self.top)
         if self.log:
             inside = np.log(inside)
+        # Between the ends and the centre, colours follow the values, or their logarithms
         places = np.interp(inside, self._values, self._places)
         return np.ma.array(places, mask=masked.mask)
 
@@ -105,6 +111,7 @@ class Scale(Normalize):
         logarithmic scale starts at the lowest positive value or at the 0.5% quantile, at most
         four decades below its end. A scale around a centre reaches at least three times that.
         """
+        # Masked patches do not count; without values, any scale will do
         present = values[~np.isnan(values)]
         if not present.size:
             present = np.zeros(1)
@@ -121,13 +128,15 @@ class Scale(Normalize):
 
         # Its start
         if log:
-            top = top if top > 0 else 1.0
+            if top <= 0:
+                top = 1.0
             low = _logarithmic_start(present, top)
             if centre is not None:
                 low = min(low, centre / LEAST_TOP)
         else:
             low = min(lowest, 0.0)
-            top = top if top > low else low + 1
+            if top <= low:
+                top = low + 1
         return cls(low, top, lowest, highest, centre, log)
 
     @property
@@ -147,6 +156,7 @@ class Scale(Normalize):
             # From dense to sparse: the first that is sparse enough is taken
             steps = ((1, 2, 5), (1, 3), (1,))
             locators = [LogLocator(subs=subs, numticks=99) for subs in steps]
+        # Rounding must not lose a tick at an end
         slack = 1e-6 * (self.top - self.low)
         ticks = [self.low, self.top]
         for locator in locators:
@@ -161,10 +171,12 @@ class Scale(Normalize):
 
 def _logarithmic_start(values: np.ndarray, top: float) -> float:
     """Return where a logarithmic scale that ends at `top` starts."""
+    # Without positive values, a decade
     positive = values[values > 0]
     low = top / 10
     if positive.size:
         low = float(positive.min())
+        # A few tiny values do not stretch the scale
         usual = float(np.quantile(positive, 0.005))
         if low < usual / 10:
             low = usual
@@ -181,7 +193,7 @@ def overlay_colours(share: bool) -> ListedColormap:
     strength = np.linspace(0, 1, 256)
     if share:
         strength = np.clip((strength - CENTRE) / (1 - CENTRE), 0, 1)
-    # The palest colours are left out: over an image they would look like a veil.
+    # The palest colours are left out: over an image they would look like a veil
     colours = REDS(0.4 + 0.6 * strength)[:, :3]
     return ListedColormap(np.column_stack([colours, 0.9 * strength]))
 
@@ -203,6 +215,7 @@ def to_bytes(picture: np.ndarray) -> np.ndarray:
 
 def image_bytes(images: Tensor) -> np.ndarray:
     """Images (B, C, H, W) from 0 to 1, C 1 or 3 -> uint8 (B, H, W, 3)."""
+    # A grey image gets three equal channels, a view without a copy
     colours = images.detach().float().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
     return to_bytes(colours.nan_to_num().numpy())
 
@@ -213,6 +226,7 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     Small images keep square pixels, large ones are resampled smoothly.
     """
     if max(pixels.shape[1:3]) <= PIXELATED:
+        # `enlarged` takes channels first
         return np.moveaxis(enlarged(np.moveaxis(pixels, -1, 1), size), 1, -1)
     height, width = size
     pictures = []
@@ -225,13 +239,14 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """(..., rows, columns) -> (..., H, W), each pixel with the value of its patch."""
     height, width = size
+    # The patch of each pixel row, and of each pixel column
     rows = np.arange(height) * grids.shape[-2] // height
     columns = np.arange(width) * grids.shape[-1] // width
     return grids[..., rows[:, None], columns]
 
 
 def in_multiples_of_uniform(maps: np.ndarray) -> np.ndarray:
-    """Divide attention (..., rows, columns) by a uniform share: 1 over all patches that are not nan."""
+    """Divide attention (..., rows, columns) by a uniform share, 1 / number of patches not nan."""
     return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
 
 

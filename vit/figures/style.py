@@ -62,7 +62,7 @@ class Colours:
 
 
 def style() -> AbstractContextManager[None]:
-    """Return a context in which new artists take our style, whatever the user's matplotlibrc says."""
+    """Return a context in which new artists take our style, whatever the matplotlibrc says."""
     return context(["default", SHEET])
 
 
@@ -84,7 +84,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def draw_in_style(*args: P.args, **options: P.kwargs) -> Figure:
         with style():
             figure = draw(*args, **options)
-            # Ticks take the style of the moment in which they are made, which is at the first drawing.
+            # Ticks take the style of the moment in which they are made: the first drawing
             figure.draw_without_rendering()
         return figure
 
@@ -95,9 +95,9 @@ _captioned: ContextVar[str] = ContextVar("captioned", default="")
 
 
 @contextmanager
-def captioned(about: str) -> Iterator[None]:
-    """Begin the subtitle of every figure drawn in the block with `about`."""
-    before = _captioned.set(about)
+def captioned(caption: str) -> Iterator[None]:
+    """Begin the subtitle of every figure drawn in the block with `caption`."""
+    before = _captioned.set(caption)
     try:
         yield
     finally:
@@ -105,7 +105,7 @@ def captioned(about: str) -> Iterator[None]:
 
 
 class Heading(NamedTuple):
-    """A title and a subtitle in lines that fit a figure; `height` is the room they take, in inches."""
+    """A title and a subtitle in lines that fit a figure; `height` is their room in inches."""
 
     titles: list[str]
     lines: list[str]
@@ -115,14 +115,17 @@ class Heading(NamedTuple):
 def heading_for(width: float, title: str, subtitle: str) -> Heading:
     """Return the heading of a figure of `width` inches; without a title it is empty.
 
-    The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it needs.
+    The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it
+    needs.
     """
     if not title:
         return Heading([], [], 0.12)
+    # The title, in points; what does not fit two lines ends in an ellipsis
     room = (width - 0.3) * 72
     titles = wrapped(title[:500], room, TITLE_SIZE, "bold")
     if len(titles) > 2:
         titles = [titles[0], fitted(" ".join(titles[1:]), room, TITLE_SIZE, "bold")]
+    # The subtitle, after what `captioned` adds to it
     subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
     lines = wrapped(subtitle, room, SUBTITLE_SIZE)
     return Heading(titles, lines, 0.22 + 0.24 * len(titles) + 0.17 * len(lines))
@@ -133,10 +136,10 @@ def write_heading(figure: Figure, heading: Heading) -> None:
     if not heading.titles:
         return
     width, height = figure.get_size_inches()
-    left = 0.15 / width
+    margin = 0.15 / width
     below = 0.18 + 0.24 * len(heading.titles)
     figure.text(
-        left,
+        margin,
         1 - 0.14 / height,
         "\n".join(heading.titles),
         fontsize=TITLE_SIZE,
@@ -145,7 +148,7 @@ def write_heading(figure: Figure, heading: Heading) -> None:
         linespacing=1.3,
     )
     figure.text(
-        left,
+        margin,
         1 - below / height,
         "\n".join(heading.lines),
         fontsize=SUBTITLE_SIZE,
@@ -184,11 +187,12 @@ def canvas_figure(
     """
     height, width = pixels.shape[:2]
     heading = heading_for(width / dpi, title, subtitle)
-    # Whole dots above the array keep it sharp.
+    # Whole dots above the array: it stays sharp, one dot for each of its pixels
     head = math.ceil(heading.height * dpi)
     total = height + head
     figure = Figure(figsize=(width / dpi, total / dpi), dpi=dpi)
     axes = figure.add_axes((0, 0, 1, height / total))
+    # "none" keeps the pixels of the array in vector files too, where "nearest" would resample them
     axes.imshow(pixels, extent=(0, width, height, 0), aspect="auto", interpolation="none")
     axes.set_axis_off()
     write_heading(figure, heading)
@@ -210,8 +214,9 @@ def bare(axes: Axes) -> None:
 
 
 def printable(text: str) -> str:
-    """Return `text` with U+FFFD for each character that controls lines, direction or the terminal."""
-    if text.isprintable():  # as most is; a picture in a page is a long text
+    """Return `text` with U+FFFD for characters that control lines, direction or the terminal."""
+    # Most is printable as it is, and a picture in a page is a long text
+    if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -230,15 +235,21 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
     """Return `text` made printable and cut, with an ellipsis, to fit `width` points."""
-    text = printable(text)[:1000]  # no name needs more; measuring takes time
+    # No name needs more letters, and measuring takes time
+    text = printable(text)[:1000]
     if text_width(text, size, weight) <= width:
         return text
+    # Cuts grow wider with their length, so the longest that fits is found by bisection
     cuts = [text[:end].rstrip() + ELLIPSIS for end in range(len(text))]
     return cuts[max(bisect(cuts, width, key=lambda cut: text_width(cut, size, weight)) - 1, 0)]
 
 
 def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
-    """Return `text` made printable, in lines of up to `width` points; broken between words, or within one too long."""
+    """Return `text` made printable, in lines of up to `width` points.
+
+    It is broken between words, or within a word that is too long.
+    """
+    # Shorten the lines, in letters, until the widest fits in points
     text = printable(text)
     letters = max(len(text), 1)
     while True:
@@ -251,6 +262,7 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
 
 def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
     """Return how many entries of a legend fit side by side in `width` inches."""
+    # The most columns whose widest entries fit side by side
     widths = [text_width(name, size) + 44 for name in names]
     for columns in range(len(names), 1, -1):
         rows = math.ceil(len(names) / columns)
@@ -284,10 +296,16 @@ def png_of(figure: Figure, dpi: int = DPI) -> bytes:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write `figure` to `path` (its suffix is the format), whole or not at all; equal figures give equal files."""
+    """Write `figure` to `path` (its suffix is the format), whole or not at all.
+
+    Equal figures give equal files.
+    """
     kind = path.suffix.lower()
     options: dict[str, Any] = {}
-    if kind in (".pdf", ".svg"):
-        options["metadata"] = {"CreationDate" if kind == ".pdf" else "Date": None}
+    # Without a date, equal figures give equal files
+    if kind == ".pdf":
+        options["metadata"] = {"CreationDate": None}
+    elif kind == ".svg":
+        options["metadata"] = {"Date": None}
     with replacing(path) as temporary, style():
         figure.savefig(temporary, **options)
