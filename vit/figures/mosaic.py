@@ -527,7 +527,7 @@ class Mosaic:
             size = layout.small
             room = (layout.width - layout.right - layout.dots(0.14)) / layout.dpi * 72
             x = layout.right + layout.dots(0.12)
-            y = top - layout.dots(0.15 if scale.over else 0.06)
+            y = top - layout.dots(0.16 if scale.over else 0.09)
             axes.text(x, y, fitted(bar.unit, room, size), fontsize=size, color=COLOURS.quiet)
 
 
