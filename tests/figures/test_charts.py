@@ -1,4 +1,7 @@
-"""Law: charts show the numbers that they are given. Oracle: those numbers, and a slow running mean."""
+"""Law: charts show the numbers that they are given.
+
+Oracle: those numbers, and a running mean computed value by value.
+"""
 
 import numpy as np
 import pytest

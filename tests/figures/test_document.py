@@ -1,4 +1,4 @@
-"""Pages are rendered so that text stays text: what a name holds neither opens a tag nor leaves an attribute."""
+"""Law: in a page, text stays text: no name opens a tag or leaves an attribute."""
 
 from __future__ import annotations
 

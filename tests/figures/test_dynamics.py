@@ -1,4 +1,4 @@
-"""dynamics.png: what is drawn is what was given, whatever a model has or lacks."""
+"""Law: dynamics.png shows the values that were recorded, whatever a model has or lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page to explore attention with, in a real browser: what it draws are the numbers it was given."""
+"""Law: the page to explore attention, in a real browser, draws the numbers that it was given."""
 
 import base64
 import io

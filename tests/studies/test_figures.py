@@ -1,4 +1,4 @@
-"""The studies' charts show the numbers that they are given."""
+"""Law: the studies' charts show the numbers that they are given."""
 
 from itertools import pairwise
 

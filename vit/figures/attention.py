@@ -96,6 +96,7 @@ def attention_figure(
         UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
             holds.
     """
+    # What is drawn: values, colours, words
     image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
     # A row's own bar stands beside it, so images with scales of their own do not share rows
     layout = image_maps.layout(1, beside=scale != "row", width=width)
@@ -173,6 +174,7 @@ def strongest_figure(
             mosaic.below(block, number, count)
             mosaic.below(block, number, image_maps.shares[block][panel], line=1)
         image_maps.draw_query(mosaic, block, block)
+    # A plain figure has no bar here: the colours are the images' own
     if plain:
         return mosaic.figure("", "")
 
@@ -229,6 +231,7 @@ def masked_figure(
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
+    # The share on patches is not written below these maps, but the share on visible ones
     image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
@@ -328,6 +331,7 @@ class ImageMaps:
         values = maps.detach().double().cpu().numpy()
         centre = None
         if unit is None:
+            # Shares become comparable between grids: 1 is uniform, whatever their size
             values = in_multiples_of_uniform(values)
             centre = 1.0
         self.values = values
@@ -434,6 +438,7 @@ class ImageMaps:
 
     def draw_name(self, mosaic: Mosaic, block: int, panel: int, lead: int = 1) -> None:
         """Write the name of a map above it: in the first row, or in all if lines differ."""
+        # Below it, the columns are the same
         layout = mosaic.layout
         if block < layout.across or layout.lines > 1:
             mosaic.above(block, lead + panel, self.panels[panel])
@@ -452,6 +457,7 @@ class ImageMaps:
 
     def keys(self, mark: str = "query patch") -> list[tuple[str, str]]:
         """Return the entries of the legend: kind and words."""
+        # Only marks that are in the picture
         keys = []
         if self.queries:
             keys.append((QUERY, mark))
@@ -520,6 +526,7 @@ class ImageMaps:
 
 def percent(share: float) -> str:
     """Return a share in whole percents; "<1%" and ">99%" are not none and all."""
+    # Not none, and not all
     if 0 < share < 0.005:
         return "<1%"
     if 0.995 <= share < 0.9999:

@@ -45,10 +45,12 @@ def confusion_figure(
             at most MOST_DRAWN.
         class_names: one per class.
     """
+    # The share of each true class that was taken for each; an empty class has zeros
     counts = table.to_dense().numpy()
     images = counts.sum(1)
     shares = counts / np.maximum(images[:, None], 1)
     classes = len(counts)
+    # Few classes have room for their names and numbers
     written = classes <= MOST_WRITTEN
     side = min(max(0.46 * classes, 3.2), 7.0)
     width = side + 1.5
@@ -91,6 +93,7 @@ def _write_cells(axes: Axes, counts: np.ndarray) -> None:
     percents = np.stack([whole_percents(row) for row in counts])
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     for row, column in np.argwhere(counts):
+        # Pale text on dark cells
         colour = COLOURS.ink
         if shares[row, column] > 0.18:
             colour = COLOURS.paper
@@ -158,6 +161,7 @@ def reliability_figure(
         linewidth=1.2,
         label="perfectly calibrated",
     )
+    # Bins of few images are pale
     sure = count >= FEW
     unsure = (count > 0) & ~sure
     groups = ((sure, 0.85, "accuracy"), (unsure, 0.3, f"of fewer than {FEW} images"))
@@ -190,6 +194,7 @@ def reliability_figure(
     for middle, height, number in zip(middles, share, count.tolist(), strict=True):
         if not number:
             continue
+        # Thousands are rounded: there is no room for more digits
         text = f"{number:.0f}"
         if number >= 1000:
             text = f"{number / 1000:.1f}k"

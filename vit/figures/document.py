@@ -45,6 +45,7 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
         rules.append("require-trusted-types-for 'script'")
         rules.append("trusted-types 'none'")
 
+    # A name that the template has and the caller does not give is an error, not a gap
     environment = Environment(
         loader=FileSystemLoader(template.parent),
         autoescape=True,
@@ -65,6 +66,7 @@ def _read_beside(template: Path, suffix: str) -> str:
 
 def _as_text(value: Any) -> Any:
     """Return a value as a page shows it: None as nothing, plain text without control characters."""
+    # No value is no text, not the word None
     if value is None:
         return ""
     # `Markup` is a subclass of str, and stays as it is

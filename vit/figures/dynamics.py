@@ -40,6 +40,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         names[name] = name
         if not course["gradient_norm"].any():
             names[name] = f"{name} (frozen)"
+    # As wide as two panels; the legend below takes the lines it needs
     width = 7.0
     across = legend_columns(list(names.values()), width - 0.3, 8)
     figure = titled_figure(width, 3.1 + 0.18 * -(-len(names) // across), title, subtitle)
@@ -75,6 +76,7 @@ def _over_steps(axes: Axes, steps: np.ndarray) -> None:
 def _logarithmic(axes: Axes) -> None:
     """Make the axis of values logarithmic, to fit what is drawn; it spans at most `DECADES`."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+    # Zeros, of frozen matrices, have no place on the axis
     positive = values[np.isfinite(values) & (values > 0)]
     if not positive.size:
         positive = np.ones(1)
@@ -92,7 +94,8 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Return a locator of up to six powers of ten; over a short range, of 2 and 5 times each too."""
+    """Return a locator of up to six powers of ten; over a short range, of 2 and 5 times each."""
+    # Over a short range powers of ten alone would leave one tick
     multiples = [1.0, 2.0, 5.0]
     if high > 30 * low:
         multiples = [1.0]

@@ -151,6 +151,7 @@ def explore_page(
         template, title=title, facts=facts, description=Markup(description_json), data=data
     )
 
+    # A page that is too large is refused with the share to leave out
     size = len(page.encode())
     if size > limit:
         excess = (size - limit) / len(data)
@@ -169,12 +170,14 @@ def _described_layers(layers: Mapping[int, Tensor], prefix: int) -> dict[str, An
     """Describe the layers of an encoder or a decoder; None without any."""
     if not layers:
         return None
+    # All layers have as many heads
     heads = len(next(iter(layers.values())))
     return {"layers": sorted(layers), "heads": heads, "prefix": prefix}
 
 
 def codes_of(weights: Tensor) -> Tensor:
     """Weights (..., N), rows sum to 1 -> uint8 codes (..., N): the nearest to 255 sqrt(w)."""
+    # Normalised anew, in float64: sums of weights in bfloat16 are off by up to SLACK
     exact = weights.detach().to("cpu", torch.float64)
     return (exact / exact.sum(-1, keepdim=True)).sqrt().mul(SCALE).round().to(torch.uint8)
 
@@ -188,6 +191,7 @@ def weights_of(codes: Tensor) -> Tensor:
     exact).
     """
     exact = codes.to(torch.float64)
+    # One shift for all nonzero codes of a row: the root of a quadratic equation
     nonzero = exact > 0
     count = nonzero.sum(-1, keepdim=True)
     total = exact.sum(-1, keepdim=True)
@@ -218,6 +222,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
         neighbours.append(near[visible][:, visible])
     unmasked = len(images) > 1 and all(image.hidden is None for image in images)
 
+    # Without a head that qualifies, the mean of the last layer
     lowest = math.inf
     chosen = (len(images[0].weights) - 1, -1)
     for place, layer in enumerate(sorted(images[0].weights)):
@@ -241,6 +246,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
         if unmasked:
             overlaps = [torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(shares)]
             overlap = torch.stack(overlaps).mean(0)
+        # A head that looks at something in particular, of its own choice, in each image
         qualifies = torch.stack(on_patches).mean(0) >= 0.5
         qualifies &= torch.stack(on_neighbours).mean(0) <= 0.5
         qualifies &= overlap <= 0.5
@@ -305,6 +311,7 @@ def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, 
 
 
 def _pixels(image: Tensor) -> bytes:
+    # Channels last, as the page's canvas takes them
     return image.detach().cpu().permute(1, 2, 0).contiguous().numpy().tobytes()
 
 

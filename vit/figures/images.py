@@ -40,6 +40,7 @@ def reconstruction_figure(
     count = len(original)
     height, width = original.shape[-2:]
     inches = max(min(1.0, 7 / count), 0.6)
+    # Up to seven images fill the width; with more, they shrink to 0.6 inches
     across = max(round(inches * DPI / width), 1) * width
     down = across // width * height
     names_width = 168
@@ -107,6 +108,7 @@ def sheet_figure(
     side_width = columns * (across + gap) - gap + margin
 
     # Paper for one or two halves, and a legend below them
+    # The legend has up to eight columns
     in_line = min(8, max(len(part_names), 1))
     halves = 1
     legend = 0
@@ -136,6 +138,7 @@ def sheet_figure(
         baseline = head + number // columns * (down + head) - 5
         name = fitted(label, across / DPI * 72, 6.5)
         axes.text(middle, baseline, name, fontsize=6.5, ha="center", va="baseline")
+    # Entries in the colours of the parts
     if parts is not None:
         axes.legend(
             [Patch(color=colours(part)) for part in range(len(part_names))],
@@ -190,6 +193,7 @@ def pasted_figure(
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
     layout = layout_for(len(rows), 0, len(columns), grid, size, roof=0.22, feet=1, bar=False)
+    # A row of images, each with its name above and its text below
     mosaic = Mosaic(layout, grid)
     for block, images in enumerate(rows):
         mosaic.over(block, names[block], 9)

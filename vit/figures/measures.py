@@ -95,6 +95,7 @@ def layers_figure(
     own_height = 0.17 * max(-(-len(names) // across_panel) for names in own_names)
 
     height = (2.65 + 0.16 * title_lines + own_height) * rows + shared_height
+    # The panels, each with its own legend below it
     figure = titled_figure(width, height, title, subtitle)
     axes_of_panels = panel_axes(figure, len(panels), columns)
     for axes, panel, names in zip(axes_of_panels, panels, own_names, strict=True):
@@ -120,6 +121,7 @@ def _handles_of(axes: Axes, names: Sequence[str]) -> list[Any]:
 
 def _shared_names(panels: Sequence[Panel], dots: str) -> list[str]:
     """Return the entries of a legend that all panels share: series, dots and reference lines."""
+    # Panels of different series share nothing
     first = panels[0]
     if len(panels) == 1 or any(list(panel.values) != list(first.values) for panel in panels):
         return []
@@ -212,6 +214,7 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     width = names_width + (inches + 0.4) * len(panels)
     figure = titled_figure(width, 0.24 * bars + 0.7 + keys_height, title, subtitle)
 
+    # The panels, side by side
     axes_of_panels = panel_axes(figure, len(panels), len(panels))
     for axes, panel in zip(axes_of_panels, panels, strict=True):
         titled(axes, panel.title, inches)
@@ -229,6 +232,7 @@ def _draw_shares(axes: Axes, panel: Panel, bars: int) -> None:
     colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
     names = list(next(iter(panel.values.values())))
     shares = np.array([list(row.values()) for row in panel.values.values()])  # (rows, parts)
+    # Positive parts extend to the right of 0, negative ones to the left
     positive = shares.clip(min=0)
     negative = shares.clip(max=0)
     rows = np.arange(len(shares))[::-1]

@@ -44,18 +44,37 @@ PRINT_DPI = 300
 """Dots per inch of a figure whose width was chosen: it is for print."""
 
 # Lengths in inches.
-SMALLEST, LARGEST = 0.9, 2.4  # side of a square tile
+# The side of a square tile
+SMALLEST = 0.9
 SMALLEST_IN_PRINT = 0.36
-WIDEST = 13.8  # a line of tiles: 13 maps and their image fit
-FILLED, HIGHEST = 6.0, 10.0  # what tiles grow to fill: wider, the text is illegible on a phone
-MARGIN, GAP, BETWEEN = 0.15, 0.06, 0.24  # at the left, between tiles, between images side by side
-BAR, BAR_IN_PRINT = 1.0, 0.8  # a colour bar with its numbers
-LINE = 0.145  # a line of small text
+LARGEST = 2.4
+# A line of tiles: 13 maps and their image fit
+WIDEST = 13.8
+# What tiles grow to fill: wider, the text is illegible on a phone
+FILLED = 6.0
+HIGHEST = 10.0
+# At the left, between tiles, between images side by side
+MARGIN = 0.15
+GAP = 0.06
+BETWEEN = 0.24
+# A colour bar with its numbers
+BAR = 1.0
+BAR_IN_PRINT = 0.8
+# A line of small text
+LINE = 0.145
 
-SMALL, SMALL_IN_PRINT = 7.5, 6.0  # points
-MARK, MARK_EDGE = "#ffd400", "#1b1f24"  # the outline of a query patch, and its dark rim
-ON_MAPS = ("#5b6470", 0.6)  # a stroke over a map: colour and opacity
-QUERY, ABSENT, MASKED = "query", "absent", "masked"  # kinds of legend entries
+# Small text, in points
+SMALL = 7.5
+SMALL_IN_PRINT = 6.0
+# The outline of a query patch, and its dark rim
+MARK = "#ffd400"
+MARK_EDGE = "#1b1f24"
+# A stroke over a map: colour and opacity
+ON_MAPS = ("#5b6470", 0.6)
+# Kinds of legend entries
+QUERY = "query"
+ABSENT = "absent"
+MASKED = "masked"
 
 
 def with_size(title: str, images: Tensor) -> str:
@@ -140,12 +159,14 @@ class Layout:
 
     def corner(self, block: int, number: int) -> tuple[int, int]:
         """Return (x, y) of the upper left of a picture: the leading ones come first."""
+        # Leading pictures stand in the first line only; maps go on below each other
         row, place = divmod(block, self.across)
         line = 0
         column = number
         if number >= self.lead:
             line, column = divmod(number - self.lead, self.maps_a_line)
             column += self.lead
+        # From blocks and tiles to dots
         x = self.dots(MARGIN) + place * (self.block_width + self.dots(BETWEEN))
         x += column * (self.tile[1] + self.dots(GAP))
         y = row * self.block_height + self.roof + line * self.line_height + self.head
@@ -287,6 +308,7 @@ class Mosaic:
     def __init__(self, layout: Layout, grid: tuple[int, int]):
         self.layout = layout
         self.grid = grid
+        # White paper for all rows; tiles are pasted on it
         height = layout.rows * layout.block_height + layout.dots(0.06)
         self.canvas = np.full((height, layout.width, 3), 255, dtype=np.uint8)
         self._words: list[tuple[float, float, str, dict[str, Any]]] = []
@@ -324,6 +346,7 @@ class Mosaic:
 
     def below(self, block: int, number: int, text: str, line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width."""
+        # The first baseline stands below the picture, the next ones a line further down
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
@@ -335,12 +358,14 @@ class Mosaic:
         """Write above a block, in its roof."""
         x, y = self.layout.corner(block, 0)
         baseline = y - self.layout.head - self.layout.dots(0.03)
+        # It may be as wide as the block
         room = self.layout.block_width / self.layout.dpi * 72
         self.write(x, baseline, fitted(words, room, size, "bold"), size, weight="bold")
 
     def outline(self, block: int, number: int, patch: tuple[int, int]) -> None:
         """Outline the patch (row, column) of a picture."""
         row, column = patch
+        # A closed line around it, in patches
         square = [(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]
         corners = np.array([(column + x, row + y) for x, y in square])
         self._outlines.append(self._on_sheet(block, number, corners))
@@ -502,7 +527,7 @@ class Mosaic:
             size = layout.small
             room = (layout.width - layout.right - layout.dots(0.14)) / layout.dpi * 72
             x = layout.right + layout.dots(0.12)
-            y = top - layout.dots(0.15 if scale.over else 0.06)
+            y = top - layout.dots(0.16 if scale.over else 0.09)
             axes.text(x, y, fitted(bar.unit, room, size), fontsize=size, color=COLOURS.quiet)
 
 
@@ -521,6 +546,7 @@ def _swatch(kind: str) -> Swatch:
         rim = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
         shade = (*to_rgb(COLOURS.quiet), 0.35)
         return Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=rim)
+    # Masked patches are crossed: grey in an image, over the colours of a map
     face: Any = COLOURS.absent
     if kind == MASKED:
         face = matplotlib.colormaps[COLOURS.colours](0.25)

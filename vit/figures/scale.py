@@ -34,7 +34,7 @@ AROUND_UNIFORM = LinearSegmentedColormap.from_list(
 )
 """The colours of shares: blue below uniform, white at uniform, red above it."""
 LEAST_TOP = 3.0
-"""Multiples of uniform where a scale of shares ends at the earliest: nearly uniform maps are pale."""
+"""Multiples of uniform where a scale of shares ends at the earliest: small differences are pale."""
 PIXELATED = 64
 """Pixels per side up to which an image is enlarged with square pixels."""
 FADED = 0.6

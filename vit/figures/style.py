@@ -136,6 +136,7 @@ def write_heading(figure: Figure, heading: Heading) -> None:
     if not heading.titles:
         return
     width, height = figure.get_size_inches()
+    # Places in shares of the figure, below its upper edge
     margin = 0.15 / width
     below = 0.18 + 0.24 * len(heading.titles)
     figure.text(
@@ -164,6 +165,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     To be drawn within `styled`; constrained layout places the axes. Without a title there is no
     heading: a page labels the figure itself.
     """
+    # The charts keep their height, whatever the heading takes
     heading = heading_for(width, title, subtitle)
     total = height + heading.height
     figure = Figure(figsize=(width, total), dpi=DPI)
@@ -276,6 +278,7 @@ def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int
 
 def legend_below(axes: Axes, down: float, **options: Any) -> None:
     """Draw a legend `down` inches below a panel: inside, it would cover what is drawn."""
+    # From the lower left corner of the panel, in inches
     below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
     axes.legend(
         loc="upper left",
