@@ -114,12 +114,14 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
         TrainingError: one of them cannot be timed.
     """
     with ExitStack() as stack:
+        # A process each
         workers = [stack.enter_context(Worker(job)) for job in jobs]
-        results = [
-            Result(worker.job, worker.ask(_start, worker.job))
-            for worker in track(workers, "contestants")
-        ]
-        for number in track(range(rounds + 1), "rounds"):  # the first warms up
+        results = []
+        for worker in track(workers, "contestants"):
+            results.append(Result(worker.job, worker.ask(_start, worker.job)))
+
+        # In turn; the first round warms up
+        for number in track(range(rounds + 1), "rounds"):
             for worker, result in zip(workers, results, strict=True):
                 seconds, result.peak_mb = worker.ask(_step)
                 if number:
@@ -140,14 +142,16 @@ class Worker:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:  # an abandoned step may take minutes
+        # An abandoned step may take minutes
+        if kind is not None:
             for process in self._pool._processes.values():
                 process.kill()
         self._pool.shutdown()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what `function` returns in the process."""
-        with without_interrupts():  # the first call starts the process
+        # The first call starts the process
+        with without_interrupts():
             answer = self._pool.submit(function, *args)
         try:
             return answer.result()
@@ -221,8 +225,10 @@ def _step() -> tuple[float, float]:
 
 def _profile() -> dict[str, float]:
     on_gpu = _contestant.compute.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    if not on_gpu:
+    activities = [ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(ProfilerActivity.CUDA)
+    else:
         # The profiler's records come to lie between the step's blocks, which then need fresh memory; without a reserve of
         # touched pages, their page faults would count as the time of whatever writes large tensors.
         torch.ones(min(int(peak_megabytes() * 1e6), 2**30), dtype=torch.uint8)
@@ -235,36 +241,44 @@ def _profile() -> dict[str, float]:
     # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The operators tell more; a
     # recorded CUDA graph has only kernels.
     host = torch.autograd.DeviceType.CPU
-    operators = {
-        event.key: event.self_device_time_total for event in averages if event.device_type == host
-    }
-    kernels = {
-        event.key: event.self_device_time_total for event in averages if event.device_type != host
-    }
-    return shares(operators if sum(operators.values()) else kernels)
+    operators: dict[str, float] = {}
+    kernels: dict[str, float] = {}
+    for event in averages:
+        times = operators if event.device_type == host else kernels
+        times[event.key] = event.self_device_time_total
+    if sum(operators.values()):
+        return shares(operators)
+    return shares(kernels)
 
 
 def shares(events: dict[str, float]) -> dict[str, float]:
     """Return the share of the time of each of GROUPS, and of "other", from times by operator."""
     total = sum(events.values())
-    found = dict.fromkeys([*GROUPS, "other"], 0.0)
+    share_of_group = dict.fromkeys([*GROUPS, "other"], 0.0)
     for name, seconds in events.items():
-        group = next(
-            (group for group, parts in GROUPS.items() if any(part in name for part in parts)),
-            "other",
-        )
-        found[group] += seconds / total
-    return found
+        share_of_group[group_of(name)] += seconds / total
+    return share_of_group
+
+
+def group_of(operator: str) -> str:
+    """Return the first of GROUPS that an operator belongs to; "other" if none."""
+    for group, parts in GROUPS.items():
+        if any(part in operator for part in parts):
+            return group
+    return "other"
 
 
 def peak_megabytes() -> float:
     """Return the peak memory of this process so far, in 10^6 bytes; 0 if the system does not say."""
     status = Path("/proc/self/status")
-    if status.exists():  # Linux, where getrusage begins with the parent's peak
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 / 1e6 if found else 0.0
+    # Linux, where getrusage begins with the parent's peak
+    if status.exists():
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        return int(peak[1]) * 1024 / 1e6 if peak else 0.0
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
+        # Windows
         return 0.0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # in bytes on macOS
+    # In bytes on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

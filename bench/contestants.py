@@ -63,7 +63,9 @@ def build(job: Job) -> Contestant:
     torch.manual_seed(0)
     if job.contestant == "ours":
         return _ours(job)
-    return _ceiling(job) if job.contestant == "ceiling" else _peer(job)
+    if job.contestant == "ceiling":
+        return _ceiling(job)
+    return _peer(job)
 
 
 def flops_per_image(job: Job) -> float:
@@ -81,28 +83,34 @@ def _ours(job: Job) -> Contestant:
     if job.allocator:
         keep_freed_memory()
     shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
-    pixels, labels = (
-        torch.randint(0, 256, shape, dtype=torch.uint8),
-        torch.arange(shape[0]) % CLASSES,
-    )
-    split = ImageSet(pixels, labels, tuple(map(str, range(CLASSES))), content_hash="")
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
+    labels = torch.arange(shape[0]) % CLASSES
+    names = tuple(str(number) for number in range(CLASSES))
+    split = ImageSet(pixels, labels, names, content_hash="")
+
+    # The run
     run = setup(job.config(), Dataset("random images", "scenes", split, split))
     if not job.fused_adamw:
         run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
-    parts, compute = run.grad_accum_steps, run.compute
+    parts = run.grad_accum_steps
+    compute = run.compute
     about = f"{compute.precision}, attention {run.config.run.attention}, {parts} parts"
-    about += ", compiled" if compute.compile else ""
+    if compute.compile:
+        about += ", compiled"
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     if job.with_data:
         steps = train_steps(run)
         return Contestant(lambda: next(steps), compute, about, parameters)
 
     # The step alone: the same batch every time
-    objective, device = run.objective.train(), compute.device
+    objective = run.objective.train()
+    device = compute.device
     draws = draw_step(run.config, 0, len(run.data.train), objective.mask_ratio(0) > 0)
     images = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
     targets = objective.targets(run.data.train.labels, draws)
-    targets, draws = None if targets is None else targets.to(device), draws.for_model(device)
+    if targets is not None:
+        targets = targets.to(device)
+    draws = draws.for_model(device)
     forward = compute.compiled(objective)
     for group in run.optimizer.param_groups:
         group["lr"] = 1e-4
@@ -123,16 +131,19 @@ class RecordedProducts(TorchDispatchMode):
     """Counts the matrix products in a block by size, strides and type of both operands; not the batched ones of attention.
 
     Attributes:
-        found: how often each occurs.
+        counts: how often each occurs.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[tuple[tuple[Any, ...], ...]] = Counter()
+        self.counts: Counter[tuple[tuple[Any, ...], ...]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            self.found[tuple((tuple(x.shape), x.stride(), x.dtype) for x in args[-2:])] += 1
+            operands = []
+            for operand in args[-2:]:
+                operands.append((tuple(operand.shape), operand.stride(), operand.dtype))
+            self.counts[tuple(operands)] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -144,12 +155,17 @@ def _ceiling(job: Job) -> Contestant:
     ours = _ours(replace(job, compile="off"))
     with RecordedProducts() as products:
         ours.step()
-    device, work, flops = ours.compute.device, [], 0
-    for operands, count in products.found.items():
-        a, b = (
-            torch.empty_strided(size, by, dtype=dtype, device=device).normal_()
-            for size, by, dtype in operands
-        )
+
+    # The same products on random numbers
+    device = ours.compute.device
+    work = []
+    flops = 0
+    for operands, count in products.counts.items():
+        tensors = []
+        for size, stride, dtype in operands:
+            tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
+            tensors.append(tensor.normal_())
+        a, b = tensors
         work += [(a, b)] * count
         flops += 2 * a.shape[0] * a.shape[1] * b.shape[1] * count
 

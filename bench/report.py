@@ -64,22 +64,19 @@ def bench(
             changed.config()
 
     # The machine
-    known = {found.name: found.version for found in importlib.metadata.distributions()}
-    others = {
-        name: known.get(name, "not installed") for name in ("timm", "vit-pytorch", "transformers")
-    }
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    peer_versions = {}
+    for name in ("timm", "vit-pytorch", "transformers"):
+        peer_versions[name] = installed.get(name, "not installed")
     machine: dict[str, Any] = {
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
-        "versions": versions() | others,
+        "versions": versions() | peer_versions,
         "date": datetime.date.today().isoformat(),
     }
     print(f"{machine['device']}, {machine['threads']} threads, {machine['date']}")
-    print(
-        textwrap.fill(
-            ", ".join(f"{name} {version}" for name, version in machine["versions"].items()), 120
-        )
-    )
+    packages = [f"{name} {version}" for name, version in machine["versions"].items()]
+    print(textwrap.fill(", ".join(packages), 120))
 
     # The steps
     steps = [bench_step(job, rounds, peers, ablation) for job in settled]
@@ -92,7 +89,8 @@ def bench(
 def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:
     """Time our step, with and without its data, beside the ceiling, the peers and the ablations."""
     # The contestants
-    device, flops = choose_compute(job.config().run, job.precision).device, flops_per_image(job)
+    device = choose_compute(job.config().run, job.precision).device
+    flops = flops_per_image(job)
     print(f"\n{job}, {flops / 1e9:.3f} GFLOP per image")
     jobs = {
         "ours": job,
@@ -100,29 +98,24 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
         "ceiling": replace(job, contestant="ceiling"),
         **{name: replace(job, contestant=name, compile="off") for name in peers},
     }
-    changed = {
-        f"- {name}": replace(job, **change)
-        for name, change in ABLATIONS.items()
-        if ablation
-        and replace(job, **change) != job
-        and not ("compile" in change and missing_for_compile(device))
-    }
+    changed = {}
+    for name, change in ABLATIONS.items():
+        # Some are the job itself, and not every machine can compile
+        possible = not ("compile" in change and missing_for_compile(device))
+        changed_job = replace(job, **change)
+        if ablation and changed_job != job and possible:
+            changed[f"- {name}"] = changed_job
 
     # Their rounds. The ceiling has only the products with weights, so it is compared FLOP for FLOP.
-    results = dict(
-        zip(
-            jobs | changed,
-            compare([*jobs.values(), *changed.values()], rounds, profiled=True),
-            strict=True,
-        )
-    )
-    ours, ceiling = results["ours"], results["ceiling"]
+    every_job = jobs | changed
+    timed = compare([*every_job.values()], rounds, profiled=True)
+    results = dict(zip(every_job, timed, strict=True))
+    ours = results["ours"]
+    ceiling = results["ceiling"]
     products = ceiling.about["products"] / job.batch
     peak = Spread.of([rate * products / 1e9 for rate in ceiling.images_per_second])  # GFLOP/s
-    fraction, share = (
-        ours.ratio_to(ceiling, flops / products),
-        results["ours, with data"].ratio_to(ours),
-    )
+    fraction = ours.ratio_to(ceiling, flops / products)
+    share = results["ours, with data"].ratio_to(ours)
 
     # The table
     print(
@@ -136,7 +129,8 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     for name, result in results.items():
         if name == next(iter(changed), None):
             print("  one choice changed:")
-        rate, ratio = Spread.of(result.images_per_second), ours.ratio_to(result)
+        rate = Spread.of(result.images_per_second)
+        ratio = ours.ratio_to(result)
         row = f"  {name:41} {f'{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})':>23} {result.peak_mb:>8,.0f}"
         if name != "ceiling":
             print(row if name.startswith("ours") else f"{row}  {ratio}")

@@ -26,24 +26,26 @@ AXES: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 def slope(x: list[float], y: list[float]) -> float:
     """Return the exponent p of the power law y ~ x^p that fits best: least squares on the logarithms."""
-    return statistics.linear_regression([*map(log, x)], [*map(log, y)]).slope
+    log_x = [log(value) for value in x]
+    log_y = [log(value) for value in y]
+    return statistics.linear_regression(log_x, log_y).slope
 
 
 def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
     """Return the points along `axis`: its value, and the job."""
     key, values = AXES[axis]
-    if (
-        axis == "tokens"
-    ):  # about as many in images larger than 32 pixels: memory grows with their square
+    if axis == "tokens":
+        # About as many in images larger than 32 pixels: memory grows with their square
         values = tuple(patch * max(job.image_size // 32, 1) for patch in values)
     to_x = {
         "tokens": lambda patch: (job.image_size / patch) ** 2,
         "visible share": lambda ratio: 1 - ratio,
     }
-    jobs = [replace(job, with_data=axis == "images", **{key: value}) for value in values]
-    return [
-        (to_x.get(axis, float)(value), changed) for value, changed in zip(values, jobs, strict=True)
-    ]
+    points = []
+    for value in values:
+        changed = replace(job, with_data=axis == "images", **{key: value})
+        points.append((to_x.get(axis, float)(value), changed))
+    return points
 
 
 def images_timed(job: Job) -> int:
@@ -53,10 +55,11 @@ def images_timed(job: Job) -> int:
 
 def seconds_of(job: Job, rounds: int) -> Spread:
     """Return the seconds of a step, or of an epoch of such steps if the data set is part of the job."""
-    contestant, steps = build(job), images_timed(job) / job.batch
-    return Spread.of(
-        [steps * contestant.seconds_of_step() for _ in range(rounds + 1)][1:]
-    )  # the first warms up
+    contestant = build(job)
+    steps = images_timed(job) / job.batch
+    # The first warms up
+    seconds = [steps * contestant.seconds_of_step() for _ in range(rounds + 1)]
+    return Spread.of(seconds[1:])
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
@@ -78,14 +81,17 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
         x = [value for value, _ in points]
         flops = [flops_per_image(changed) * images_timed(changed) for _, changed in points]
         spreads = [seconds_of(changed, rounds) for _, changed in track(points, axis)]
-        seconds, expected = [spread.median for spread in spreads], slope(x, flops)
-        measured = slope(x, seconds) if all(spread.quotable for spread in spreads) else None
-        quoted = "too noisy to quote" if measured is None else f"{measured:.2f}"
-        columns = zip(x, seconds, flops, strict=True)
-        rows = [
-            f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}"
-            for at, each, work in columns
-        ]
+        seconds = [spread.median for spread in spreads]
+        expected = slope(x, flops)
+        measured = None
+        quoted = "too noisy to quote"
+        if all(spread.quotable for spread in spreads):
+            measured = slope(x, seconds)
+            quoted = f"{measured:.2f}"
+        rows = []
+        for value, median, work in zip(x, seconds, flops, strict=True):
+            rate = work / median / 1e9
+            rows.append(f"  {axis:14} {value:>10g} {median:>10.3f} {rate:>9.0f}")
         print("\n".join(rows) + f"   {quoted} / {expected:.2f}")
         report[axis] = {
             "x": x,

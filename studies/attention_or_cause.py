@@ -1,6 +1,6 @@
 """Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
 
-A hidden patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
+A masked patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
 visible patches. The first table shows how well attention, rollout, gradients and nearness rank the visible patches by this
 change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
 with nearness held constant shows what attention knows beyond nearness; random weights show what the architecture gives
@@ -51,23 +51,35 @@ from vit.patches import patchify, unpatchify
 
 ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
 NEARNESS = "nearness"
-PER_IMAGE = 4  # hidden patches per image to ask about
+PER_IMAGE = 4
+"""Masked patches of each image to measure."""
 TOP = 3
-BATCH = 64  # images at a time
+BATCH = 64
+"""Images at a time."""
 HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """n hidden patches, and how much they rest on each of the K visible patches of their images."""
+    """n masked patches, and how much they rest on each of the K visible patches of their images.
 
-    image: Tensor  # (n,) index of the image
-    hidden: Tensor  # (n,) index of the patch
-    visible: Tensor  # (n, K) indices of the patches
-    guesses: dict[str, Tensor]  # (n, K) by name: how much each is attended to, or how near it is
-    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden too
-    averaged: Tensor  # (n, K) likewise, with the mean of the visible patches in its place
-    error: Tensor  # (n, K) growth of the squared error when it is hidden too
+    Attributes:
+        image: (n,), index of the image.
+        hidden: (n,), index of the masked patch.
+        visible: (n, K), indices of the visible patches.
+        guesses: by name, (n, K): how much each visible patch is attended to, or how near it is.
+        left_out: (n, K), mean squared change of the prediction when the visible patch is masked too.
+        averaged: (n, K), the change with the mean of the visible patches in the patch's place.
+        error: (n, K), growth of the squared error when the visible patch is masked too.
+    """
+
+    image: Tensor
+    hidden: Tensor
+    visible: Tensor
+    guesses: dict[str, Tensor]
+    left_out: Tensor
+    averaged: Tensor
+    error: Tensor
 
 
 def study(experiment: Experiment) -> Results:
@@ -80,8 +92,8 @@ def study(experiment: Experiment) -> Results:
     images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
 
     # Patches
-    asked = [ask(one, one.model, images) for one in models]
-    untrained_asked = [ask(model, model.initial, images) for model in models]
+    asked = [ask(trained, trained.model, images) for trained in models]
+    untrained_asked = [ask(trained, trained.initial, images) for trained in models]
     scores: dict[str, Tensor] = {}  # (seeds, 5)
     for prefix, asked_of_seeds in (("", asked), ("random weights: ", untrained_asked)):
         scores_of_seeds = [scored(answers) for answers in asked_of_seeds]
@@ -98,7 +110,7 @@ def study(experiment: Experiment) -> Results:
                 cells.append(seeds(values[:, column], share=column == 2))
         patches_rows.append((name, *cells))
     patches_table = Table(
-        "Rank correlation over the visible patches with what happens to a hidden patch when one is taken away"
+        "Rank correlation over the visible patches with what happens to a masked patch when one is taken away"
         f" (first {TOP} shared by chance: {chance:.0%})",
         (
             "what ranks the visible patches",
@@ -112,19 +124,25 @@ def study(experiment: Experiment) -> Results:
     )
 
     # Heads
-    both = trained_and_random(models, lambda one, model: weigh(one, model, images))
-    heads, untrained = both.values()  # (seeds, heads, 5)
+    both = trained_and_random(models, lambda trained, model: weigh(trained, model, images))
+    heads = both["trained"]  # (seeds, heads, 5)
+    untrained = both["random weights"]
     encoder = models[0].model.encoder
-    first = sum(
-        encoder.attention(layer).num_heads for layer in range(len(encoder.blocks))
-    )  # those of the encoder
-    groups = [
-        torch.stack([head_correlations(one) for one in of])
-        for of in (heads, heads[:, :first], untrained)
-    ]
-    noise = " and ".join(
-        f"{(count - 1) ** -0.5:.2f}" if count > 1 else "any" for count in (heads.shape[1], first)
-    )
+    first = 0
+    for layer in range(len(encoder.blocks)):
+        first += encoder.attention(layer).num_heads
+    groups = []
+    for measures_of_seeds in (heads, heads[:, :first], untrained):
+        groups.append(torch.stack([head_correlations(measures) for measures in measures_of_seeds]))
+
+    # How far from 0 a correlation over so many heads lies by chance
+    deviations = []
+    for count in (heads.shape[1], first):
+        if count > 1:
+            deviations.append(f"{(count - 1) ** -0.5:.2f}")
+        else:
+            deviations.append("any")
+    noise = " and ".join(deviations)
     heads_rows: list[tuple[str | Seeds, ...]] = []
     for column, name in enumerate(HEAD_MEASURES):
         heads_rows.append((name, *[seeds(group[:, column]) for group in groups]))
@@ -151,14 +169,16 @@ def study(experiment: Experiment) -> Results:
     return Results([patches_table, heads_table], pictures)
 
 
-# --- patches: B batch, L patches, K visible ones, J hidden ones to ask about ------------------------------------------------
+# --- patches: B batch, L patches, K visible ones, J masked ones to measure ------------------------
 
 
 class Effects(NamedTuple):
     """How each patch's prediction changes when a visible patch is taken away, (B, L, K) each."""
 
-    change: Tensor  # mean squared
-    error: Tensor  # growth of the mean squared error
+    # Mean squared
+    change: Tensor
+    # Growth of the mean squared error
+    error: Tensor
 
 
 @torch.no_grad()
@@ -168,24 +188,31 @@ def removal_effects(
     mask: Mask,
     how: Literal["left out", "mean patch"] = "left out",
 ) -> Effects:
-    """Take away each visible patch of images (B, C, H, W) in turn: hide it too, or replace it by the visible ones' mean."""
-    embed, targets = model.encoder.patch_embed, model.targets(inputs)
+    """Take away each visible patch of images (B, C, H, W) in turn.
+
+    Args:
+        how: mask it too, or replace it by the mean of the visible ones.
+    """
+    embed = model.encoder.patch_embed
+    targets = model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     mean = mean_visible(patches, mask)[:, :1]  # (B, 1, P)
-    changes, errors = [], []
+    changes = []
+    errors = []
     with eval_mode(model):
-        whole = model(inputs, mask)  # (B, L, P)
+        prediction = model(inputs, mask)  # (B, L, P)
+        error = (prediction - targets).square().mean(-1)  # (B, L)
         for number in range(mask.ids_keep.shape[1]):
+            # Predict without the visible patch
             if how == "left out":
-                found = model(inputs, hide_one_more(mask, number))
+                without = model(inputs, hide_one_more(mask, number))
             else:
                 place = mask.ids_keep[:, number, None, None].expand_as(mean)
-                found = model(
-                    unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size),
-                    mask,
-                )
-            changes.append((found - whole).square().mean(-1))
-            errors.append((found - targets).square().mean(-1) - (whole - targets).square().mean(-1))
+                replaced = patches.scatter(1, place, mean)
+                images = unpatchify(replaced, embed.patch_size, embed.grid_size)
+                without = model(images, mask)
+            changes.append((without - prediction).square().mean(-1))
+            errors.append((without - targets).square().mean(-1) - error)
     return Effects(torch.stack(changes, -1), torch.stack(errors, -1))
 
 
@@ -206,65 +233,57 @@ def attended_patches(
     # Attention of the decoder, and the rollout through decoder and encoder
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
     every = torch.arange(len(inputs), device=inputs.device)
-    visible = prefix + mask.ids_keep[:, None].expand(
-        -1, hidden.shape[1], -1
-    )  # (B, J, K), as tokens of the decoder
-    at = (every[:, None, None], prefix + hidden[:, :, None], visible)  # of (B, N, N): (B, J, K)
+    # As tokens of the decoder: (B, J, K)
+    visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
+    # Indices that take (B, J, K) out of (B, N, N)
+    at = (every[:, None, None], prefix + hidden[:, :, None], visible)
     with eval_mode(model), torch.no_grad(), AttentionMaps(model) as maps:
         model(inputs, mask)
     layers = [maps.weights[number] for number in sorted(maps.weights)]
-    found = {ATTENTION: layers[-1].mean(1)[at]}
+    by_name = {ATTENTION: layers[-1].mean(1)[at]}
     decoder = attention_rollout(layers[depth:])
-    if len(layers) - depth > 1:  # with a single layer, these rank patches alike
-        found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
-        found["rollout, decoder"] = decoder[at]
-    seen = torch.cat(
-        [torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1
-    )
-    came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
-    found["rollout, encoder and decoder"] = came[..., prefix:]
+    # With a single layer, these would rank patches as the last layer does
+    if len(layers) - depth > 1:
+        mean_of_layers = torch.stack(layers[depth:]).mean((0, 2))
+        by_name["attention, mean of decoder layers"] = mean_of_layers[at]
+        by_name["rollout, decoder"] = decoder[at]
+    prefix_tokens = torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1)
+    encoded = torch.cat([prefix_tokens, visible], -1)  # (B, J, prefix + K)
+    rollout = decoder[at[0], at[1], encoded] @ attention_rollout(layers[:depth])
+    by_name["rollout, encoder and decoder"] = rollout[..., prefix:]
 
     # Relevance, patch by patch
-    rests = []
+    relevances = []
     for patch in hidden.unbind(1):
         score = partial(_right_at, targets=model.targets(inputs), patch=patch)
-        rests.append(
-            relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch]
-        )
-    found[GRADIENT] = torch.stack(rests, 1).gather(2, visible)
-    return found
+        tokens = relevance(model.decoder, inputs, score, lambda x: model(x, mask))
+        relevances.append(tokens[every, prefix + patch])
+    by_name[GRADIENT] = torch.stack(relevances, 1).gather(2, visible)
+    return by_name
 
 
 def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
     """Return minus the squared error of one patch of each image: (B,)."""
-    return (
-        -(filled - targets)
-        .square()
-        .mean(-1)[torch.arange(len(filled), device=filled.device), patch]
-    )
+    error = (filled - targets).square().mean(-1)  # (B, L)
+    return -error[torch.arange(len(filled), device=filled.device), patch]
 
 
 def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
-    """Measure what `PER_IMAGE` hidden patches of test images rest on."""
-    found: dict[str, list[Tensor]] = defaultdict(list)
+    """Measure what `PER_IMAGE` masked patches of test images rest on."""
+    parts: dict[str, list[Tensor]] = defaultdict(list)
     for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
-        # J hidden patches of each image
-        drawn = torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))
-        hidden = (
-            (mask.mask.cpu() * drawn)
-            .topk(min(PER_IMAGE, int(mask.mask[0].sum())))
-            .indices.to(inputs.device)
-        )
+        # J masked patches of each image
+        noise = torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))
+        count = min(PER_IMAGE, int(mask.mask[0].sum()))
+        hidden = (mask.mask.cpu() * noise).topk(count).indices.to(inputs.device)
         every = torch.arange(len(inputs), device=inputs.device)[:, None]
 
         # What each of K visible patches is to them: (B, J, K)
-        left_out, averaged = (
-            removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch")
-        )
+        left_out = removal_effects(model, inputs, mask, "left out")
+        averaged = removal_effects(model, inputs, mask, "mean patch")
         visible = mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
-        distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[
-            hidden[:, :, None], visible
-        ]
+        distances = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)
+        distance = distances[hidden[:, :, None], visible]
         batch = {
             "image": (number * BATCH + every).expand_as(hidden),
             "hidden": hidden,
@@ -276,52 +295,58 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
             **attended_patches(model, inputs, mask, hidden),
         }
         for name, values in batch.items():
-            found[name].append(values.flatten(0, 1).cpu())
-    whole = {name: torch.cat(parts) for name, parts in found.items()}
-    own = {
-        name: whole.pop(name)
-        for name in ("image", "hidden", "visible", "left_out", "averaged", "error")
-    }
-    return Asked(guesses=whole, **own)
+            parts[name].append(values.flatten(0, 1).cpu())
+
+    # All batches; what is no field of its own is a guess
+    guesses = {name: torch.cat(batches) for name, batches in parts.items()}
+    fields = {}
+    for name in ("image", "hidden", "visible", "left_out", "averaged", "error"):
+        fields[name] = guesses.pop(name)
+    return Asked(guesses=guesses, **fields)
 
 
 def scored(asked: Asked) -> dict[str, Tensor]:
     """Return how well each guess ranks the visible patches: float64 (5,).
 
-    These are the rank correlation with the change when a patch is left out, the same with nearness held constant (nan for
-    nearness itself), the overlap of the first `TOP`, and the rank correlations with the two other effects.
+    These are the rank correlation with the change when a patch is left out, the same with nearness
+    held constant (nan for nearness itself), the overlap of the first `TOP`, and the rank correlations
+    with the two other effects.
     """
     nearness = ranks(asked.guesses[NEARNESS])
-    left_out, averaged, error = (ranks(of) for of in (asked.left_out, asked.averaged, asked.error))
-    found = {}
+    left_out = ranks(asked.left_out)
+    averaged = ranks(asked.averaged)
+    error = ranks(asked.error)
+    scores = {}
     for name, guess in asked.guesses.items():
         guessed = ranks(guess)
-        beyond = partial_correlation(guessed, left_out, nearness)
-        of = (
+        beyond_nearness = partial_correlation(guessed, left_out, nearness)
+        if name == NEARNESS:
+            beyond_nearness = torch.full_like(beyond_nearness, float("nan"))
+        measures = (
             correlation(guessed, left_out),
-            torch.full_like(beyond, float("nan")) if name == NEARNESS else beyond,
+            beyond_nearness,
             top_overlap(guess, asked.left_out, TOP),
             correlation(guessed, averaged),
             correlation(guessed, error),
         )
-        found[name] = torch.stack([one.double().mean() for one in of])
-    return found
+        scores[name] = torch.stack([measure.double().mean() for measure in measures])
+    return scores
 
 
-# --- heads ------------------------------------------------------------------------------------------------------------------
+# --- heads ----------------------------------------------------------------
 
 
 @torch.no_grad()
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
     """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
 
-    These are the bits below the entropy of even weights; the share of attention on other tokens; the largest weight; the
+    These are the bits below the entropy of uniform weights; the share of attention on other tokens; the largest weight; the
     length of the vector that the head adds.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
 
-    def look(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+    def measure(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         name, attention = layers[layer]
         if not isinstance(attention, MultiHeadSelfAttention):
             raise AttentionError(
@@ -329,31 +354,32 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
             )
         mixed = weights @ values  # (B, h, N, d)
         written = mixed @ attention.W_O.unflatten(0, (weights.shape[1], -1))  # (B, h, N, D)
-        found = (
+        measures = (
             math.log2(weights.shape[-1]) - attention_entropy(weights),
             1 - weights.diagonal(dim1=-2, dim2=-1).mean(-1),
             weights.amax(-1).mean(-1),
             written.norm(dim=-1).mean(-1),
         )
-        sums[layer] = sums.get(layer, 0) + torch.stack(found, -1).sum(0)  # (h, 4)
+        sums[layer] = sums.get(layer, 0) + torch.stack(measures, -1).sum(0)  # (h, 4)
         counts[layer] = counts.get(layer, 0) + len(weights)
         return mixed
 
-    with eval_mode(model), intercept_attention(model, look) as layers:
+    with eval_mode(model), intercept_attention(model, measure) as layers:
         run()
     return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])
 
 
 def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
     """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
-    shown = list(trained.masked(trained.inputs(images), BATCH))
+    batches = list(trained.masked(trained.inputs(images), BATCH))
+    count = sum(len(inputs) for inputs, _ in batches)
 
     def loss() -> Tensor:
-        losses = [
-            len(x) * masked_patch_loss(model(x, mask), model.targets(x), mask.mask)
-            for x, mask in shown
-        ]
-        return torch.stack(losses).sum() / sum(len(x) for x, _ in shown)
+        losses = []
+        for inputs, mask in batches:
+            mean = masked_patch_loss(model(inputs, mask), model.targets(inputs), mask.mask)
+            losses.append(len(inputs) * mean)
+        return torch.stack(losses).sum() / count
 
     lost = head_ablation(model, loss)  # (layers, most heads)
     return torch.cat([head_measures(model, loss).cpu(), lost[~lost.isnan()][:, None]], 1)
@@ -365,11 +391,12 @@ def head_correlations(measures: Tensor) -> Tensor:
     return correlation(columns[:-1], columns[-1])
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------
 
 
 def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
-    """Draw attention beside what matters, for three images in which they agree well, moderately and badly."""
+    """Draw attention beside what matters, in images where they agree well, moderately and badly."""
+    # The images
     agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
@@ -378,65 +405,66 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
         "left out": asked.left_out,
         "mean patch in its place": asked.averaged,
     }
+
+    # Their maps, of ranks from 0 to 1
     rows, columns = trained.config.model.grid_size
     maps = torch.full((len(chosen), len(panels), rows * columns), float("nan"))
-    for number, one in enumerate(chosen):
+    for row, index in enumerate(chosen):
         for panel, values in enumerate(panels.values()):
-            maps[number, panel, asked.visible[one]] = ranks(values[one]) / (values.shape[1] - 1)
-    shown = to_float(
-        trained.sample(images)[asked.image[chosen]], trained.config.model.image_size_2d
-    )
-    about = (
+            maps[row, panel, asked.visible[index]] = ranks(values[index]) / (values.shape[1] - 1)
+
+    originals = trained.sample(images)[asked.image[chosen]]
+    pixels = to_float(originals, trained.config.model.image_size_2d)
+    agreements = [f"r = {float(agrees[index]):+.2f}".replace("-", "−") for index in chosen]
+    caption = (
         f"{trained.data.name}, {trained.name} · attention: last decoder layer, mean of heads; then how much"
         " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
         " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
     )
     return attention_figure(
-        shown,
+        pixels,
         maps.unflatten(2, (rows, columns)),
         list(panels),
-        [f"r = {float(agrees[one]):+.2f}".replace("-", "−") for one in chosen],
+        agreements,
         "What is attended to, and what matters",
-        about,
-        query=[divmod(int(asked.hidden[one]), columns) for one in chosen],
+        caption,
+        query=[divmod(int(asked.hidden[index]), columns) for index in chosen],
         unit="rank",
-        mark="the hidden patch that is filled in",
+        mark="the masked patch that is filled in",
     )
 
 
 def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
     """Draw how well each guess ranks the visible patches."""
-    values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(2)]
-    panels = [
-        Panel("rank correlation", values[0], lines={"chance": 0.0}),
-        Panel("nearness held constant", values[1], lines={"chance": 0.0}),
-    ]
-    about = f"{data} · against the change of a hidden patch when a visible one is left out"
-    return arms_figure(list(scores), panels, "What tells which patches matter?", about)
+    panels = []
+    for column, title in enumerate(("rank correlation", "nearness held constant")):
+        values = []
+        for scores_of_seeds in scores.values():
+            measured = scores_of_seeds[:, column]
+            values.append(measured[~measured.isnan()].tolist())
+        panels.append(Panel(title, values, lines={"chance": 0.0}))
+    caption = f"{data} · against the change of a masked patch when a visible one is left out"
+    return arms_figure(list(scores), panels, "What tells which patches matter?", caption)
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
     """Draw measures of heads against the loss without them: by group, (seeds, heads, 5)."""
     units = (
-        "bits below even attention →",
+        "bits below uniform attention →",
         "share of its attention →",
         "mean over tokens →",
         "length of what it adds →",
     )
-    panels = [
-        Panel(
-            f"{name}: r = {mean:+.2f}".replace("-", "−"),
-            {
-                group: (of[..., i].flatten().numpy(), of[..., -1].flatten().numpy())
-                for group, of in groups.items()
-            },
-            unit,
-        )
-        for i, (name, unit, mean) in enumerate(
-            zip(HEAD_MEASURES, units, correlations.mean(0).tolist(), strict=True)
-        )
-    ]
-    about = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
+    means = correlations.mean(0).tolist()
+    panels = []
+    for i, (name, unit, mean) in enumerate(zip(HEAD_MEASURES, units, means, strict=True)):
+        points = {}
+        for group, measures in groups.items():
+            x = measures[..., i].flatten().numpy()
+            y = measures[..., -1].flatten().numpy()
+            points[group] = (x, y)
+        panels.append(Panel(f"{name}: r = {mean:+.2f}".replace("-", "−"), points, unit))
+    caption = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
     return scatter_figure(
-        panels, "growth of the loss without it (log)", "Which heads matter?", about
+        panels, "growth of the loss without it (log)", "Which heads matter?", caption
     )

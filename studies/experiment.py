@@ -71,8 +71,9 @@ class Arm:
 
 def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
     """Set the encoder's positions to zero, and with `decoder` the decoder's too."""
-    for part in (model.encoder, model.decoder) if decoder else (model.encoder,):
-        nn.init.zeros_(part.pos_embed)
+    nn.init.zeros_(model.encoder.pos_embed)
+    if decoder:
+        nn.init.zeros_(model.decoder.pos_embed)
 
 
 def without_queries(model: MaskedAutoencoder) -> None:
@@ -107,19 +108,23 @@ ARMS = {
 }
 """By their names in tables and runs."""
 
-# --- a model, before and after its training ---------------------------------------------------------------------------------
+# --- a model, before and after its training ----------------------------------------------------------------
 
 SCORES = {
-    "loss": "loss over hidden patches",
+    "loss": "loss over masked patches",
     "knn": "20 nearest neighbours",
     "linear": "linear probe",
 }
-"""A model's figures on all test images: the loss under the fixed mask, and accuracies of its features."""
+"""A model's scores on all test images: the loss under the fixed mask, accuracies of its features."""
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
     """Collect the `SCORES` of several seeds."""
-    return {key: seeds([one[key] for one in scores], share=key != "loss") for key in SCORES}
+    collected = {}
+    for key in SCORES:
+        values = [scores_of_seed[key] for scores_of_seed in scores]
+        collected[key] = seeds(values, share=key != "loss")
+    return collected
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,8 @@ class Trained:
     For a checkpoint, which may be only an encoder, `initial` has the same architecture and random weights.
     """
 
-    name: str  # among its likes: "seed 0"
+    # Among the models of an arm: "seed 0"
+    name: str
     config: Config
     data: Dataset
     model: MaskedAutoencoder
@@ -165,22 +171,19 @@ class Trained:
         """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
         if self.model.decoder is None:
             raise RunError(
-                f"--checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches"
+                f"--checkpoint: {self.model.origin.source} has no decoder, to fill in masked patches"
             )
-        kind, ratio, grid_size = (
-            self.config.mask.kind,
-            self.config.mask.ratio,
-            self.config.model.grid_size,
-        )
+        settings = self.config.mask
+        grid_size = self.config.model.grid_size
         for number, batch in enumerate(inputs.split(size)):
-            yield (
-                batch,
-                fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device),
-            )
+            start = number * size
+            mask = fixed_mask(settings.kind, start, len(batch), grid_size, settings.ratio)
+            yield batch, mask.to(inputs.device)
 
     def reconstruction(self) -> dict[str, float]:
         """Return the trained model's loss on all test images, with its baselines."""
-        mask, images = self.config.mask, self.data.test.images
+        mask = self.config.mask
+        images = self.data.test.images
         return score_reconstruction(
             self.model, images, self.prepare, mask.kind, mask.ratio, self.compute
         )
@@ -196,8 +199,8 @@ class Trained:
         return self._measured(self.initial, "scores-at-start.json")
 
     def _measured(self, model: MaskedAutoencoder, name: str) -> dict[str, float]:
-        kept = self.folder / name
-        if not kept.exists():
+        path = self.folder / name
+        if not path.exists():
             options = Options(
                 masks=((self.config.mask.kind, self.config.mask.ratio),),
                 raw_pixels=False,
@@ -206,21 +209,35 @@ class Trained:
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
+<<<<<<< HEAD
             figures = evaluate(
                 model, self.data, methods, self.prepare, self.compute, options
             ).scores
             accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
             write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
         return read_mapping(kept)
+=======
+            evaluation = evaluate(model, self.data, methods, self.prepare, self.compute, options)
+            measured = evaluation.figures
+            scores = {
+                "loss": measured["reconstruction"][0]["loss"],
+                "knn": measured["knn"]["accuracy"],
+                "linear": measured["linear"]["accuracy"],
+            }
+            write_json(path, scores)
+        return read_mapping(path)
+>>>>>>> report
 
     def numbers_that_learn(self) -> int:
         """Count the parameters that are neither fixed nor frozen."""
         model = deepcopy(self.initial)
         rows = freeze(model, self.config.model.freeze)
-        learning = sum(
-            parameter.numel() for parameter in model.parameters() if parameter.requires_grad
-        )
-        return learning - sum(row.numel() for row in rows)
+        count = 0
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                count += parameter.numel()
+        # Frozen rows are parts of parameters that learn
+        return count - sum(row.numel() for row in rows)
 
 
 def trained_and_random(
@@ -228,12 +245,12 @@ def trained_and_random(
 ) -> dict[str, Tensor]:
     """Measure models after and before their training: (seeds, ...) each."""
     return {
-        "trained": torch.stack([measure(one, one.model) for one in models]),
-        "random weights": torch.stack([measure(one, one.initial) for one in models]),
+        "trained": torch.stack([measure(trained, trained.model) for trained in models]),
+        "random weights": torch.stack([measure(trained, trained.initial) for trained in models]),
     }
 
 
-# --- the experiment ---------------------------------------------------------------------------------------------------------
+# --- the experiment ----------------------------------------------------------------
 
 
 @dataclass
@@ -269,8 +286,8 @@ class Experiment:
             self.checkpoint = load_trained(self.study.checkpoint)
             model = with_architecture(self.config.model, self.checkpoint)
             if model.qkv != "linear" or not model.qkv_bias:
-                what = "W_Q, W_K, W_V and their biases, which studies look at"
-                raise RunError(f"--checkpoint: {self.name} does not have {what}")
+                matrices = "W_Q, W_K, W_V and their biases, which studies measure"
+                raise RunError(f"--checkpoint: {self.name} does not have {matrices}")
             self.config = replace(self.config, model=model)
             self.study = replace(self.study, seeds=self.study.seeds[:1])
 
@@ -295,9 +312,9 @@ class Experiment:
         if config.data not in self.used:
             self.used[config.data] = load_data(config.data, config.model.image_size_2d)
         if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
-            on = ", ".join(self.measured_on.values())
+            names = ", ".join(self.measured_on.values())
             raise RunError(
-                f"--out holds this study on other images ({on}); name another folder with --out"
+                f"--out holds this study on other images ({names}); name another folder with --out"
             )
         return self.used[config.data]
 
@@ -322,34 +339,47 @@ class Experiment:
             for seed in self.study.seeds
         ]
 
-    def leaves_out(self, what: str) -> bool:
-        """Return whether there is a checkpoint, and if so note that `what`, which takes another training, is left out."""
-        if self.checkpoint is not None:
-            self.left_out.append(what)
-        return self.checkpoint is not None
+    def leaves_out(self, part: str) -> bool:
+        """Return whether there is a checkpoint; if so, note that a part of a study is left out.
+
+        The part takes other trainings than the checkpoint's.
+        """
+        if self.checkpoint is None:
+            return False
+        self.left_out.append(part)
+        return True
 
     def _model(self, arm: str, config: Config, seed: int) -> Trained:
         config = replace(config, train=replace(config.train, seed=seed))
-        data, compute = self.data(config), choose_compute(config.run, "fp32")
+        data = self.data(config)
+        compute = choose_compute(config.run, "fp32")
         if self.checkpoint is not None:
-            name, folder = (
-                "checkpoint",
-                self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}",
-            )
-            both = self.checkpoint, untrained(self.checkpoint, seed)
+            name = "checkpoint"
+            folder = self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}"
+            model = self.checkpoint
+            initial = untrained(self.checkpoint, seed)
         else:
-            name, folder = f"seed {seed}", self._trained(arm, config, data)
-            both = load_model(folder), load_model(folder / "initial")
-        model, initial = (cast(MaskedAutoencoder, one).to(compute.device).eval() for one in both)
-        return Trained(name, config, data, model, initial, model.origin.normalize, compute, folder)
+            name = f"seed {seed}"
+            folder = self._trained(arm, config, data)
+            model = load_model(folder)
+            initial = load_model(folder / "initial")
+        return Trained(
+            name,
+            config,
+            data,
+            cast(MaskedAutoencoder, model).to(compute.device).eval(),
+            cast(MaskedAutoencoder, initial).to(compute.device).eval(),
+            model.origin.normalize,
+            compute,
+            folder,
+        )
 
     def _trained(self, arm: str, config: Config, data: Dataset) -> Path:
         """Return the folder of a run, trained now or found by arm, settings, seed and data."""
         content = json.dumps([arm, config.deciding(), data.content_hash])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-        folder = (
-            self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{digest}-seed{config.train.seed}"
-        )
+        words = re.sub(r"[^A-Za-z_]+", "-", arm)
+        folder = self.folder / f"{words}-{digest}-seed{config.train.seed}"
         if not (folder / "learned.json").exists():
             self.tell(f"training: {arm}, seed {config.train.seed}, {data.name}")
             since = time.perf_counter()
@@ -361,21 +391,20 @@ class Experiment:
 
 def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
     """Return settings with the architecture of a model."""
-    found = {
-        key: value for key, value in vars(model.encoder.config).items() if hasattr(settings, key)
-    }
+    architecture = {}
+    for key, value in vars(model.encoder.config).items():
+        if hasattr(settings, key):
+            architecture[key] = value
     if model.decoder is not None:
-        own = model.decoder.config
-        found |= {
-            "decoder_dim": own.dim,
-            "decoder_depth": own.depth,
-            "decoder_heads": own.num_heads,
-        }
-    return replace(settings, **found)
+        decoder = model.decoder.config
+        architecture["decoder_dim"] = decoder.dim
+        architecture["decoder_depth"] = decoder.depth
+        architecture["decoder_heads"] = decoder.num_heads
+    return replace(settings, **architecture)
 
 
 def untrained(model: Model, seed: int) -> Model:
-    """Return a model of the same architecture with the initial weights of a training with this seed."""
+    """Return a model of the same architecture with the first weights of a training with a seed."""
     torch.manual_seed(derive_seed(seed, "weights", 0))
     decoder = None if model.decoder is None else model.decoder.config
     return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
@@ -386,7 +415,8 @@ def _train(
 ) -> None:
     """Train a model into `folder`, whose learned.json is written last."""
     # Changed initial weights are a checkpoint to start from
-    initial, run_folder = folder / "initial", RunFolder(folder)
+    initial = folder / "initial"
+    run_folder = RunFolder(folder)
     if start is not None:
         if not (initial / "config.json").exists():
             torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
@@ -394,9 +424,11 @@ def _train(
             start(cast(MaskedAutoencoder, model))
             save_model(initial, model, normalize, data_content_hash=data.content_hash)
         config = replace(config, model=replace(config.model, init=str(initial)))
-    run_folder.begin(
-        None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n"
-    )  # JSON is YAML too
+    settings = None
+    if not run_folder.begun:
+        # JSON is YAML too
+        settings = json.dumps(config.to_dict(), indent=2) + "\n"
+    run_folder.begin(settings)
 
     # The run, begun or continued
     state = find_state(run_folder.checkpoints, config, data)

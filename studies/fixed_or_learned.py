@@ -1,7 +1,7 @@
 """What is lost if a part of the model does not learn, or is missing, at equal budget?
 
 Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on the same images in the same
-order. The loss is the mean squared error over hidden patches (lower is better); neighbours and probe are accuracies of the
+order. The loss is the mean squared error over masked patches (lower is better); neighbours and probe are accuracies of the
 features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one counts
 if it exceeds twice its spread over the seeds.
 

@@ -48,10 +48,10 @@ from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 
-LIKENESS = (
-    "likeness of the tokens",
-    "likeness of their pixels",
-    "likeness of the tokens, nearness held constant",
+SIMILARITIES = (
+    "similarity of the tokens",
+    "similarity of their pixels",
+    "similarity of the tokens, nearness held constant",
 )
 FORMS = (
     "symmetric",
@@ -60,47 +60,64 @@ FORMS = (
     "positive, weighted",
 )
 MEETINGS = (
-    *(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")),
+    "query of pixels, key of pixels",
+    "query of pixels, key of places",
+    "query of places, key of pixels",
+    "query of places, key of places",
     "biases",
 )
-KEYS = ("its place", "its own patch", "what it took in from others")  # the key's
-CLEAR = 3.0  # standard errors over images from which a head's preference counts
-BATCH = 32  # images at a time
+"""The parts of the first layer's logits."""
+KEYS = ("its place", "its own patch", "what it took in from others")
+"""The parts of a key."""
+CLEAR = 3.0
+"""Standard errors over images from which a head's preference counts."""
+BATCH = 32
+"""Images at a time."""
 
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
-    models, images = experiment.models(), experiment.study.images
-    for one in models:
-        require_logits(one.model.encoder)
-    found = {
-        "forms": trained_and_random(
-            models, lambda one, model: form_shares(model.encoder, covariance_root(one))
-        ),
-        "liking": trained_and_random(
-            models, lambda one, model: preferences(one, model.encoder, images)
-        ),
-        "first": trained_and_random(
-            models, lambda one, model: first_layer_shares(one, model.encoder, images)
-        ),
-        "keys": trained_and_random(
-            models, lambda one, model: key_shares(one, model.encoder, images)
-        ),
-    }
-    plain = torch.stack(
-        [preferences(one, one.model.encoder, images, identity=True) for one in models]
+    models = experiment.models()
+    images = experiment.study.images
+    for trained in models:
+        require_logits(trained.model.encoder)
+
+    # What the first layer compares, what heads prefer, and what their logits are made of
+    forms = trained_and_random(
+        models, lambda trained, model: form_shares(model.encoder, covariance_root(trained))
     )
-    liking = found["liking"] | {"q = k = x": plain}
+    preferred = trained_and_random(
+        models, lambda trained, model: preferences(trained, model.encoder, images)
+    )
+    first = trained_and_random(
+        models, lambda trained, model: first_layer_shares(trained, model.encoder, images)
+    )
+    keys = trained_and_random(
+        models, lambda trained, model: key_shares(trained, model.encoder, images)
+    )
+
+    # The same without matrices
+    plain = []
+    for trained in models:
+        plain.append(preferences(trained, trained.model.encoder, images, identity=True))
+    preferred["q = k = x"] = torch.stack(plain)
+
     data = models[0].data.name
     pictures = {
-        "preferences": preferences_figure(liking, data),
-        "split": split_figure(found["first"], found["keys"], data),
+        "preferences": preferences_figure(preferred, data),
+        "split": split_figure(first, keys, data),
         "pairs": pairs_of_patches(models[0], data),
     }
-    return Results(tables(found["forms"], liking, found["first"], found["keys"]), pictures)
+    tables = [
+        forms_table(forms),
+        preferences_table(preferred),
+        first_layer_table(first),
+        keys_table(keys),
+    ]
+    return Results(tables, pictures)
 
 
-# --- measures ---------------------------------------------------------------------------------------------------------------
+# --- measures ----------------------------------------------------------------
 
 
 def require_logits(encoder: VisionTransformer) -> None:
@@ -149,195 +166,241 @@ def covariance_root(trained: Trained) -> Tensor:
 
 
 def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
-    """Return how far the first layer's forms on pixels are from a similarity: (h, 4), in the order of `FORMS`."""
-    forms = pixel_forms(encoder).cpu().double()
+    """Return how far the first layer's forms on pixels are from a similarity.
+
+    Returns:
+        (h, 4), in the order of `FORMS`.
+    """
+    forms = pixel_forms(encoder).cpu().double()  # (h, P, P)
     weighted = root @ forms @ root
-    return torch.stack(
-        [of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1
+    shares = (
+        symmetric_share(forms),
+        positive_share(forms),
+        symmetric_share(weighted),
+        positive_share(weighted),
     )
+    return torch.stack(shares, -1)
 
 
 def preferences(
     trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False
 ) -> Tensor:
-    """Return how far heads prefer keys that are like the query: (images, layers, h, 3), over a quarter of the images.
+    """Return how far heads prefer keys that are similar to the query, over a quarter of the images.
 
-    In the order of `LIKENESS`: a patch's logits are correlated over all other patches with the cosine of the two tokens as they
-    enter attention, of their pixels, and of the tokens at equal distance. With `identity`, q = k = x, a head's slice of it.
+    A patch's logits are correlated over all other patches with the cosine of the two tokens as they
+    enter attention, of their pixels, and of the tokens at equal distance.
+
+    Args:
+        identity: with q = k = x, a head's slice of it, in the place of learned queries and keys.
+
+    Returns:
+        (images, layers, h, 3), the last in the order of `SIMILARITIES`.
     """
-    prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
-    found = []
+    prefix = encoder.num_prefix_tokens
+    embed = encoder.patch_embed
+    correlations = []
     for part in batches(trained, images // 4):
         nearness = -grid_distances(embed.grid_size, part.device)  # (L, L)
         pixels = patchify(part, embed.patch_size)
         layers = []
         for layer in asking(encoder, part):
+            logits = layer.logits
             if identity:
-                sliced = rearrange(layer.tokens, "b n (h d) -> b h n d", h=layer.queries.shape[1])
-                layer = Asking(layer.tokens, sliced, sliced)
-            logits, tokens = layer.logits[..., prefix:, prefix:], layer.tokens[:, prefix:]
-            three = (
+                heads = layer.queries.shape[1]
+                sliced = rearrange(layer.tokens, "b n (h d) -> b h n d", h=heads)
+                logits = Asking(layer.tokens, sliced, sliced).logits
+            logits = logits[..., prefix:, prefix:]  # (B, h, L, L)
+            tokens = layer.tokens[:, prefix:]
+            by_similarity = (
                 correlation_with_cosine(logits, tokens),
                 correlation_with_cosine(logits, pixels),
                 correlation_with_cosine(logits, tokens, nearness),
             )
-            layers.append(torch.stack(three, -1))  # (B, h, 3)
-        found.append(torch.stack(layers, 1))
-    return torch.cat(found).cpu()
+            layers.append(torch.stack(by_similarity, -1))  # (B, h, 3)
+        correlations.append(torch.stack(layers, 1))
+    return torch.cat(correlations).cpu()
 
 
-def leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which heads clearly prefer like keys, and which unlike ones: bool (seeds, layers, h) each."""
-    tokens = liking[..., 0]
+def leaning(preferred: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which heads clearly prefer similar keys, and which dissimilar ones.
+
+    Args:
+        preferred: (seeds, images, layers, h, 3), of `preferences`.
+
+    Returns:
+        bool (seeds, layers, h) each.
+    """
+    tokens = preferred[..., 0]
     error = (tokens.std(1) / math.sqrt(tokens.shape[1])).clamp(min=1e-9)
     return tokens.mean(1) / error > CLEAR, tokens.mean(1) / error < -CLEAR
 
 
-def tables(
-    forms: dict[str, Tensor],
-    liking: dict[str, Tensor],
-    first: dict[str, Tensor],
-    keys: dict[str, Tensor],
-) -> list[Table]:
-    """Return shares and correlations, trained and with random weights."""
-
-    def share(of: Tensor) -> Seeds:
-        return seeds(of.double(), share=True)
-
-    def preferred(layers: slice) -> list[Seeds]:
-        found = [of[:, :, layers] for of in liking.values()]
-        shares = [share(heads) for of in found[:2] for heads in leaning(of)]
-        return [*shares, *(seeds(of[..., 0].double()) for of in found)]
-
-    depth = keys["trained"].shape[1]
-    return [
-        Table(
-            "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean over heads)",
-            ("share", *forms, "a similarity"),
-            [
-                (name, *(share(of[..., i]) for of in forms.values()), "100%")
-                for i, name in enumerate(FORMS)
-            ],
-        ),
-        Table(
-            "Heads that prefer keys like or unlike the query: the correlation over keys of logit and cosine of the two tokens"
-            f" is above or below 0 by {CLEAR:g} standard errors over images, and its mean",
-            (
-                "heads",
-                *(f"{which}, {of}" for of in ("trained", "random") for which in ("like", "unlike")),
-                "correlation, trained",
-                "random",
-                "q = k = x",
-            ),
-            [
-                *(
-                    (f"layer {layer}", *preferred(slice(layer, layer + 1)))
-                    for layer in range(depth)
-                ),
-                ("all", *preferred(slice(None))),
-            ],
-        ),
-        Table(
-            "First layer: share of the variance of a query's logits over keys (exact split, mean over heads)",
-            ("what meets what", *first),
-            [
-                (name, *(share(of[..., i]) for of in first.values()))
-                for i, name in enumerate(MEETINGS)
-            ],
-        ),
-        Table(
-            "What tells the keys of a query apart: share of the variance of its logits over keys (mean over heads)",
-            ("", *(f"{key}, {of}" for of in ("trained", "random") for key in KEYS)),
-            [
-                (
-                    f"layer {layer}",
-                    *(share(of[:, layer, :, i]) for of in keys.values() for i in range(len(KEYS))),
-                )
-                for layer in range(depth)
-            ],
-        ),
-    ]
+# --- tables ----------------------------------------------------------------
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------------
+def share(values: Tensor) -> Seeds:
+    """Return shares (seeds, ...) as a cell; bool counts as 0 and 1."""
+    return seeds(values.double(), share=True)
 
 
-def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
-    """Draw whether logits follow likeness, from layer to layer; a line is the mean over heads and seeds."""
-    panels = [
-        Panel(
-            f"logit and {name}",
-            # (seeds, images, layers, h, 3) -> (seeds x heads, layers)
-            {
-                model: of.mean(1)[..., i].transpose(1, 2).flatten(0, 1).numpy()
-                for model, of in liking.items()
-            },
-            "correlation over keys",
-            {"neither like nor unlike": 0.0},
-            limits=(-1, 1),
-        )
-        for i, name in enumerate(LIKENESS)
-    ]
-    about = f"{data} · each patch asks all others; line: mean over heads and seeds, band: from the lowest head to the highest"
-    return layers_figure(panels, "Are the keys that a query prefers like it?", about)
+def forms_table(forms: dict[str, Tensor]) -> Table:
+    """Return how far the first layer's forms are from a similarity: (seeds, h, 4) by model."""
+    rows: list[tuple[str | Seeds, ...]] = []
+    for i, name in enumerate(FORMS):
+        rows.append((name, *(share(values[..., i]) for values in forms.values()), "100%"))
+    title = (
+        "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean"
+        " over heads)"
+    )
+    return Table(title, ("share", *forms, "a similarity"), rows)
+
+
+def preferences_table(preferred: dict[str, Tensor]) -> Table:
+    """Return how many heads prefer similar keys: (seeds, images, layers, h, 3) by model.
+
+    The models are trained, with random weights, and q = k = x.
+    """
+    depth = preferred["trained"].shape[2]
+    layers = {f"layer {layer}": slice(layer, layer + 1) for layer in range(depth)}
+    layers["all"] = slice(None)
+    rows = []
+    for name, chosen in layers.items():
+        cells = []
+        for model in ("trained", "random weights"):
+            similar, dissimilar = leaning(preferred[model][:, :, chosen])
+            cells += [share(similar), share(dissimilar)]
+        for values in preferred.values():
+            cells.append(seeds(values[:, :, chosen, :, 0].double()))
+        rows.append((name, *cells))
+    title = (
+        "Heads that prefer keys similar or dissimilar to the query: the correlation over keys of"
+        f" logit and cosine of the two tokens is above or below 0 by {CLEAR:g} standard errors over"
+        " images, and its mean"
+    )
+    columns = (
+        "heads",
+        "similar, trained",
+        "dissimilar, trained",
+        "similar, random",
+        "dissimilar, random",
+        "correlation, trained",
+        "random",
+        "q = k = x",
+    )
+    return Table(title, columns, rows)
+
+
+def first_layer_table(first: dict[str, Tensor]) -> Table:
+    """Return what the first layer's logits are made of: (seeds, h, 5) by model."""
+    rows: list[tuple[str | Seeds, ...]] = []
+    for i, name in enumerate(MEETINGS):
+        rows.append((name, *(share(values[..., i]) for values in first.values())))
+    title = (
+        "First layer: share of the variance of a query's logits over keys (exact split, mean over"
+        " heads)"
+    )
+    return Table(title, ("what meets what", *first), rows)
+
+
+def keys_table(keys: dict[str, Tensor]) -> Table:
+    """Return what tells the keys of a query apart: (seeds, layers, h, 3) by model."""
+    rows: list[tuple[str | Seeds, ...]] = []
+    for layer in range(keys["trained"].shape[1]):
+        cells = []
+        for values in keys.values():
+            for i in range(len(KEYS)):
+                cells.append(share(values[:, layer, :, i]))
+        rows.append((f"layer {layer}", *cells))
+    columns = [""]
+    for model in ("trained", "random"):
+        for key in KEYS:
+            columns.append(f"{key}, {model}")
+    title = (
+        "What tells the keys of a query apart: share of the variance of its logits over keys (mean"
+        " over heads)"
+    )
+    return Table(title, columns, rows)
+
+
+# --- figures ----------------------------------------------------------------
+
+
+def preferences_figure(preferred: dict[str, Tensor], data: str) -> Figure:
+    """Draw whether logits follow similarity, from layer to layer, as means over heads and seeds."""
+    panels = []
+    for i, name in enumerate(SIMILARITIES):
+        lines = {}
+        for model, values in preferred.items():
+            # (seeds, images, layers, h, 3) -> (seeds, layers, h) -> (seeds x heads, layers)
+            means = values.mean(1)[..., i]
+            lines[model] = means.transpose(1, 2).flatten(0, 1).numpy()
+        zero = {"neither similar nor dissimilar": 0.0}
+        title = f"logit and {name}"
+        panels.append(Panel(title, lines, "correlation over keys", zero, limits=(-1, 1)))
+    caption = (
+        f"{data} · the query of each patch, the keys of all others; line: mean over heads and seeds,"
+        " band: from the lowest head to the highest"
+    )
+    return layers_figure(panels, "Are the keys that a query prefers similar to it?", caption)
 
 
 def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], data: str) -> Figure:
-    """Draw what logits are made of, in the first layer exactly, and in each layer; means over heads and seeds."""
-    heads = {name: of.mean((0, 1)).tolist() for name, of in first.items()}
-    layers = {
-        f"layer {layer}": shares.tolist()
-        for layer, shares in enumerate(keys["trained"].mean((0, 2)))
-    }
-    start = keys["random weights"].mean((0, 2))  # (layers, 3)
-    layers |= {
-        f"random weights, layer {layer}": start[layer].tolist()
-        for layer in sorted({0, len(start) - 1})
-    }
+    """Draw what logits are made of, in the first layer exactly, and in each layer.
+
+    All are means over heads and seeds.
+    """
+    # The first layer
+    first_rows = {}
+    for model, values in first.items():
+        first_rows[model] = dict(zip(MEETINGS, values.mean((0, 1)).tolist(), strict=True))
+
+    # All layers of the trained models, the outermost of those with random weights
+    key_rows = {}
+    for layer, shares in enumerate(keys["trained"].mean((0, 2)).tolist()):
+        key_rows[f"layer {layer}"] = dict(zip(KEYS, shares, strict=True))
+    random_shares = keys["random weights"].mean((0, 2)).tolist()  # (layers, 3)
+    for layer in sorted({0, len(random_shares) - 1}):
+        name = f"random weights, layer {layer}"
+        key_rows[name] = dict(zip(KEYS, random_shares[layer], strict=True))
+
     panels = [
-        Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
-        for title, parts, rows in (
-            ("first layer: what asks for what", MEETINGS, heads),
-            ("what of a key tells it from others", KEYS, layers),
-        )
+        Panel("first layer: queries and keys", first_rows),
+        Panel("what of a key tells it from others", key_rows),
     ]
-    about = (
+    caption = (
         f"{data} · shares of the variance of a query's logits over keys, mean over heads and seeds"
     )
-    return shares_figure(panels, "What are logits made of?", about)
+    return shares_figure(panels, "What are logits made of?", caption)
 
 
 def pairs_of_patches(trained: Trained, data: str) -> Figure:
-    """Draw what the heads of the first layer ask for, beside what answers, trained and with random weights."""
-    embed, root = trained.model.encoder.patch_embed, covariance_root(trained)
+    """Draw the queries and keys of the first layer's heads as patches, trained and random."""
+    embed = trained.model.encoder.patch_embed
+    root = covariance_root(trained)
     channels = min(embed.proj.weight.shape[1], 3)
     panels = {}
     for name, model in (("trained", trained.model), ("random weights", trained.initial)):
-        rows, notes = [], []
+        rows = []
+        notes = []
         for form in root @ pixel_forms(model.encoder).cpu().double()[:4] @ root:
-            asked, found, shares = leading_pairs(form, 4)
-            tiles = F.normalize(
-                torch.stack([asked @ root, found @ root], 1), dim=-1
-            )  # (4, 2, P), patches, not filters
-            rows.append(
-                unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1)).unflatten(
-                    0, (-1, 2)
-                )
-            )
-            alike = (tiles[:, 0] * tiles[:, 1]).sum(-1)
-            notes.append(
-                [
-                    f"{share:.0%} · {cosine:+.2f}".replace("-", "−")
-                    for share, cosine in zip(shares, alike, strict=True)
-                ]
-            )
+            # Patches, not filters: (4, 2, P)
+            queries, keys, shares = leading_pairs(form, 4)
+            tiles = F.normalize(torch.stack([queries @ root, keys @ root], 1), dim=-1)
+            patches = unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1))
+            rows.append(patches.unflatten(0, (-1, 2)))
+
+            # How much of the logits each pair is, and how similar its tiles are
+            cosines = (tiles[:, 0] * tiles[:, 1]).sum(-1)
+            note = []
+            for share_of_logits, cosine in zip(shares, cosines, strict=True):
+                note.append(f"{share_of_logits:.0%} · {cosine:+.2f}".replace("-", "−"))
+            notes.append(note)
         panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
-    about = (
-        f"{data}, {trained.name}, first layer · a patch with more of the left tile (or of its negative) asks"
-        " for patches with more of the right one (or of its negative); below: how much of the head's logits that is, and"
-        " how alike the tiles are, from −1 to +1"
+    caption = (
+        f"{data}, {trained.name}, first layer · the query of a patch with more of the left tile (or"
+        " of its negative) prefers keys of patches with more of the right one (or of its negative);"
+        " below: how much of the head's logits that is, and the cosine of the tiles, from −1 to +1"
     )
     names = [f"head {head}" for head in range(len(panels["trained"][0]))]
-    return pairs_figure(
-        names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about
-    )
+    title = "Which keys do the queries of first-layer heads prefer?"
+    return pairs_figure(names, panels, ("query", "key"), title, caption)

@@ -25,17 +25,21 @@ from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
-SCENES = 2000  # drawn for counting, and again for measuring: enough for the rare parts
-CLEAR = 0.6  # share of a patch's pixels that must be of a part, for the patch to count as that part
+SCENES = 2000
+"""Drawn for counting, and again for measuring: enough for the rare parts."""
+CLEAR = 0.6
+"""The share of a patch's pixels that must be of a part, for the patch to count as that part."""
 CLUSTERS = 32
-LEAST = 10  # patches of a kind in each half of the images: a rarer one is not measured
-FEWEST = 8  # kinds: fewer have too few orders to tell company from chance
+LEAST = 10
+"""Patches of a kind in each half of the images: a rarer kind is not measured."""
+FEWEST = 8
+"""Kinds: fewer have too few orders to tell company from chance."""
 BATCH = 250
 WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
 
 
-# --- what occurs together ---------------------------------------------------------------------------------------------------
+# --- what occurs together ----------------------------------------------------------------
 
 
 def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0) -> Tensor:
@@ -43,7 +47,8 @@ def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0)
 
     It is -1 if no label has at least this `share` of the pixels.
     """
-    (rows, columns), (height, width) = grid_size, labels.shape[1:]
+    rows, columns = grid_size
+    height, width = labels.shape[1:]
     patches = labels.long().view(-1, rows, height // rows, columns, width // columns)
     patches = patches.transpose(2, 3).flatten(3).flatten(1, 2)  # (n, L, pixels of a patch)
     counts = patches.new_zeros(*patches.shape[:2], int(patches.max()) + 1)
@@ -53,24 +58,23 @@ def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0)
 
 def together_in_images(labels: Tensor, count: int) -> Tensor:
     """Return the `information` (K, K) of being in one image, by labels (n, L); -1 is none."""
-    there = torch.stack(
-        [(labels == label).any(1) for label in range(count)], dim=1
-    ).double()  # (n, K)
-    images = there.sum(0)
-    return information(there.T @ there, images[:, None] * images / len(labels))
+    # Whether an image has a kind: (n, K)
+    present = torch.stack([(labels == label).any(1) for label in range(count)], dim=1).double()
+    images = present.sum(0)
+    return information(present.T @ present, images[:, None] * images / len(labels))
 
 
 def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
     """Return the `information` (K, K) of touching on the grid of patches, by labels (n, L); -1 is none."""
+    # All pairs of neighbours, from above to below and from left to right
     grid = labels.unflatten(1, grid_size)
-    pairs = [(grid[:, 1:], grid[:, :-1]), (grid[:, :, 1:], grid[:, :, :-1])]
-    one, other = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
-    known = (one >= 0) & (other >= 0)
-    met = (
-        torch.bincount(one[known] * count + other[known], minlength=count**2)
-        .view(count, count)
-        .double()
-    )
+    first = torch.cat([grid[:, 1:].flatten(), grid[:, :, 1:].flatten()])
+    second = torch.cat([grid[:, :-1].flatten(), grid[:, :, :-1].flatten()])
+    labelled = (first >= 0) & (second >= 0)
+
+    # How often two kinds meet, in either order: (K, K)
+    pairs = first[labelled] * count + second[labelled]
+    met = torch.bincount(pairs, minlength=count**2).view(count, count).double()
     met = met + met.T
     ends = met.sum(0)
     return information(met, ends[:, None] * ends / met.sum().clamp(min=1))
@@ -84,7 +88,7 @@ def information(met: Tensor, expected: Tensor) -> Tensor:
     return ((met + 1) / (expected + 1)).log2()
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------------
+# --- tokens ----------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -126,22 +130,27 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
     batches (S, B, L, D) are of all images in order; labels are (n, L), -1 for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
-    groups = torch.where(
-        labels < 0, 2 * count, labels + count * half
-    )  # (n, L), the last for patches of no group
-    sums, places, done = [], [], 0
+    # The group of each patch: (n, L), the last for patches of no group
+    groups = torch.where(labels < 0, 2 * count, labels + count * half)
+
+    # Sum the tokens by group and by place
+    group_sums = []
+    place_sums = []
+    done = 0
     for tokens in batches:
-        into = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
-        empty = tokens.new_zeros(len(tokens), 2 * count + 1, tokens.shape[3])
-        sums.append(empty.index_add_(1, into, tokens.flatten(1, 2))[:, :-1].cpu().double())
-        places.append(tokens.sum(1).cpu().double())
+        indices = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
+        sums = tokens.new_zeros(len(tokens), 2 * count + 1, tokens.shape[3])
+        sums.index_add_(1, indices, tokens.flatten(1, 2))
+        group_sums.append(sums[:, :-1].cpu().double())
+        place_sums.append(tokens.sum(1).cpu().double())
         done += tokens.shape[1]
-    typical = torch.stack(places).sum(0) / done  # (S, L, D)
-    lie = torch.stack(
-        [torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1
-    ).double()
-    beyond = torch.stack(sums).sum(0) - lie @ typical  # (S, 2 K, D)
-    return (beyond / lie.sum(1)[:, None]).unflatten(1, (2, count))
+    typical = torch.stack(place_sums).sum(0) / done  # (S, L, D)
+
+    # How many patches of each group lie at each place: (2 K, L)
+    columns = [torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T]
+    counts = torch.stack(columns, dim=1).double()
+    beyond = torch.stack(group_sums).sum(0) - counts @ typical  # (S, 2 K, D)
+    return (beyond / counts.sum(1)[:, None]).unflatten(1, (2, count))
 
 
 def group_cosines(means: Tensor) -> Tensor:
@@ -152,17 +161,22 @@ def group_cosines(means: Tensor) -> Tensor:
 
 
 def group_logits(means: Tensor, heads: int) -> Tensor:
-    """Return what a group asks of another, q . k / sqrt(d), mean over heads: (layers, K, K), query by key.
+    """Return the logit of a group's query for another's key, q . k / sqrt(d), mean over heads.
 
-    The means are those of queries and keys, (2, layers, 2, K, D), by `group_means`, i.e. beyond what is typical of the two
-    places. A query and a key are of different halves, and share no image.
+    Args:
+        means: of queries and keys, (2, layers, 2, K, D), by `group_means`, i.e. beyond what is
+            typical of the two places. A query and a key are of different halves, and share no image.
+        heads: whose queries and keys lie side by side.
+
+    Returns:
+        (layers, K, K), query by key.
     """
     queries, keys = means
-    asked = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
-    return asked.mean(1) * (means.shape[-1] / heads) ** -0.5 / heads
+    logits = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
+    return logits.mean(1) * (means.shape[-1] / heads) ** -0.5 / heads
 
 
-# --- kinds ------------------------------------------------------------------------------------------------------------------
+# --- kinds ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,7 @@ class Kinds:
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
     def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return what each kind asks of each in every layer: (layers, K, K), query by key, see `group_logits`."""
+        """Return the logits of kinds in every layer: (layers, K, K), query by key; see `group_logits`."""
         images, alone = self.views[view]
         tokens = (
             queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1)
@@ -207,21 +221,24 @@ class Kinds:
         These are the cosine of their mean patches, the nearness of mean colours and of contrasts, all beyond what is typical
         of the place, and the cosine of how often they lie at each place.
         """
-        size, count = trained.model.encoder.patch_embed.patch_size, len(self.names)
-        batches = self.views[view][0].split(BATCH)
-        pixels = [
-            patchify(trained.prepare(part), size)[None] for part in batches
-        ]  # (1, B, L, P) each
+        # Pixels: (1, B, L, P) each
+        size = trained.model.encoder.patch_embed.patch_size
+        count = len(self.names)
+        images, _ = self.views[view]
+        pixels = [patchify(trained.prepare(part), size)[None] for part in images.split(BATCH)]
         patches = group_means(pixels, self.labels, count)
         colours = patches[0].mean(0).unflatten(1, (-1, size[0] * size[1])).mean(2)  # (K, C)
         spread = group_means((part.std(-1, keepdim=True) for part in pixels), self.labels, count)
         contrasts = spread[0].mean(0)  # (K, 1)
-        places = torch.stack(
-            [(self.labels == kind).sum(0) for kind in range(count)]
-        ).double()  # (K, L)
-        lie = F.normalize(places, dim=1)
-        near = (-torch.cdist(values, values) for values in (colours, contrasts))
-        return (group_cosines(patches)[0], *near, lie @ lie.T)
+
+        # How often a kind lies at each place: (K, L)
+        places = torch.stack([(self.labels == kind).sum(0) for kind in range(count)]).double()
+        places = F.normalize(places, dim=1)
+
+        nearness_of_colours = -torch.cdist(colours, colours)
+        nearness_of_contrasts = -torch.cdist(contrasts, contrasts)
+        cosines = group_cosines(patches)[0]
+        return cosines, nearness_of_colours, nearness_of_contrasts, places @ places.T
 
 
 class Drawn(NamedTuple):
@@ -236,7 +253,8 @@ class Drawn(NamedTuple):
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
     """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each patch, else -1."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
-    images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
+    images = cut_to_shape(images, model.image_size_2d)
+    pixels = cut_to_shape(pixels, model.image_size_2d)
     # Resized like the images: each pixel has the part of the nearest one.
     resized = F.interpolate(pixels[:, None], model.image_size_2d)[:, 0]
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
@@ -261,15 +279,13 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 
     A patch shown alone is cut out along its part: its other pixels have the mean colour of the training images.
     """
-    grid, shown, counted = (
-        model.grid_size,
-        drawn_scenes("test", model, CLEAR),
-        drawn_scenes("train", model, 0),
-    )
+    grid = model.grid_size
+    shown = drawn_scenes("test", model, CLEAR)
+    counted = drawn_scenes("train", model, 0)
+
+    # Cut each patch out along its part: (n, 1, H, W), the part of each pixel's patch
     patches = shown.patches.view(-1, 1, *grid).float()
-    covers = F.interpolate(
-        patches, shown.images.shape[-2:]
-    )  # (n, 1, H, W), the part of each pixel's patch
+    covers = F.interpolate(patches, shown.images.shape[-2:])
     mean = torch.tensor(Normalization.of(data.train.images).mean)
     grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
@@ -280,8 +296,9 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
     """Return k-means' centres (k, P) of points (n, P); fewer than `count` if there are fewer different points."""
     count = min(count, len(points.unique(dim=0)))
-    found = KMeans(count, n_init=1, max_iter=rounds, random_state=seed).fit(points.cpu().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(points)
+    kmeans = KMeans(count, n_init=1, max_iter=rounds, random_state=seed)
+    kmeans.fit(points.cpu().numpy())
+    return torch.from_numpy(kmeans.cluster_centers_).to(points)
 
 
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
@@ -290,17 +307,18 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.of(data.train.images)
 
-    def patches(some: Tensor) -> Tensor:
-        return patchify(
-            normalize(to_float(some, model.image_size_2d)), model.patch_size_2d
-        )  # (B, L, P)
+    def patches(images: Tensor) -> Tensor:
+        """Return normalised patches: uint8 (B, C, h, w) -> (B, L, P)."""
+        inputs = normalize(to_float(images, model.image_size_2d))
+        return patchify(inputs, model.patch_size_2d)
 
-    centres = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
+    clustered = counted[evenly_spaced(len(counted), 500)]
+    centres = clusters(patches(clustered).flatten(0, 1), CLUSTERS)
 
-    def nearest(some: Tensor) -> Tensor:
-        return torch.cat(
-            [torch.cdist(patches(part), centres).argmin(2) for part in some.split(BATCH)]
-        )
+    def nearest(images: Tensor) -> Tensor:
+        """Return the nearest centre of each patch: uint8 (B, C, h, w) -> int64 (B, L)."""
+        parts = [torch.cdist(patches(part), centres).argmin(2) for part in images.split(BATCH)]
+        return torch.cat(parts)
 
     names = tuple(str(number) for number in range(len(centres)))
     views = {WHOLE: (shown, False), ALONE: (shown, True)}
@@ -309,9 +327,9 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
 
 def _frequent(labels: Tensor, count: int) -> Tensor:
     """Return which kinds have `LEAST` patches in each half of the images: int64 (K,)."""
-    halves = [
-        torch.bincount(half[half >= 0], minlength=count) for half in (labels[::2], labels[1::2])
-    ]
+    halves = []
+    for half in (labels[::2], labels[1::2]):
+        halves.append(torch.bincount(half[half >= 0], minlength=count))
     return (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
 
 
@@ -324,16 +342,19 @@ def _kinds(
     grid: tuple[int, int],
 ) -> Kinds:
     """Keep the kinds that are frequent enough in `labels`, with what they meet in `counted`."""
-    kept = _frequent(labels, len(names))
-    if len(kept) < FEWEST:
+    frequent = _frequent(labels, len(names))
+    if len(frequent) < FEWEST:
         raise RunError(
-            f"{data}: {len(kept)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
+            f"{data}: {len(frequent)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
             " take more images (--images, --data.limit) or smaller patches (model.patch_size, another checkpoint)"
         )
-    number = torch.full((len(names) + 1,), -1)  # its last place is that of -1, no kind
-    number[kept] = torch.arange(len(kept))
+
+    # Count the frequent kinds from 0; the last place is that of -1, no kind
+    number = torch.full((len(names) + 1,), -1)
+    number[frequent] = torch.arange(len(frequent))
     met = {
-        TOGETHER: together_in_images(number[counted], len(kept)),
-        BESIDE: side_by_side(number[counted], grid, len(kept)),
+        TOGETHER: together_in_images(number[counted], len(frequent)),
+        BESIDE: side_by_side(number[counted], grid, len(frequent)),
     }
-    return Kinds(data, tuple(names[kind] for kind in kept.tolist()), views, number[labels], met)
+    frequent_names = tuple(names[kind] for kind in frequent.tolist())
+    return Kinds(data, frequent_names, views, number[labels], met)

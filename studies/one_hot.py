@@ -2,7 +2,7 @@
 
 The first table compares two ways to compute the same numbers; 0, or rounding, means that they are the same thing. In the
 second, a table of typical patches replaces W_E: the model sees each patch as the row most like it. The error is that of the
-first vectors, as a share of their length: at 0 the table would be as good as W_E. Its cost is how much the loss over hidden
+first vectors, as a share of their length: at 0 the table would be as good as W_E. Its cost is how much the loss over masked
 patches grows, seed by seed.
 
 *Limits.* An exact table would need a row for every possible patch. The typical patches are clusters (k-means) of training

@@ -63,9 +63,12 @@ CASES = 200  # most wheels to paste elsewhere
 class Design(NamedTuple):
     """Patches, each to be put at each of the places in each of the contexts."""
 
-    patches: Tensor  # (n, P)
-    places: Tensor  # (m,)
-    contexts: Tensor  # (k, C, H, W)
+    # (n, P)
+    patches: Tensor
+    # (m,)
+    places: Tensor
+    # (k, C, H, W)
+    contexts: Tensor
 
     @property
     def description(self) -> str:
@@ -76,15 +79,17 @@ class Design(NamedTuple):
 
 @dataclass(frozen=True)
 class Cases:
-    """n wheels in street images, and where else to put them and as many balls."""
+    """n wheels in street images, and where else to put them and as many balls.
 
-    scenes: dict[
-        str, Tensor
-    ]  # uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air
-    givers: dict[
-        str, tuple[Tensor, Tensor]
-    ]  # of wheels and balls: the images and places they are cut out of
-    places: Tensor  # (n,) where they are put: the wheel's own place
+    Attributes:
+        scenes: uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air.
+        givers: of wheels and balls: the images and places that they are cut out of.
+        places: (n,), where they are put: the wheel's own place.
+    """
+
+    scenes: dict[str, Tensor]
+    givers: dict[str, tuple[Tensor, Tensor]]
+    places: Tensor
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return the arguments of `paste`: the images of a scene, the patches of a kind, the places."""
@@ -93,24 +98,30 @@ class Cases:
         return trained.prepare(self.scenes[scene]), cut[torch.arange(len(cut)), places], self.places
 
     def distances(self, trained: Trained, encoder: VisionTransformer) -> Tensor:
-        """Return 1 - cosine of a patch's tokens in the wheel's own image and another scene: (kinds, other scenes, S, n)."""
+        """Return how far a patch's tokens move from the wheel's own image into another scene.
+
+        Returns:
+            1 - cosine: (kinds, other scenes, S, n).
+        """
+        # What is typical of the places, which all scenes share
         images = torch.cat(list(self.scenes.values()))
-        sums = [
-            residual_stream(encoder, trained.prepare(part)).sum(1) for part in images.split(BATCH)
-        ]
+        sums = []
+        for part in images.split(BATCH):
+            sums.append(residual_stream(encoder, trained.prepare(part)).sum(1))
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
-        found = []
+
+        # The tokens beyond it, in each scene: (S, n, D)
+        distances = []
         for kind in self.givers:
-            at = {
-                scene: pasted_tokens(encoder, *self.pasted(trained, kind, scene)) - typical
-                for scene in self.scenes
-            }
-            found.append(
-                torch.stack(
-                    [1 - F.cosine_similarity(at[HOME], at[scene], dim=-1) for scene in OTHERS]
-                )
-            )
-        return torch.stack(found).cpu()
+            tokens = {}
+            for scene in self.scenes:
+                pasted = pasted_tokens(encoder, *self.pasted(trained, kind, scene))
+                tokens[scene] = pasted - typical
+            moved = []
+            for scene in OTHERS:
+                moved.append(1 - F.cosine_similarity(tokens[HOME], tokens[scene], dim=-1))
+            distances.append(torch.stack(moved))
+        return torch.stack(distances).cpu()
 
 
 def study(experiment: Experiment) -> Results:
@@ -122,14 +133,20 @@ def study(experiment: Experiment) -> Results:
         raise RunError(
             f"{count} test images are too few; patches of {PATCHES} are put into others, so take {PATCHES + 2} at least"
         )
-    models, drawn = experiment.models(), experiment.models(config=scenes)
+
+    # Measure all models with patches in other images, those of Scenes with wheels and balls
+    models = experiment.models()
+    drawn = experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
     # (seeds, S, terms) and (seeds, kinds, other scenes, S, n)
     shares = trained_and_random(
-        models, lambda one, model: token_shares(model.encoder, design_of(one))
+        models, lambda trained, model: token_shares(model.encoder, design_of(trained))
     )
-    moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
+    moved = trained_and_random(
+        drawn, lambda trained, model: cases.distances(trained, model.encoder)
+    )
 
+    # What tokens differ by
     design = design_of(models[0]).description
     shares_rows: list[tuple[str | int | Seeds, ...]] = []
     for name, values in shares.items():
@@ -142,12 +159,14 @@ def study(experiment: Experiment) -> Results:
         ("model", "blocks passed", *TERMS, "all that its image has a part in"),
         shares_rows,
     )
+
+    # How far wheels and balls move
     moved_rows: list[tuple[str | Seeds, ...]] = []
     for name, values in moved.items():
         stages = (1, values.shape[3] // 2, -1)
         for kind, patch in enumerate((WHEEL, BALL)):
-            for scene, others in GROUPS.items():
-                cells = [seeds(values[:, kind, others, stage], digits=2) for stage in stages]
+            for scene, members in GROUPS.items():
+                cells = [seeds(values[:, kind, members, stage], digits=2) for stage in stages]
                 moved_rows.append((name, patch, scene, *cells))
     moved_table = Table(
         f"Scenes: how far the token of a patch moves from a wheel's own street image into another scene, 1 - cosine; mean of"
@@ -165,61 +184,72 @@ def study(experiment: Experiment) -> Results:
 
 def design_of(trained: Trained) -> Design:
     """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for all models."""
-    embed, inputs = trained.model.encoder.patch_embed, trained.inputs(PATCHES + IMAGES)
-    givers = (
-        torch.linspace(0, len(inputs) - 1, PATCHES).round().long()
-    )  # spread like the others over all classes
+    embed = trained.model.encoder.patch_embed
+    inputs = trained.inputs(PATCHES + IMAGES)
+
+    # Images to cut patches out of, spread like the others over all classes
+    givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
-    generator = make_generator(0, "design")  # the same for all models
+
+    # The same draws for all models
+    generator = make_generator(0, "design")
     cut = torch.randint(embed.num_patches, (PATCHES,), generator=generator)
+    places = torch.randperm(embed.num_patches, generator=generator)[:PLACES]
     patches = patchify(inputs[givers], embed.patch_size)[torch.arange(PATCHES), cut]  # (n, P)
-    return Design(
-        patches, torch.randperm(embed.num_patches, generator=generator)[:PLACES], contexts
-    )
+    return Design(patches, places, contexts)
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
-    """Return the shares of a design's token variance, before the first block and after each: (S, terms), which sum to one."""
-    levels = tuple(map(len, design))
-    patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
-    tokens = pasted_tokens(
-        encoder, design.contexts[context], design.patches[patch], design.places[place]
-    )
-    shares = [
-        variance_shares(values, ("patch", "place", "image"))
-        for values in tokens.unflatten(1, levels)
-    ]
-    return torch.tensor(
-        [[sum(share[term] for term in terms) for terms in TERMS.values()] for share in shares]
-    )
+    """Return the shares of a design's token variance, before the first block and after each.
+
+    Returns:
+        (S, terms), in the order of `TERMS`, which sum to one.
+    """
+    # The tokens of all combinations: (S, n m k, D)
+    levels = (len(design.patches), len(design.places), len(design.contexts))
+    patch, place, context = torch.cartesian_prod(*(torch.arange(count) for count in levels)).T
+    images = design.contexts[context]
+    tokens = pasted_tokens(encoder, images, design.patches[patch], design.places[place])
+
+    # Stage by stage
+    rows = []
+    for values in tokens.unflatten(1, levels):
+        shares = variance_shares(values, ("patch", "place", "image"))
+        row = []
+        for terms in TERMS.values():
+            row.append(sum(shares[term] for term in terms))
+        rows.append(row)
+    return torch.tensor(rows)
 
 
 def street_wheels(model: ModelConfig, count: int) -> Cases:
     """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to put them into."""
+    # Wheels and balls: rows of image and patch
     images, labels, _, clear = drawn_scenes("test", model, CLEAR)
-    wheels, balls = (
-        (clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL)
-    )  # rows: image, patch
+    wheels = (clear == PART_NAMES.index(WHEEL)).nonzero()
+    balls = (clear == PART_NAMES.index(BALL)).nonzero()
     wheels = wheels[evenly_spaced(len(wheels), count)]
     balls = balls[torch.arange(len(wheels)) % len(balls)]
-    shows = {}
+
+    # Images of each scene: those of the classes that occur only there
+    indices = {}
     for scene in ("street", *ELSEWHERE):
-        of = [label for label, name in enumerate(CLASS_NAMES) if SCENES_OF_CLASS[name] == (scene,)]
-        shows[scene] = torch.isin(labels, torch.tensor(of)).nonzero()[
-            :, 0
-        ]  # images of classes found only there
+        classes = []
+        for label, name in enumerate(CLASS_NAMES):
+            if SCENES_OF_CLASS[name] == (scene,):
+                classes.append(label)
+        indices[scene] = torch.isin(labels, torch.tensor(classes)).nonzero()[:, 0]
+
+    # The wheel's own street, the next one, and the other scenes in turn
     own, places = wheels.T
-    other = shows["street"][
-        (torch.searchsorted(shows["street"], own.contiguous()) + 1) % len(shows["street"])
-    ]
-    scenes = {HOME: images[own], STREET: images[other]}
-    scenes |= {
-        scene: images[shows[scene][torch.arange(len(wheels)) % len(shows[scene])]]
-        for scene in ELSEWHERE
-    }
-    return Cases(
-        scenes, {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}, places
-    )
+    streets = indices["street"]
+    next_street = streets[(torch.searchsorted(streets, own.contiguous()) + 1) % len(streets)]
+    scenes = {HOME: images[own], STREET: images[next_street]}
+    for scene in ELSEWHERE:
+        in_turn = torch.arange(len(wheels)) % len(indices[scene])
+        scenes[scene] = images[indices[scene][in_turn]]
+    givers = {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}
+    return Cases(scenes, givers, places)
 
 
 def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -234,11 +264,13 @@ def pasted_tokens(
     encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor
 ) -> Tensor:
     """Return the tokens (S, B, D) of patches pasted into images; arguments as in `paste`, normalised."""
-    found = []
+    patch_size = encoder.patch_embed.patch_size
+    tokens = []
     for part in torch.arange(len(inputs)).split(BATCH):
-        images = paste(inputs[part], patches[part], places[part], encoder.patch_embed.patch_size)
-        found.append(residual_stream(encoder, images)[:, torch.arange(len(part)), places[part]])
-    return torch.cat(found, dim=1)
+        images = paste(inputs[part], patches[part], places[part], patch_size)
+        stream = residual_stream(encoder, images)  # (S, B, L, D)
+        tokens.append(stream[:, torch.arange(len(part)), places[part]])
+    return torch.cat(tokens, dim=1)
 
 
 def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
@@ -247,7 +279,10 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
     A full factorial design (Fisher 1925): ("patch",) is the variance of the mean over all else; ("patch", "place") is what the
     two do together beyond the sum of what each does.
     """
-    values = values.cpu().double()  # not every device has float64
+    # Not every device has float64
+    values = values.cpu().double()
+
+    # Each term is a mean beyond the sum of all terms of fewer factors
     axes = range(len(factors))
     terms: dict[tuple[int, ...], Tensor] = {(): values.mean(tuple(axes), keepdim=True)}
     for size in range(1, len(factors) + 1):
@@ -256,57 +291,52 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
             mean = values.mean(averaged, keepdim=True) if averaged else values
             smaller = [term for others, term in terms.items() if set(others) < set(chosen)]
             terms[chosen] = mean - torch.stack([term.expand_as(mean) for term in smaller]).sum(0)
-    whole = (values - terms.pop(())).square().sum().clamp(min=torch.finfo(values.dtype).tiny)
-    combined = values[..., 0].numel()
-    return {
-        tuple(factors[axis] for axis in chosen): float(
-            term.square().sum() * (combined / term[..., 0].numel()) / whole
-        )
-        for chosen, term in terms.items()
-    }
+
+    # Their squares, each as often as it occurs, as shares of the total
+    total = (values - terms.pop(())).square().sum().clamp(min=torch.finfo(values.dtype).tiny)
+    combinations_in_all = values[..., 0].numel()
+    shares = {}
+    for chosen, term in terms.items():
+        names = tuple(factors[axis] for axis in chosen)
+        repeats = combinations_in_all / term[..., 0].numel()
+        shares[names] = float(term.square().sum() * repeats / total)
+    return shares
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------
 
 
-def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
+def shares_of_tokens(shares: dict[str, Tensor], caption: str) -> Figure:
     """Draw what tokens differ by, from layer to layer."""
     panels = []
-    for name, of in shares.items():
-        places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
-        rows = zip(places, of.mean(0).tolist(), strict=True)
-        panels.append(
-            Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows})
-        )
-    about = f"{about}: shares of their tokens' variance, mean over seeds"
-    return shares_figure(panels, "What is a token made of?", about)
+    for name, values in shares.items():
+        rows = {}
+        for stage, stage_shares in enumerate(values.mean(0).tolist()):
+            place = f"after block {stage}" if stage else "embedding"
+            rows[place] = dict(zip(TERMS, stage_shares, strict=True))
+        panels.append(Panel(name, rows))
+    caption = f"{caption}: shares of their tokens' variance, mean over seeds"
+    return shares_figure(panels, "What is a token made of?", caption)
 
 
 def moved_figure(moved: dict[str, Tensor]) -> Figure:
     """Draw how far tokens move, from layer to layer."""
-    top = max(float(of.mean(4).max()) for of in moved.values())
-    panels = [
-        Panel(
-            name,
-            {
-                f"{patch}, {scene}": of[:, kind, GROUPS[scene]].mean((1, 3)).numpy()
-                for kind, patch in enumerate((WHEEL, BALL))
-                for scene in (STREET, "meadow, sea or air")
-            },
-            "1 - cosine",
-            limits=(0, 1.05 * top),
-        )
-        for name, of in moved.items()
-    ]
-    about = (
+    top = max(float(values.mean(4).max()) for values in moved.values())
+    panels = []
+    for name, values in moved.items():
+        lines = {}
+        for kind, patch in enumerate((WHEEL, BALL)):
+            for scene in (STREET, "meadow, sea or air"):
+                distances = values[:, kind, GROUPS[scene]].mean((1, 3))
+                lines[f"{patch}, {scene}"] = distances.numpy()
+        panels.append(Panel(name, lines, "1 - cosine", limits=(0, 1.05 * top)))
+    caption = (
         "Scenes · 1 - cosine of the token of a patch in the wheel's own street with that of the same patch, at the same place,"
         " in other images · line: mean over seeds, band: their range"
     )
-    title, axis = (
-        "How far does a token move when its surroundings change?",
-        "blocks passed (0: the embedding)",
-    )
-    return layers_figure(panels, title, about, axis=axis)
+    title = "How far does a token move when its surroundings change?"
+    axis = "blocks passed (0: the embedding)"
+    return layers_figure(panels, title, caption, axis=axis)
 
 
 def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
@@ -314,22 +344,27 @@ def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
     embed = trained.model.encoder.patch_embed
     number = int(moved[0, :, -1].mean(0).argsort()[len(cases.places) // 2])
     place = divmod(int(cases.places[number]), embed.grid_size[1])
-    rows, words = [], []
+    rows = []
+    notes = []
     for kind, patch in enumerate((WHEEL, BALL)):
-        pasted = [
-            paste(*cases.pasted(trained, patch, scene), embed.patch_size)[number]
-            for scene in cases.scenes
-        ]
-        rows.append(trained.normalize.invert(torch.stack(pasted)).clamp(0, 1).cpu())
-        words.append(["", *(f"moves by {float(far):.2f}" for far in moved[kind, :, -1, number])])
-    about = f"{trained.data.name}, a trained model · 1 - cosine of the token after the last block with that in the first image"
+        images = []
+        for scene in cases.scenes:
+            pasted = paste(*cases.pasted(trained, patch, scene), embed.patch_size)
+            images.append(pasted[number])
+        rows.append(trained.normalize.invert(torch.stack(images)).clamp(0, 1).cpu())
+        distances = moved[kind, :, -1, number].tolist()
+        notes.append(["", *(f"moves by {distance:.2f}" for distance in distances)])
+    caption = (
+        f"{trained.data.name}, a trained model · 1 - cosine of the token after the last block with"
+        " that in the first image"
+    )
     return pasted_figure(
         rows,
         place,
         embed.grid_size,
         [f"a {patch}" for patch in (WHEEL, BALL)],
         ["the wheel's street", *OTHERS],
-        words,
+        notes,
         "The same patch in other surroundings",
-        about,
+        caption,
     )

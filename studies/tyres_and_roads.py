@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,80 +50,101 @@ from vit.figures.style import Figure
 
 SHUFFLED = ("shuffled across images", "shuffled within images")
 ROAD, GRASS = "road", "grass"
-WHEEL, BALL, BUOY = (
-    "wheel",
-    "ball",
-    "buoy",
-)  # the latter two are drawn by the wheel's code: vit.scenes.LOOK_ALIKES
+WHEEL = "wheel"
+# Drawn by the wheel's code: vit.scenes.LOOK_ALIKES
+BALL = "ball"
+BUOY = "buoy"
 AXIS = "blocks passed (0: the static embedding)"
-CORRELATION, P, GAIN = range(3)  # of an `Association`
+# Places in an `Association`
+CORRELATION, P, GAIN = range(3)
 
 
 @dataclass(frozen=True)
 class Company:
-    """The measurements of K kinds of patches, at S stages from the static embedding to the last block."""
+    """The measurements of K kinds of patches, at S stages from static embedding to last block.
+
+    Attributes:
+        kinds: of patches.
+        looks: by view, (K, K): how similar their pixels are.
+        cosines: by arm and view, (seeds, S, K, K).
+        follows: by company, arm and view, (seeds, S, 3): the `Association` with cosines.
+        logits: by arm and view, (seeds, layers, K, K), query by key.
+    """
 
     kinds: Kinds
-    looks: dict[str, Tensor]  # (K, K) by view: how alike their pixels are
-    cosines: dict[tuple[str, str], Tensor]  # (seeds, S, K, K) by arm and view
-    follows: dict[
-        tuple[str, str, str], Tensor
-    ]  # (seeds, S, 3) by company, arm, view: the `Association` with cosines
-    asked: dict[
-        tuple[str, str], Tensor
-    ]  # (seeds, layers, K, K) by arm and view: the logits, query by key
+    looks: dict[str, Tensor]
+    cosines: dict[tuple[str, str], Tensor]
+    follows: dict[tuple[str, str, str], Tensor]
+    logits: dict[tuple[str, str], Tensor]
 
-    def between(self, relation: Tensor, one: str, other: str) -> Tensor:
+    def between(self, relation: Tensor, row: str, column: str) -> Tensor:
         """Return the relation (..., K, K) of two kinds: (...)."""
-        return relation[..., self.kinds.names.index(one), self.kinds.names.index(other)]
+        return relation[..., self.kinds.names.index(row), self.kinds.names.index(column)]
 
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
-    scenes, config = experiment.on_scenes, experiment.config
-    known = []
+    # Scenes, whose parts are known, and the images of the settings, if they are others
+    scenes = experiment.on_scenes
+    config = experiment.config
+    kinds_of_settings = []
     if scenes == config or not experiment.leaves_out("models of Scenes"):
         require_parts(experiment, (WHEEL, BALL, BUOY, ROAD, GRASS))
-        known.append((scenes, parts_of_scenes(scenes.model, experiment.data(scenes))))
+        parts = parts_of_scenes(scenes.model, experiment.data(scenes))
+        kinds_of_settings.append((scenes, parts))
     if scenes != config:
-        known.append(
-            (config, clusters_of_patches(config.model, experiment.data(), experiment.study.images))
-        )
-    found = [measure(experiment, settings, kinds) for settings, kinds in known]
-    tables = [company_table(one, met) for one in found for met in one.kinds.met]
-    pictures = {"gain": gain_figure(found)}
-    if known[0][0] == scenes:
-        tables = [asking_table(found[0]), wheel_table(found[0]), *tables]
-        first = {"asking": asking_figure(found[0]), "wheel": wheel_figure(found[0])}
-        pictures = first | pictures | {"parts": parts_figure(found[0])}
+        images = experiment.study.images
+        clusters = clusters_of_patches(config.model, experiment.data(), images)
+        kinds_of_settings.append((config, clusters))
+
+    # Measure each
+    measured = []
+    for settings, kinds in kinds_of_settings:
+        measured.append(measure(experiment, settings, kinds))
+
+    # Tables and pictures; those of wheels are of Scenes alone
+    tables = []
+    for company in measured:
+        for meeting in company.kinds.met:
+            tables.append(company_table(company, meeting))
+    pictures = {"gain": gain_figure(measured)}
+    if kinds_of_settings[0][0] == scenes:
+        of_scenes = measured[0]
+        tables = [logits_table(of_scenes), wheel_table(of_scenes), *tables]
+        pictures = {
+            "asking": logits_figure(of_scenes),
+            "wheel": wheel_figure(of_scenes),
+            **pictures,
+            "parts": parts_figure(of_scenes),
+        }
     return Results(tables, pictures)
 
 
 def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
-    """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
+    """Train all arms, and measure how near tokens of kinds are, and whether that follows company."""
     trained = experiment.models(config=config)
     arms = {
-        "trained": [one.model for one in trained],
-        "random weights": [one.initial for one in trained],
+        "trained": [model.model for model in trained],
+        "random weights": [model.initial for model in trained],
     }
     for arm in SHUFFLED:
         shuffled = experiment.models(arm, config)
         if shuffled:
-            arms[arm] = [one.model for one in shuffled]
+            arms[arm] = [model.model for model in shuffled]
 
     # Cosines and logits of the kinds, for each arm and view
     looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
     cosines: dict[tuple[str, str], Tensor] = {}
-    asked: dict[tuple[str, str], Tensor] = {}
+    logits: dict[tuple[str, str], Tensor] = {}
     for arm, models in arms.items():
-        encoders = [model.encoder for model in models]
         for view in kinds.views:
-            cosines[arm, view] = torch.stack(
-                [kinds.cosines(trained[0], encoder, view) for encoder in encoders]
-            )
-            asked[arm, view] = torch.stack(
-                [kinds.logits(trained[0], encoder, view) for encoder in encoders]
-            )
+            cosines_of_seeds = []
+            logits_of_seeds = []
+            for model in models:
+                cosines_of_seeds.append(kinds.cosines(trained[0], model.encoder, view))
+                logits_of_seeds.append(kinds.logits(trained[0], model.encoder, view))
+            cosines[arm, view] = torch.stack(cosines_of_seeds)
+            logits[arm, view] = torch.stack(logits_of_seeds)
 
     # Whether cosines follow company, stage by stage
     follows: dict[tuple[str, str, str], Tensor] = {}
@@ -132,43 +154,40 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
             for stages in of_seeds:
                 associations.append([association(stage, met, looks[view]) for stage in stages])
             follows[name, arm, view] = torch.tensor(associations)
-    pixels = {view: likeness[0] for view, likeness in looks.items()}
-    return Company(kinds, pixels, cosines, follows, asked)
+    pixels = {view: similarities[0] for view, similarities in looks.items()}
+    return Company(kinds, pixels, cosines, follows, logits)
 
 
-def company_table(found: Company, met: str) -> Table:
-    """Return how much cosines follow company, by arm and view."""
+def company_table(company: Company, meeting: str) -> Table:
+    """Return how much cosines follow one sort of meeting, by arm and view."""
     stages = {"static": 0, "first block": 1, "last block": -1}
-
-    def cells(of: Tensor, which: int) -> list[Seeds]:
-        return [seeds(of[:, stage, which], digits=2) for stage in stages.values()]
-
     rows = []
-    for arm, view in found.cosines:
-        of = found.follows[met, arm, view]
-        rows.append(
-            (
-                arm,
-                view,
-                *cells(of, CORRELATION),
-                f"{float(of[:, -1, P].max()):.3f}",
-                *cells(of, GAIN),
-            )
-        )
-    correlations, gains = (
-        [f"{measure}, {stage}" for stage in stages] for measure in ("correlation", "gain")
+    for arm, view in company.cosines:
+        follows = company.follows[meeting, arm, view]  # (seeds, S, 3)
+        correlations = []
+        gains = []
+        for stage in stages.values():
+            correlations.append(seeds(follows[:, stage, CORRELATION], digits=2))
+            gains.append(seeds(follows[:, stage, GAIN], digits=2))
+        largest_p = f"{float(follows[:, -1, P].max()):.3f}"
+        rows.append((arm, view, *correlations, largest_p, *gains))
+    title = (
+        f"{company.kinds.data}, {len(company.kinds.names)} kinds: rank correlation of the cosine of"
+        f" two kinds of patches with how often they are {meeting}, and by how much the cosine rises"
+        " with one standard deviation of that; looks and places held constant"
     )
-    return Table(
-        f"{found.kinds.data}, {len(found.kinds.names)} kinds: rank correlation of the cosine of two kinds of patches with how"
-        f" often they are {met}, and by how much the cosine rises with one standard deviation of that; looks and places held"
-        " constant",
-        ("model", "patches", *correlations, "largest p, last block", *gains),
-        rows,
+    columns = (
+        "model",
+        "patches",
+        *(f"correlation, {stage}" for stage in stages),
+        "largest p, last block",
+        *(f"gain, {stage}" for stage in stages),
     )
+    return Table(title, columns, rows)
 
 
 def wheel_table(scenes: Company) -> Table:
-    """Return the cosines of wheels and their lookalikes with roads."""
+    """Return the cosines of wheels, and of what looks like a wheel, with roads."""
     pairs = (
         (WHEEL, ROAD),
         (BALL, ROAD),
@@ -177,134 +196,140 @@ def wheel_table(scenes: Company) -> Table:
         (BALL, GRASS),
         (WHEEL, BALL),
     )
-    rows: list[tuple[str | Seeds, ...]] = [
-        ("pixels", view, *(f"{scenes.between(likeness, *pair):.2f}" for pair in pairs))
-        for view, likeness in scenes.looks.items()
-    ]
+
+    # By pixels
+    rows: list[tuple[str | Seeds, ...]] = []
+    for view, similarity in scenes.looks.items():
+        rows.append(
+            ("pixels", view, *(f"{scenes.between(similarity, *pair):.2f}" for pair in pairs))
+        )
+
+    # By tokens
     for (arm, view), cosines in scenes.cosines.items():
         for name, stage in {"static embedding": 0, "last block": -1}.items():
-            cells = (seeds(scenes.between(cosines[:, stage], *pair), digits=2) for pair in pairs)
+            cells = []
+            for pair in pairs:
+                cells.append(seeds(scenes.between(cosines[:, stage], *pair), digits=2))
             rows.append((f"{name}, {arm}", view, *cells))
-    title = "Scenes: cosines of wheels, and of what is drawn by the wheel's code and never comes with a road"
-    return Table(
-        title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows
+    title = (
+        "Scenes: cosines of wheels, and of what is drawn by the wheel's code and never comes with a"
+        " road"
     )
+    columns = ("tokens", "patches", *(f"{first} and {second}" for first, second in pairs))
+    return Table(title, columns, rows)
 
 
-def asking_table(scenes: Company) -> Table:
-    """Return what wheels and balls ask of roads and of grass, and by how much more of roads."""
-    places = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
+def logits_table(scenes: Company) -> Table:
+    """Return the logits of wheels and balls for roads and for grass, and the difference."""
+    layers = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
-    for (arm, view), logits in scenes.asked.items():
-        for name, layers in places.items():
-            asked = [
-                [scenes.between(logits[:, layers], query, key) for key in (ROAD, GRASS)]
-                for query in (WHEEL, BALL)
-            ]
-            cells = (of for road, grass in asked for of in (road, grass, road - grass))
-            rows.append((f"{name}, {arm}", view, *(seeds(of, digits=2) for of in cells)))
-    keys = (f"k({ROAD})", f"k({GRASS})", "difference")
-    title = "Scenes: what a patch asks of another, q . k / sqrt(d), mean over heads, beyond what is typical of their places"
-    columns = (
-        "queries and keys",
-        "patches",
-        *(f"q({query}), {key}" for query in (WHEEL, BALL) for key in keys),
+    for (arm, view), logits in scenes.logits.items():
+        for name, chosen in layers.items():
+            cells = []
+            for query in (WHEEL, BALL):
+                road = scenes.between(logits[:, chosen], query, ROAD)
+                grass = scenes.between(logits[:, chosen], query, GRASS)
+                cells.append(seeds(road, digits=2))
+                cells.append(seeds(grass, digits=2))
+                cells.append(seeds(road - grass, digits=2))
+            rows.append((f"{name}, {arm}", view, *cells))
+
+    columns = ["queries and keys", "patches"]
+    for query in (WHEEL, BALL):
+        for key in (f"k({ROAD})", f"k({GRASS})", "difference"):
+            columns.append(f"q({query}), {key}")
+    title = (
+        "Scenes: the logit of a query for a key, q . k / sqrt(d), mean over heads, beyond what is"
+        " typical of their places"
     )
     return Table(title, columns, rows)
 
 
-def gain_figure(found: list[Company]) -> Figure:
+def gain_figure(measured: list[Company]) -> Figure:
     """Draw how much nearer company makes two kinds after the last block, arm by arm."""
-    measured = {
-        f"{one.kinds.data}, {view}": {
-            arm: of[:, -1, GAIN].tolist()
-            for (met, arm, shown), of in one.follows.items()
-            if (met, shown) == (TOGETHER, view)
-        }
-        for one in found
-        for view in one.kinds.views
-    }
-    gains = [gain for arms in measured.values() for of in arms.values() for gain in of]
-    low, high = min(gains), max(gains)
-    limits = (min(low, 0.0) - 0.1 * (high - low), high + 0.1 * (high - low))
-    panels = [
-        Panel(title, list(arms.values()), "cosine gained", limits=limits)
-        for title, arms in measured.items()
-    ]
-    about = "after the last block, with one standard deviation more of being in one image; looks and places held constant"
-    names = list(next(iter(measured.values())))
-    return arms_figure(
-        names, panels, f"How much nearer are patches that are often {TOGETHER}?", about
+    # Gains of the seeds by panel and arm
+    gains: dict[str, dict[str, list[float]]] = {}
+    for company in measured:
+        for (meeting, arm, view), follows in company.follows.items():
+            if meeting == TOGETHER:
+                panel = gains.setdefault(f"{company.kinds.data}, {view}", {})
+                panel[arm] = follows[:, -1, GAIN].tolist()
+
+    # One scale for all panels, with a margin, and 0 on it
+    every_gain: list[float] = []
+    for arms in gains.values():
+        for values in arms.values():
+            every_gain += values
+    low = min(every_gain)
+    high = max(every_gain)
+    margin = 0.1 * (high - low)
+    limits = (min(low, 0.0) - margin, high + margin)
+
+    panels = []
+    for title, arms in gains.items():
+        panels.append(Panel(title, list(arms.values()), "cosine gained", limits=limits))
+    caption = (
+        "after the last block, with one standard deviation more of being in one image; looks and"
+        " places held constant"
     )
+    names = list(next(iter(gains.values())))
+    title = f"How much nearer are patches that are often {TOGETHER}?"
+    return arms_figure(names, panels, title, caption)
 
 
 def wheel_figure(scenes: Company) -> Figure:
-    """Draw how near wheels and their lookalikes are to roads, from layer to layer."""
-    panels = [
-        Panel(
-            f"{arm}, {view}",
-            {
-                kind: scenes.between(scenes.cosines[arm, view], kind, ROAD).numpy()
-                for kind in (WHEEL, BALL, BUOY)
-            },
-            "cosine with roads",
-            limits=(-1, 1),
-        )
-        for arm, view in (("trained", WHOLE), ("random weights", WHOLE), ("trained", ALONE))
-    ]
-    about = "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean over seeds, band: range"
-    return layers_figure(
-        panels, "Do wheels come nearer to roads than what looks like a wheel?", about, axis=AXIS
+    """Draw how near wheels, and what looks like a wheel, are to roads, from layer to layer."""
+    panels = []
+    for arm, view in (("trained", WHOLE), ("random weights", WHOLE), ("trained", ALONE)):
+        cosines = scenes.cosines[arm, view]
+        lines = {}
+        for kind in (WHEEL, BALL, BUOY):
+            lines[kind] = scenes.between(cosines, kind, ROAD).numpy()
+        panels.append(Panel(f"{arm}, {view}", lines, "cosine with roads", limits=(-1, 1)))
+    caption = (
+        "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean"
+        " over seeds, band: range"
     )
+    title = "Do wheels come nearer to roads than what looks like a wheel?"
+    return layers_figure(panels, title, caption, axis=AXIS)
 
 
-def asking_figure(scenes: Company) -> Figure:
-    """Draw what wheels and balls ask of roads and of grass, from layer to layer."""
-    shown = ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights"))
-    asked = {
-        (kind, arm): {
-            key: scenes.between(scenes.asked[arm, WHOLE], kind, key).numpy()
-            for key in (ROAD, GRASS)
-        }
-        for kind, arm in shown
-    }
-    ends = [
-        end
-        for series in asked.values()
-        for values in series.values()
-        for end in (values.min(), values.max())
-    ]
-    room = 0.08 * (max(ends) - min(ends))
-    panels = [
-        Panel(
-            f"what a {kind} asks for, {arm}",
-            {f"for {key}": values for key, values in series.items()},
-            "logit, beyond its place",
-            limits=(min(ends) - room, max(ends) + room),
-        )
-        for (kind, arm), series in asked.items()
-    ]
-    about = "Scenes · line: mean over seeds, band: range"
-    return layers_figure(panels, "Does a wheel ask for roads?", about)
+def logits_figure(scenes: Company) -> Figure:
+    """Draw the logits of wheels and balls for roads and for grass, from layer to layer."""
+    # (seeds, layers) each, and the ends of the scale that all panels share
+    series: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    ends: list[float] = []
+    for kind, arm in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights")):
+        lines = {}
+        for key in (ROAD, GRASS):
+            logits = scenes.between(scenes.logits[arm, WHOLE], kind, key).numpy()
+            lines[f"for {key}"] = logits
+            ends += [logits.min(), logits.max()]
+        series[kind, arm] = lines
+    margin = 0.08 * (max(ends) - min(ends))
+    limits = (min(ends) - margin, max(ends) + margin)
+
+    panels = []
+    for (kind, arm), lines in series.items():
+        title = f"query of a {kind}, {arm}"
+        panels.append(Panel(title, lines, "logit, beyond its place", limits=limits))
+    caption = "Scenes · line: mean over seeds, band: range"
+    title = "Do the queries of wheels prefer the keys of roads?"
+    return layers_figure(panels, title, caption)
 
 
 def parts_figure(scenes: Company) -> Figure:
     """Draw all parts of Scenes against each other."""
-    deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()
+    deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()  # (K, K)
+    meetings = scenes.kinds.met[TOGETHER].numpy()
     relations = [
-        Panel(
-            f"how often they are {TOGETHER}",
-            scenes.kinds.met[TOGETHER].numpy(),
-            "bits more than by chance",
-        ),
+        Panel(f"how often they are {TOGETHER}", meetings, "bits more than by chance"),
         Panel("their tokens after the last block", deep, "cosine", limits=(-1, 1)),
     ]
-    about = "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and road"
-    marked = [(WHEEL, ROAD), (BALL, ROAD)]
-    return relations_figure(
-        scenes.kinds.names,
-        relations,
-        "Parts that meet, and how near their tokens end",
-        about,
-        marked,
+    caption = (
+        "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and"
+        " road"
     )
+    marked = [(WHEEL, ROAD), (BALL, ROAD)]
+    title = "Parts that meet, and how near their tokens end"
+    return relations_figure(scenes.kinds.names, relations, title, caption, marked)

@@ -90,7 +90,7 @@ def assert_losses_are_compared(tables: list[dict]) -> None:
     """What a row loses is the difference of its loss to that of the row which has nothing to be compared with."""
     for columns, lines in ((table["columns"], table["rows"]) for table in tables):
         for more in [at for at, column in enumerate(columns) if "more than" in column]:
-            loss = columns.index("loss over hidden patches")
+            loss = columns.index("loss over masked patches")
             usual = next(line[loss] for line in lines if not line[more])
             for line in lines:
                 assert not line[more] or line[more] == pytest.approx([line[loss][0] - usual[0]])

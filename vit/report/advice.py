@@ -78,7 +78,8 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
     elif ahead:
         steps.append(
             f"Train longer than {plural(epochs, 'epoch')} (train.epochs): its features do not tell"
-            f" classes apart better than {enumerated(ahead)}; that takes longer to learn than filling in."
+            f" classes apart better than {enumerated(ahead)}; that takes longer to learn than"
+            " filling in."
         )
 
     # Another start

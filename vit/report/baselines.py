@@ -53,7 +53,7 @@ def measure_baselines(run: Run, shipped: Model | None = None) -> dict[str, Any]:
 
 
 def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]:
-    """Classify some images by nearest neighbours in the features of several networks, and in pixels.
+    """Classify some images by nearest neighbours, in features of several networks and in pixels.
 
     Returns:
         queries, bank: the number of images classified, and of those searched.
