@@ -209,16 +209,8 @@ class Trained:
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
-<<<<<<< HEAD
-            figures = evaluate(
-                model, self.data, methods, self.prepare, self.compute, options
-            ).scores
-            accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
-            write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
-        return read_mapping(kept)
-=======
             evaluation = evaluate(model, self.data, methods, self.prepare, self.compute, options)
-            measured = evaluation.figures
+            measured = evaluation.scores
             scores = {
                 "loss": measured["reconstruction"][0]["loss"],
                 "knn": measured["knn"]["accuracy"],
@@ -226,7 +218,6 @@ class Trained:
             }
             write_json(path, scores)
         return read_mapping(path)
->>>>>>> report
 
     def numbers_that_learn(self) -> int:
         """Count the parameters that are neither fixed nor frozen."""
