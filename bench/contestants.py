@@ -105,7 +105,7 @@ def _ours(job: Job) -> Contestant:
     # The step alone: the same batch every time
     objective = run.objective.train()
     device = compute.device
-    draws = draw_step(run.config, 0, len(run.data.train), objective.mask_ratio(0) > 0)
+    draws = draw_step(run.config, 0, len(run.data.train), objective.is_masked(0))
     images = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
     targets = objective.targets(run.data.train.labels, draws)
     if targets is not None:

@@ -643,7 +643,7 @@ def test_summary_of_a_classification_fits_together(classified):
     table = np.array(summary["test_confusion"])
     assert table.sum(1).tolist() == [2, 2]  # of each class its share
     assert summary["test_accuracy"] == pytest.approx(table.trace() / 4)
-    assert f"{summary['test_accuracy']:.2%}" in done.out
+    assert f"{summary['test_accuracy']:.0%}" in done.out
     assert "parameters, 16 patches (4 x 4) of 4 x 4 pixels; objective: classify" in done.out
     assert "reconstructions" not in done.out
     assert 0 <= summary["test_calibration_error"] <= 1

@@ -112,7 +112,8 @@ class MaskedDecoder(nn.Module):
 class MaskedAutoencoder(nn.Module):
     """An encoder and a decoder; `forward` encodes or reconstructs, `loss` measures how well.
 
-    Both are pure: their results depend on their arguments and the weights alone.
+    Both are pure, if training hands over the draws of stochastic depth: their results depend on
+    their arguments and the weights alone.
 
     Args:
         encoder: sees only the visible patches.

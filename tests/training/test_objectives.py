@@ -60,7 +60,7 @@ def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float)
 
 
 def draws_of(objective: Objective, step: int = 0) -> Draws:
-    return draw_step(objective.config, step, COUNT, masked=objective.mask_ratio(step) > 0)
+    return draw_step(objective.config, step, COUNT, masked=objective.is_masked(step))
 
 
 # --- the registry ---------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         if settings[f"model.{key}"] is not None:
             size[key] = settings[f"model.{key}"]
 
-    # The page
     evaluated, unread = evaluations(record)
     return render_page(
         TEMPLATE,

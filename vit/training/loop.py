@@ -121,7 +121,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     since = time.perf_counter()
     for step in range(run.step, total):
         # 2. This process's images, augmented; after this, nothing is random
-        batch = draw_step(config, step, count, masked=objective.mask_ratio(step) > 0)
+        batch = draw_step(config, step, count, masked=objective.is_masked(step))
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)

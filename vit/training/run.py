@@ -253,16 +253,16 @@ def setup(
         ema = make_ema(model, config.optim.ema)
 
     run = Run(
-        config,
-        data,
-        compute,
-        initial.normalize,
-        objective,
-        optimizer,
-        ema,
-        dist,
-        initial.init_hash,
-        initial.init_seconds,
+        config=config,
+        data=data,
+        compute=compute,
+        normalize=initial.normalize,
+        objective=objective,
+        optimizer=optimizer,
+        ema=ema,
+        dist=dist,
+        init_hash=initial.init_hash,
+        init_seconds=initial.init_seconds,
     )
     # what the user should see, from each part
     run.notes = initial.notes + objective.notes

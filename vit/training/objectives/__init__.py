@@ -76,9 +76,9 @@ class Objective(nn.Module):
 
     # ---- The step -------------------------------------------------------------------------------
 
-    def mask_ratio(self, step: int) -> float:
-        """Return the share of masked patches in this step (from 0); 0 if the encoder sees all."""
-        return 0.0
+    def is_masked(self, step: int) -> bool:
+        """Return whether patches are masked in this step (from 0): its draws then hold a mask."""
+        return False
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
         """Return the targets of `forward`, on the CPU: (B, ...), or None if it needs none.

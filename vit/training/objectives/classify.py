@@ -90,10 +90,8 @@ class Classify(Objective):
         model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
         return "its encoder is kept, with its head"
 
-    def mask_ratio(self, step: int) -> float:
-        if step >= self.whole_from:
-            return 0.0
-        return self.config.classify.drop_patches
+    def is_masked(self, step: int) -> bool:
+        return step < self.whole_from and self.config.classify.drop_patches > 0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
         """Return each image's distribution over the classes: float32 (B, K)."""

@@ -54,8 +54,8 @@ class Reconstruct(Objective):
         new.load_state_dict(old.state_dict())
         return "its encoder is kept, with its decoder"
 
-    def mask_ratio(self, step: int) -> float:
-        return self.config.mask.ratio
+    def is_masked(self, step: int) -> bool:
+        return True
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
