@@ -19,12 +19,12 @@ from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
 from vit.machine import choose_compute
 from vit.mae import Model
-from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
+from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
 
@@ -73,7 +73,7 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
-    folder: RunFiles | None = None
+    folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
@@ -114,8 +114,22 @@ class Run:
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
+    def refuse_lost_folder(self) -> None:
+        """Refuse to write into a run folder that somebody removed, renamed or replaced.
+
+        Raises:
+            RunError: it is not the run's any more.
+        """
+        if self.folder is not None:
+            self.folder.refuse_if_lost()
+
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
+        """Save `result`, and what `vit.checkpoints.load_model` should know about it.
+
+        Raises:
+            RunError: the run has lost its folder.
+        """
+        self.refuse_lost_folder()
         save_model(
             folder,
             self.result,
@@ -132,6 +146,9 @@ class Run:
         Args:
             folder: of the states.
             callback_states: of the callbacks, by name; by default those that the run resumed with.
+
+        Raises:
+            RunError: the run has lost its folder, or the state cannot be written.
         """
         if callback_states is None:
             callback_states = self.callback_states or {}
@@ -167,6 +184,8 @@ class Run:
         state.update(architecture(self.model))
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
+        # once more: flushing the callbacks' files may have taken a while
+        self.refuse_lost_folder()
         save_state(folder, self.step, state)
 
 
