@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from torch import Tensor, uint8
-from torch.utils.data import DataLoader
 
 from vit import inputs
 from vit.config import DataConfig
@@ -36,10 +34,6 @@ from vit.data.cache import (
 from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
-from vit.openmp import usable_cores
-
-FEW = 2000
-"""Fewer images than this are decoded without extra processes."""
 
 PICTURE_NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
@@ -49,7 +43,8 @@ def load_datasets(
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    The file is kept for the next run if the data set has a fingerprint, as Hugging Face's have.
+    Items are read in the caller's process and thread, one after another (`_in_order`). The file is
+    kept for the next run if the data set has a fingerprint, as Hugging Face's have.
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with
     "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
@@ -276,44 +271,20 @@ def _pictures(
     if isinstance(fingerprint, str):
         shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, rows)
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_processes)
+    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_order)
 
 
-def _in_processes(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
-    """Apply a function to rows, in order, in several processes if the system can fork.
+def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
+    """Apply a function to rows, one after another, in the caller's thread.
 
-    Raises:
-        DataError: as the function.
+    Nobody knows what somebody else's data set holds: in a forked process, an open file's position
+    is everybody's, and so are the connection of a database and the state of a counter.
     """
-    # Only forking spares the processes from running the main module again
-    workers = 0
-    context = None
-    cores = usable_cores()
-    if sys.platform == "linux" and len(rows) >= FEW and cores > 1:
-        workers = min(cores, 8)
-        context = "fork"
-
-    # An error is returned, because a DataLoader's process would change it
-    def attempt(row: int) -> Decoded | DataError:
-        try:
-            return decode_row(row)
-        except DataError as error:
-            return error
-
-    # A DataLoader without batches, whose data set is the rows' numbers: any sequence is one
-    loader: DataLoader[Any] = DataLoader(
-        rows,  # type: ignore[arg-type]
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=attempt,  # type: ignore[arg-type]
-        multiprocessing_context=context,
-    )
-    # Pillow's warnings name no file, and Python's are about forking
-    with warnings.catch_warnings(action="ignore"):
-        for result in loader:
-            if isinstance(result, DataError):
-                raise result
-            yield result
+    for row in rows:
+        # Pillow's warnings name no file
+        with warnings.catch_warnings(action="ignore"):
+            decoded = decode_row(row)
+        yield decoded
 
 
 def _with_class_names(
