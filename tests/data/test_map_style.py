@@ -180,6 +180,34 @@ REFUSED = {
 }
 
 
+KEYS = {
+    "another picture": [{"img": image, "label": 0} for image in PIXELS],
+    "no picture": [{"label": 0}] * 4,
+    "a hostile key": [{"x\r\n\x1b[2J": 0}] * 4,
+}
+
+
+@pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
+@pytest.mark.parametrize("case", KEYS)
+def test_items_with_other_keys_are_refused_with_the_keys_that_they_have_and_need(
+    load, case, on_bad_image
+):
+    with pytest.raises(DataError) as caught:
+        load(KEYS[case], on_bad_image=on_bad_image)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert next(iter(KEYS[case][0])).split()[0] in message
+    assert "'image'" in message
+    # to leave such items out would leave none
+    assert "on_bad_image" not in message
+
+
+def test_labels_of_another_key_are_not_dropped_in_silence(load):
+    data = load([{"image": image, "target": 0} for image in PIXELS])
+    assert data.train.class_names == ()
+    assert [note for note in data.notes if "no key 'label', but target" in note]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_data_is_refused_in_one_line(load, case):
     with pytest.raises(DataError) as caught:
@@ -272,6 +300,29 @@ def test_text_is_no_label_until_it_is_encoded(datasets, saved, load):
     assert named.features["label"] == datasets.Value("string")
     assert load(named).train.class_names == ()
     assert load(named.class_encode_column("label")).train.class_names == ("ape",)
+
+
+TRANSFORMS = {
+    "other keys": lambda rows: {"pixel_values": [torch.zeros(3, 8, 8)] * len(rows["img"])},
+    "floats": lambda rows: {"img": [torch.zeros(3, 8, 8)] * len(rows["img"]), "kind": rows["kind"]},
+    "labels of another name": lambda rows: {"img": rows["img"], "labels": rows["kind"]},
+}
+
+
+@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_a_transformed_data_set_is_refused_with_the_way_back(datasets, saved, load, case, part):
+    original = datasets.load_from_disk(saved)["train"]
+    dataset = original.with_transform(TRANSFORMS[case])
+    if part:
+        dataset = Subset(dataset, range(6))
+    with pytest.raises(DataError) as caught:
+        load(dataset, dataset)
+    assert "with_format(None)" in str(caught.value)
+    assert "on_bad_image" not in str(caught.value)
+    if not part:
+        back = dataset.with_format(None)
+        assert_same_images(load(back, back).train, load(original, original).train)
 
 
 def test_a_data_set_without_images_is_refused(datasets, load):
