@@ -11,7 +11,7 @@ from PIL import Image
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
-from vit.cli.common import shown_images
+from vit.cli.common import images_or_data
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
 
@@ -133,8 +133,8 @@ def data_of(command, words):
         return build_config(options.config, given_settings(options))[0].data
     _, options = parse([command, "run", *words, "--out", "new.npz"])
     data = options.data
-    if command in ("attention", "explore"):
-        data = shown_images(options)[1]
+    if command != "evaluate":
+        data = images_or_data(options)[1]
     return DataConfig(**named_data(data))
 
 

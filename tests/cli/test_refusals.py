@@ -68,8 +68,12 @@ REFUSED = {
         ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
         (
             "mae scenes --on-bad-image skip --out f.npz",
-            "--on-bad-image: only applies to a folder of images; leave it out",
+            "--on-bad-image: only applies to image files and folders; leave it out",
         ),
+        ("mae --out f.npz", "name image files, a folder of images, or a data set"),
+        ("mae one.png --data data --out f.npz", "not both"),
+        ("mae one.png data --out f.npz", "data: a folder; name it alone, or image files alone"),
+        ("mae one.png two.png --limit 1 --out f.npz", "--limit: only applies to a folder"),
         ("mae data", "required: --out"),
     ],
     "evaluate": [

@@ -330,19 +330,27 @@ def predict_parser() -> Parser:
 def embed_parser() -> Parser:
     """Return the parser of `vit embed`."""
     purpose = (
-        "Write the features of images, pooled as the model's head reads them, with file names and"
-        " any labels."
+        "Write the features of images, pooled as the model's head reads them, with file names,"
+        " splits and any labels."
     )
-    arguments = "CHECKPOINT DATA --out FILE"
+    arguments = "CHECKPOINT IMAGE ... --out FILE"
     parser = Parser("vit embed", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
-    add_data_options(parser)
+
+    # The images, and how they are read
+    add = parser.add_argument
+    add("images", nargs="*", metavar="IMAGE", help="image files; or what --data takes")
+    data = "cifar10, cifar100, scenes, or a folder of images, with its splits and classes"
+    add("--data", metavar="NAME|FOLDER", help=data)
+    root = "where CIFAR's archive is (default: data)"
+    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
 
     # How many, and where to
     out = "file to write, .npz"
-    parser.add_argument("--out", required=True, type=path, metavar="FILE", help=out)
+    add("--out", required=True, type=path, metavar="FILE", help=out)
     limit = "use only this many images per split, evenly spaced; 0: all"
-    parser.add_argument("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
+    add("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
     add_device_option(parser)
     add_overwrite_option(parser)
     return parser
