@@ -124,7 +124,8 @@ def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) ->
     limit = 0
     if name == "scenes":
         limit = options.limit
-    data = load_data(DataConfig(source=name, root=options.root, limit=limit), image_size)
+    config = DataConfig(**named_data(name, str(options.root)), limit=limit)
+    data = load_data(config, image_size)
 
     # Names, splits and labels
     chosen = {
