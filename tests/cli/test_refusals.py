@@ -107,6 +107,18 @@ REFUSED = {
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
         ("none one.png", "no checkpoint at none"),
     ],
+    "similar": [
+        ("encoder one.png", "required: FOLDER"),
+        ("encoder none.png data", "image: 'none.png' is not a file"),
+        ("encoder one.png none", "folder: 'none' is not a folder"),
+        ("encoder one.png two.png", "folder: 'two.png' is not a folder"),
+        ("encoder data data", "image: 'data' is not a file"),
+        ("encoder data one.png", "data is a folder and one.png a file: name the image first"),
+        ("encoder one.png run/snapshots", "run/snapshots: no images"),
+        ("encoder mae/config.json data", "mae/config.json: its content is not an image"),
+        ("encoder one.png data --count 0", "--count: '0' cannot be used; 1 or more"),
+        ("encoder one.png data --out page.pdf", "name a file that ends in .html or .htm"),
+    ],
     "report": [
         ("x" * 300, "File name too long"),
         ("begun --out mine.html", "mine.html is not a vit report"),

@@ -356,6 +356,32 @@ def embed_parser() -> Parser:
     return parser
 
 
+def similar_parser() -> Parser:
+    """Return the parser of `vit similar`."""
+    purpose = (
+        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
+        " their features: a table, and a page that opens from disk."
+    )
+    arguments = "CHECKPOINT IMAGE FOLDER [--out FILE]"
+    parser = Parser("vit similar", f"{arguments} {OPTIONS}", purpose)
+    add_checkpoint_options(parser)
+
+    # The image, and where to search
+    add = parser.add_argument
+    add("image", metavar="IMAGE", help="image file; prepared as in training")
+    add("folder", metavar="FOLDER", help="folder of images, searched with its subfolders")
+    count = "number of images to find, the nearest first (default: 12)"
+    add("--count", type=typed(Positive), default=12, metavar="N", help=count)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+
+    # The answer
+    add("--out", type=path, metavar="FILE", help="page to write, .html")
+    add_device_option(parser)
+    add_json_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
 def attention_parser() -> Parser:
     """Return the parser of `vit attention`."""
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
@@ -533,6 +559,7 @@ PARSERS: dict[str, Callable[[], Parser]] = {
     "models": models_parser,
     "predict": predict_parser,
     "embed": embed_parser,
+    "similar": similar_parser,
     "attention": attention_parser,
     "explore": explore_parser,
     "evaluate": evaluate_parser,
