@@ -12,6 +12,7 @@ from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
 from vit.cli.common import images_or_data
+from vit.cli.parsers import PARSERS
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
 
@@ -129,6 +130,45 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
     ):
         assert said in refused(*line.format(file).split())
     assert sorted(place.rglob("*")) == before
+
+
+TAKES_BOTH = {
+    "predict {} {}": "photo.png",
+    "embed {} {} --out new.npz": "photo.png",
+    "embed {} --data {} --out new.npz": "photos",
+    "attention {} {} --out new": "photo.png",
+    "explore {} {} --out new.html": "photo.png",
+    "explore {} photo.png {} --out new.html": "gone.png",
+    "evaluate {} {}": "photos",
+    "evaluate {} {} --limit 9": "scenes",
+    "similar {} {} photos": "photo.png",
+    "similar {} photo.png {}": "photos",
+}
+"""Commands that take a model and images, and such images."""
+
+
+def test_every_command_that_takes_a_model_and_images_is_here():
+    found = set()
+    for name, make in PARSERS.items():
+        places = {action.dest for action in make()._actions}
+        if "checkpoint" in places and places & {"images", "image", "folder", "data"}:
+            found.add(name)
+    assert found == {line.split()[0] for line in TAKES_BOTH}
+
+
+@pytest.mark.parametrize("line", TAKES_BOTH)
+@pytest.mark.parametrize(
+    "model",
+    ["vit-tiny-p4-cifar10", "run", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"],
+)
+def test_a_model_and_images_in_the_wrong_order_are_swapped(
+    line, model, place, refused, monkeypatch
+):
+    monkeypatch.chdir(place)
+    images = TAKES_BOTH[line]
+    said = refused(*line.format(images, model).split())
+    assert f"{images} and {model} are swapped: the model comes first" in said
+    parse(line.format(model, images).split())  # the right order
 
 
 def data_of(command, words):
