@@ -28,8 +28,6 @@ class Hints:
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
-        head_eps: of a batch norm before the head; None if unknown.
-        no_head: why its head is left out; "" to keep it.
         notes: for the user, on what the settings request but is not done here.
 
     Raises:
@@ -45,8 +43,6 @@ class Hints:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     crop_share: float | None = None
-    head_eps: float | None = None
-    no_head: str = ""
 
     def __post_init__(self) -> None:
         # the architecture; the width is called dim in a decoder
