@@ -284,36 +284,6 @@ def test_an_option_that_contradicts_the_settings_is_refused(section, key, stated
     )
 
 
-CROP = {"size": {"shortest_edge": 9}, "crop_size": {"height": 8, "width": 8}}
-# what a preprocessor says -> mean, interpolation, and a part of a note if there is one
-PREPROCESSORS = [
-    ({"do_normalize": False}, 0.0, "bilinear", ""),
-    ({"resample": 3}, 0.5, "bicubic", ""),
-    ({"image_mean": 0.25, "image_std": 0.5}, 0.25, "bilinear", ""),
-    ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
-    ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
-    ({"size": {"height": 16, "width": 16}}, 0.5, "bilinear", "squashes pictures"),
-    ({"size": {"height": 8, "width": 8}}, 0.5, "bilinear", "image_size=8"),
-    (CROP | {"do_center_crop": True}, 0.5, "bilinear", "image_size=8"),
-    ({"size": {"shortest_edge": 16}}, 0.5, "bilinear", ""),
-]
-
-
-@pytest.mark.parametrize(("settings", "mean", "interpolation", "part"), PREPROCESSORS)
-def test_a_preprocessor_sets_the_input(settings, mean, interpolation, part, tmp_path):
-    transformers_model().save_pretrained(tmp_path)
-    halves = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    (tmp_path / PREPROCESSOR).write_text(json.dumps(halves | settings))
-    origin = load_model(tmp_path).origin
-    assert origin.normalize.mean == [mean] * 3
-    assert origin.interpolation == interpolation
-
-    # what is not done here is told, and nothing else
-    notes = [note for note in origin.report.notes if "preprocessor" in note or "resize" in note]
-    assert bool(notes) == bool(part)
-    assert part in " ".join(notes)
-
-
 # --- a model in memory, other versions ------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.checkpoints.report import first_few, size_text
 from vit.errors import CheckpointError
-from vit.inputs import INTERPOLATIONS, Normalization
+from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
@@ -306,15 +306,6 @@ def origin_of(network: Network) -> Origin:
             f"converted to {encoder.channels}"
         )
 
-    # how it was resized
-    interpolation = hints.interpolation or usual.interpolation
-    if interpolation not in INTERPOLATIONS:
-        network.note(
-            f"its settings resize images by {interpolation!r}, which is not supported; "
-            f"assuming {usual.interpolation}"
-        )
-        interpolation = usual.interpolation
-
     # the names are of this head, or of the data of a model without one
     class_names: tuple[str, ...] = ()
     if encoder.num_classes in (0, len(hints.class_names)):
@@ -327,8 +318,9 @@ def origin_of(network: Network) -> Origin:
         normalize=Normalization(
             _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
         ),
-        interpolation=interpolation,
+        interpolation=hints.interpolation or usual.interpolation,
         crop_share=hints.crop_share or usual.crop_share,
+        squash=hints.squash,
         image_size=encoder.image_size,
         channels=encoder.channels,
         source=str(source.path),

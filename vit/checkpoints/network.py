@@ -16,6 +16,7 @@ from vit.checkpoints.reading import Source, not_finite, not_weights, shorten
 from vit.checkpoints.report import Report, Shape, size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.errors import CheckpointError
+from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
@@ -180,7 +181,9 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         file_format, prefix, copies = _choose(source, options.branch)
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
-    return Network(source, options, file_format, prefix, copies, hints, report)
+    network = Network(source, options, file_format, prefix, copies, hints, report)
+    _warn_of_differences(network)
+    return network
 
 
 def _without_wrappers(source: Source) -> Source:
@@ -283,6 +286,33 @@ def _read_hints(file_format: Format, source: Source, options: LoadOptions) -> Hi
     if options.crop_share is not None:
         hints = replace(hints, crop_share=options.crop_share)
     return hints
+
+
+def _warn_of_differences(network: Network) -> None:
+    """Warn of all that the settings request of the input and that is not done here."""
+    for difference in network.hints.differences:
+        network.guess(difference)
+
+    # a filter that is not supported
+    interpolation = network.hints.interpolation
+    if interpolation not in (None, *INTERPOLATIONS):
+        usual = network.format.interpolation
+        network.guess(
+            f"its settings resize images by {interpolation!r}, which is not supported; "
+            f"assuming {usual}"
+        )
+        network.hints = replace(network.hints, interpolation=usual)
+
+    # a size for which the tensors are not, and that transformers' Dinov2 takes all the same
+    size = network.hints.prepared_size
+    if size is not None and network.options.image_size is None:
+        option = str(size[0])
+        if size[0] != size[1]:
+            option = f"{size[0]},{size[1]}"
+        network.guess(
+            f"its settings make images of {size_text(size)} pixels, but its model is for others; "
+            f"image_size {option} does so here"
+        )
 
 
 # ---- Rename --------------------------------------------------------------------------------------

@@ -28,9 +28,12 @@ class Hints:
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
+        squash: whether images of another shape are squashed, not cropped.
+        prepared_size: (H, W) of the images that the settings make, if it is not the model's.
         head_eps: of a batch norm before the head; None if unknown.
         no_head: why its head is left out; "" to keep it.
-        notes: for the user, on what the settings request but is not done here.
+        notes: for the user.
+        differences: what the settings request of the input but is not done here; each is a warning.
 
     Raises:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
@@ -44,7 +47,10 @@ class Hints:
     interpolation: str | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     crop_share: float | None = None
+    squash: bool = False
+    prepared_size: tuple[int, int] | None = None
     head_eps: float | None = None
     no_head: str = ""
 
@@ -68,6 +74,8 @@ class Hints:
         share = self.crop_share
         if share is not None and not (_is_number(share) and 0 < share <= 1):
             raise ValueError(f"crop_share is {share!r}")
+        if not isinstance(self.squash, bool):
+            raise ValueError(f"squash is {self.squash!r}")
 
 
 # read once, because every checkpoint needs them

@@ -117,7 +117,7 @@ def training_hints(source: Source) -> Hints:
             args[key.removeprefix("args.")] = value
 
     # the input; a tag of another version, or other channels than the images have, say nothing
-    keys = ("mean", "std", "interpolation", "crop_pct", "in_chans")
+    keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
     options = {key: args.get(key) for key in keys}
     inputs: dict[str, Any] = {}
     try:
@@ -136,7 +136,21 @@ def training_hints(source: Source) -> Hints:
         std=inputs.get("std"),
         interpolation=inputs.get("interpolation"),
         crop_share=inputs.get("crop_pct"),
+        **_fitting(inputs.get("crop_mode")),
     )
+
+
+def _fitting(crop_mode: str | None) -> dict[str, Any]:
+    """Return the fields of `Hints` on how images of another shape are fitted: timm's crop_mode."""
+    if crop_mode in (None, "", "center"):
+        return {}
+    if crop_mode == "squash":
+        return {"squash": True}
+    difference = (
+        f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
+        "assuming 'center'"
+    )
+    return {"differences": (difference,)}
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
@@ -223,21 +237,14 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         mean = tuple(mean)
     if std is not None:
         std = tuple(std)
-    notes: tuple[str, ...] = ()
-    crop_mode = settings.get("crop_mode") or "center"
-    if crop_mode != "center":
-        notes = (
-            f"its settings fit images by {shorten(crop_mode)!r}, which is not supported; "
-            "assuming 'center'",
-        )
     return Hints(
         only_given(encoder),
         mean=mean,
         std=std,
         interpolation=settings.get("interpolation"),
         class_names=_class_names(settings.get("label_names") or ()),
-        notes=notes,
         crop_share=settings.get("crop_pct"),
+        **_fitting(settings.get("crop_mode")),
         head_eps=head_eps,
         no_head=no_head,
     )
