@@ -5,7 +5,9 @@ The oracle is our own loading of the folder that torchvision and Hugging Face re
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -52,9 +54,7 @@ def assert_same_images(first: ImageSet, second: ImageSet) -> None:
     assert first.content_hash == second.content_hash
 
 
-@pytest.mark.parametrize("smallest", [0, 2000], ids=["processes", "this process"])
-def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypatch, smallest):
-    monkeypatch.setattr(map_style, "FEW", smallest)
+def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load):
     ours = load(source="folder", root=str(folder))
     theirs = load(ImageFolder(folder / "train"), ImageFolder(folder / "test"))
     for split in ("train", "test"):
@@ -62,6 +62,39 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypa
     assert (theirs.source, theirs.name, theirs.notes) == ("dataset", "ImageFolder", ours.notes)
     # nobody knows what its content is: nothing is kept
     assert list((folder.parent / "cache").glob("ImageFolder*")) == []
+
+
+class Packed:
+    """Images one after another in one open file, whose position all who fork would share."""
+
+    def __init__(self, path: Path, count: int):
+        self.file = path.open("rb")
+        self.count = count
+        self.readers: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        self.readers.add((os.getpid(), threading.get_ident()))
+        self.file.seek(number * 3 * 8 * 8)
+        pixels = bytearray(self.file.read(3 * 8 * 8))
+        return torch.frombuffer(pixels, dtype=torch.uint8).view(3, *SIZE)
+
+
+@pytest.mark.parametrize("cache_kept", [False, True])
+def test_a_data_set_that_holds_an_open_file_is_read_in_this_process_and_thread(
+    load, tmp_path, cache_kept
+):
+    pixels = torch.arange(2400, dtype=torch.int32)[:, None, None, None].expand(-1, 3, *SIZE)
+    pixels = (pixels % 251).to(torch.uint8).contiguous()
+    (tmp_path / "packed").write_bytes(pixels.numpy().tobytes())
+    dataset = Packed(tmp_path / "packed", 2400)
+    if cache_kept:
+        dataset._fingerprint = "1"  # type: ignore[attr-defined]
+    assert torch.equal(load(dataset, dataset).train.images, pixels)
+    # a forked process would have written down others, in its own copy
+    assert dataset.readers == {(os.getpid(), threading.get_ident())}
 
 
 FORMS = {
@@ -147,6 +180,34 @@ REFUSED = {
 }
 
 
+KEYS = {
+    "another picture": [{"img": image, "label": 0} for image in PIXELS],
+    "no picture": [{"label": 0}] * 4,
+    "a hostile key": [{"x\r\n\x1b[2J": 0}] * 4,
+}
+
+
+@pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
+@pytest.mark.parametrize("case", KEYS)
+def test_items_with_other_keys_are_refused_with_the_keys_that_they_have_and_need(
+    load, case, on_bad_image
+):
+    with pytest.raises(DataError) as caught:
+        load(KEYS[case], on_bad_image=on_bad_image)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert next(iter(KEYS[case][0])).split()[0] in message
+    assert "'image'" in message
+    # to leave such items out would leave none
+    assert "on_bad_image" not in message
+
+
+def test_labels_of_another_key_are_not_dropped_in_silence(load):
+    data = load([{"image": image, "target": 0} for image in PIXELS])
+    assert data.train.class_names == ()
+    assert [note for note in data.notes if "no key 'label', but target" in note]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_data_is_refused_in_one_line(load, case):
     with pytest.raises(DataError) as caught:
@@ -219,7 +280,7 @@ def test_it_is_decoded_once_and_again_when_it_changes(datasets, saved, load, mon
     dataset = datasets.load_from_disk(saved)["train"]
     full = load(dataset, dataset)
     with monkeypatch.context() as patch:
-        patch.setattr(map_style, "_in_processes", None)
+        patch.setattr(map_style, "_in_order", None)
         again = datasets.load_from_disk(saved)["train"]
         assert_same_images(load(again, again).train, full.train)
     part = dataset.select([7, 2, 5])
@@ -239,6 +300,29 @@ def test_text_is_no_label_until_it_is_encoded(datasets, saved, load):
     assert named.features["label"] == datasets.Value("string")
     assert load(named).train.class_names == ()
     assert load(named.class_encode_column("label")).train.class_names == ("ape",)
+
+
+TRANSFORMS = {
+    "other keys": lambda rows: {"pixel_values": [torch.zeros(3, 8, 8)] * len(rows["img"])},
+    "floats": lambda rows: {"img": [torch.zeros(3, 8, 8)] * len(rows["img"]), "kind": rows["kind"]},
+    "labels of another name": lambda rows: {"img": rows["img"], "labels": rows["kind"]},
+}
+
+
+@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_a_transformed_data_set_is_refused_with_the_way_back(datasets, saved, load, case, part):
+    original = datasets.load_from_disk(saved)["train"]
+    dataset = original.with_transform(TRANSFORMS[case])
+    if part:
+        dataset = Subset(dataset, range(6))
+    with pytest.raises(DataError) as caught:
+        load(dataset, dataset)
+    assert "with_format(None)" in str(caught.value)
+    assert "on_bad_image" not in str(caught.value)
+    if not part:
+        back = dataset.with_format(None)
+        assert_same_images(load(back, back).train, load(original, original).train)
 
 
 def test_a_data_set_without_images_is_refused(datasets, load):

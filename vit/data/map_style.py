@@ -8,17 +8,15 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from torch import Tensor, uint8
-from torch.utils.data import DataLoader
 
 from vit import inputs
 from vit.config import DataConfig
@@ -36,10 +34,6 @@ from vit.data.cache import (
 from vit.data.images import hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
-from vit.openmp import usable_cores
-
-FEW = 2000
-"""Fewer images than this are decoded without extra processes."""
 
 PICTURE_NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
@@ -49,7 +43,8 @@ def load_datasets(
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    The file is kept for the next run if the data set has a fingerprint, as Hugging Face's have.
+    Items are read in the caller's process and thread, one after another (`_in_order`). The file is
+    kept for the next run if the data set has a fingerprint, as Hugging Face's have.
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with
     "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
@@ -90,8 +85,7 @@ def load_datasets(
         _refuse_short(test, 1, name)
         train_rows = range(len(train))
         test_rows = range(len(test))
-    if hasattr(train, "features"):
-        notes.append(_describe_columns(train))
+    notes += _describe_labels(train)
 
     # Their images, from the cache
     class_names = class_names_of(train)
@@ -141,39 +135,76 @@ def _refuse_first(dataset: Any, name: str) -> None:
     Any other fault is left to the decoding, which names it.
     """
     try:
-        picture, _ = _parts(dataset[0], columns_of(dataset))
-        problem = _problem_of(picture)
+        problem = _read_item(dataset, 0, columns_of(dataset)).problem
     except Exception:
         return
     if problem:
-        raise DataError(f"{one_line(name)}: item 0: not a readable image ({problem})")
+        raise DataError(one_line(f"{name}: item 0: not a readable image ({problem})"))
 
 
-def _describe_columns(dataset: Any) -> str:
-    """Return a note on the columns of a Hugging Face data set that are used."""
-    picture, label = columns_of(dataset)
-    if label:
-        return f"images of the column {picture}, labels of {label}"
-    note = f"images of the column {picture}, without labels"
-    for column in ("label", "labels"):
-        if "string" in str(getattr(dataset.features.get(column), "dtype", "")):
-            advice = f"class_encode_column({column!r}) makes classes of it"
-            return f"{note}: {column} holds text; {advice}"
-    return note
+def _describe_labels(dataset: Any) -> list[str]:
+    """Return a note on where labels come from: the columns of a Hugging Face data set; else its
+    mappings, if they have none."""
+    columns = columns_of(dataset)
+    if columns.declared and columns.label:
+        return [f"images of the column {columns.picture}, labels of {columns.label}"]
+
+    # Hugging Face's, without classes
+    if columns.declared:
+        note = f"images of the column {columns.picture}, without labels"
+        for column in ("label", "labels"):
+            if "string" in str(getattr(_features(dataset).get(column), "dtype", "")):
+                advice = f"class_encode_column({column!r}) makes classes of it"
+                note = f"{note}: {column} holds text; {advice}"
+                break
+        return [note]
+
+    # Somebody's own, whose labels may have another name
+    try:
+        item = dataset[0]
+    except Exception:
+        # the decoding will say what is wrong
+        return []
+    if isinstance(item, Mapping) and columns.label not in item and len(item) > 1:
+        others = ", ".join(str(key) for key in item if key != columns.picture)
+        return [f"images without labels: items have no key {columns.label!r}, but {others}"]
+    return []
 
 
-def columns_of(dataset: Any) -> tuple[str, str]:
-    """Return the keys of picture and label in a data set's mappings; "" if it has no label.
+class Columns(NamedTuple):
+    """The keys of an item that is a mapping.
+
+    Attributes:
+        picture: of the picture.
+        label: of its label; "" if the data has none.
+        declared: whether the data set says that every item has them.
+    """
+
+    picture: str
+    label: str
+    declared: bool
+
+
+def _features(dataset: Any) -> Mapping[str, Any]:
+    """Return the columns that a Hugging Face data set declares, or a Subset of one; else none."""
+    features = getattr(dataset, "features", None)
+    if isinstance(features, Mapping):
+        return features
+    # torch's Subset has those of the data set that it is a part of
+    if hasattr(dataset, "dataset"):
+        return _features(dataset.dataset)
+    return {}
+
+
+def columns_of(dataset: Any) -> Columns:
+    """Return the keys of picture and label in a data set's mappings.
 
     Raises:
         DataError: a Hugging Face data set has no column of images.
     """
-    features = getattr(dataset, "features", None)
-    if not isinstance(features, Mapping):
-        # torch's Subset has those of the data set that it is a part of
-        if hasattr(dataset, "dataset"):
-            return columns_of(dataset.dataset)
-        return "image", "label"
+    features = _features(dataset)
+    if not features:
+        return Columns("image", "label", declared=False)
 
     # The first column of images
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
@@ -187,15 +218,14 @@ def columns_of(dataset: Any) -> tuple[str, str]:
     for name in ("label", "labels"):
         if "int" in str(getattr(features.get(name), "dtype", "")):
             labels.append(name)
-    return pictures[0], next(iter(labels), "")
+    return Columns(pictures[0], next(iter(labels), ""), declared=True)
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...]:
     """Return the class names that a data set declares; none if it declares none."""
-    features = getattr(dataset, "features", None)
-    if isinstance(features, Mapping):
-        _, label = columns_of(dataset)
-        return tuple(getattr(features.get(label), "names", ()))
+    features = _features(dataset)
+    if features:
+        return tuple(getattr(features.get(columns_of(dataset).label), "names", ()))
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple):
         return tuple(map(str, names))
@@ -238,9 +268,9 @@ def _pictures(
 
     def size_of(row: int) -> Size | None:
         try:
-            picture, _ = _parts(dataset[row], columns)
-            if not _problem_of(picture):
-                return inputs.upright_size(_to_pil(picture))
+            item = _read_item(dataset, row, columns)
+            if not item.problem:
+                return inputs.upright_size(_to_pil(item.picture))
         except Exception:
             pass
         # `decode_row` will say what is wrong
@@ -249,16 +279,15 @@ def _pictures(
     def decode_row(row: int, size: Size) -> Decoded:
         # Somebody else's data set may raise anything: then the item is left out as unreadable
         try:
-            picture, label = _parts(dataset[row], columns)
-            problem = _problem_of(picture)
-            if problem:
-                return problem, -1
-            pixels = inputs.planes(_to_pil(picture), size)
+            item = _read_item(dataset, row, columns)
+            if item.problem:
+                return item.problem, -1
+            pixels = inputs.planes(_to_pil(item.picture), size)
         except Exception as error:
             return f"{type(error).__name__}: {error}", -1
 
         # A wrong label is no reason to leave an image out
-        number = _label_number(label, name_of(row))
+        number = _label_number(item.label, name_of(row))
         if not renumbered or not 0 <= number < len(split_names):
             return pixels, number
         class_name = split_names[number]
@@ -276,44 +305,20 @@ def _pictures(
     if isinstance(fingerprint, str):
         shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, rows)
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_processes)
+    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_order)
 
 
-def _in_processes(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
-    """Apply a function to rows, in order, in several processes if the system can fork.
+def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
+    """Apply a function to rows, one after another, in the caller's thread.
 
-    Raises:
-        DataError: as the function.
+    Nobody knows what somebody else's data set holds: in a forked process, an open file's position
+    is everybody's, and so are the connection of a database and the state of a counter.
     """
-    # Only forking spares the processes from running the main module again
-    workers = 0
-    context = None
-    cores = usable_cores()
-    if sys.platform == "linux" and len(rows) >= FEW and cores > 1:
-        workers = min(cores, 8)
-        context = "fork"
-
-    # An error is returned, because a DataLoader's process would change it
-    def attempt(row: int) -> Decoded | DataError:
-        try:
-            return decode_row(row)
-        except DataError as error:
-            return error
-
-    # A DataLoader without batches, whose data set is the rows' numbers: any sequence is one
-    loader: DataLoader[Any] = DataLoader(
-        rows,  # type: ignore[arg-type]
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=attempt,  # type: ignore[arg-type]
-        multiprocessing_context=context,
-    )
-    # Pillow's warnings name no file, and Python's are about forking
-    with warnings.catch_warnings(action="ignore"):
-        for result in loader:
-            if isinstance(result, DataError):
-                raise result
-            yield result
+    for row in rows:
+        # Pillow's warnings name no file
+        with warnings.catch_warnings(action="ignore"):
+            decoded = decode_row(row)
+        yield decoded
 
 
 def _with_class_names(
@@ -347,16 +352,55 @@ def _with_class_names(
     return replace(images, class_names=names)
 
 
-def _parts(item: Any, columns: tuple[str, str]) -> tuple[Any, Any]:
-    """Return an item's picture and label, whatever they are; no label is None."""
+class Item(NamedTuple):
+    """An item of a data set.
+
+    Attributes:
+        picture: as it is.
+        label: as it is; None without one.
+        problem: why the picture cannot be used; "" if it can.
+    """
+
+    picture: Any
+    label: Any
+    problem: str
+
+
+def _read_item(dataset: Any, row: int, columns: Columns) -> Item:
+    """Read an item of a data set, whatever it is."""
+    item = dataset[row]
+    picture = item
+    label = None
+    problem = ""
     if isinstance(item, Mapping):
-        return item[columns[0]], item.get(columns[1])
-    if isinstance(item, tuple | list):
-        label = None
+        picture = item.get(columns.picture)
+        label = item.get(columns.label)
+        needed = [columns.picture]
+        if columns.declared and columns.label:
+            needed.append(columns.label)
+        for key in needed:
+            if key not in item:
+                problem = f"its keys are {', '.join(map(str, item))}; it needs {key!r}"
+                break
+    elif isinstance(item, tuple | list):
+        picture = item[0] if item else None
         if len(item) > 1:
             label = item[1]
-        return item[0], label
-    return item, None
+    if not problem:
+        problem = _problem_of(picture)
+
+    # Hugging Face's transforms and formats make something else of the pictures
+    if problem and _is_formatted(dataset):
+        problem = f"{problem}; hand over the data set as it is: with_format(None)"
+    return Item(picture, label, problem)
+
+
+def _is_formatted(dataset: Any) -> bool:
+    """Return whether a Hugging Face data set, or that of a Subset, has a transform or a format."""
+    if hasattr(dataset, "dataset"):
+        return _is_formatted(dataset.dataset)
+    layout = getattr(dataset, "format", None)
+    return isinstance(layout, Mapping) and layout.get("type") is not None
 
 
 def _problem_of(picture: Any) -> str:

@@ -149,7 +149,7 @@ def load_data(
     source = config.source
     warning = None
     if dataset is not None:
-        # with torch's DataLoader
+        # 400 lines that no other data needs
         from vit.data.map_style import load_datasets
 
         source = "dataset"
