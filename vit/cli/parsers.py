@@ -176,8 +176,13 @@ def add_device_option(parser: Parser) -> None:
     parser.add_argument("--device", choices=choices, default="auto", help="where to run")
 
 
-def add_checkpoint_options(parser: Parser) -> None:
-    """Add the checkpoint, and the fields of `LoadOptions`."""
+def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
+    """Add the checkpoint, and the fields of `LoadOptions`.
+
+    Args:
+        parser: of the command.
+        head: what the command calls the field `head`, whose value is `options.classifier`.
+    """
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
     # How it is read: the sentences of the options are those of the fields
@@ -213,6 +218,8 @@ def add_checkpoint_options(parser: Parser) -> None:
 
     # Which of the tensors
     add("--branch", metavar="NAME")
+    module = sentences["head"]
+    group.add_argument(head, dest="classifier", metavar="MODULE", help=module)
     add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
 
 
@@ -419,7 +426,8 @@ def attention_parser() -> Parser:
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
     arguments = "CHECKPOINT IMAGE ... --out FOLDER"
     parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
+    # --head is an attention head there
+    add_checkpoint_options(parser, head="--classifier")
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
 
