@@ -27,7 +27,7 @@ from vit.report.pictures import draw_pictures
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, given_settings, to_yaml, train_command
 from vit.train import train as train_model
-from vit.training.process import Stopped, StopRequests
+from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder
 from vit.training.state import saved_states
@@ -78,6 +78,7 @@ def train(command: TrainCommand) -> None:
     Raises:
         Stopped: a signal ended the run.
     """
+    keep_freed_memory()
     with RunFolder(command.out) as folder, StopRequests() as stop:
         # a run that has saved a state continues from that, any other from its checkpoint
         init = None

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.draws import derive_seed, steps_per_epoch
+from vit.data.draws import seeded_weights, steps_per_epoch
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
@@ -251,19 +251,19 @@ def setup(
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
     compute = choose_compute(config.run, precision, total)
 
-    # the model; new weights and the objective's own draw from this seed
-    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+    # the model; new weights and the objective's own draw from the seed
     objective_type = objective_class(config.train.objective)
-    if state is None:
-        initial = initial_model(config, data, init)
-    else:
-        model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
-        model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
-        initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
-    model = initial.model
-    set_kernel(model, config.run.attention)
-    objective = objective_type(model.to(compute.device), config, data).to(compute.device)
+    with seeded_weights(config.train.seed):
+        if state is None:
+            initial = initial_model(config, data, init)
+        else:
+            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
+            model.load_state_dict(state["model"])
+            normalize = Normalization(state["mean"], state["std"])
+            initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+        model = initial.model
+        set_kernel(model, config.run.attention)
+        objective = objective_type(model.to(compute.device), config, data).to(compute.device)
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
