@@ -25,6 +25,10 @@ NOTES = {
     "normalised weight": "with the batch norm before it folded in",
     "normalised bias": "with the batch norm before it folded in",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
+    "kernel": "transposed from JAX's order",
+    "kernels": "transposed from JAX's order, stacked on dimension 0",
+    "heads": "the heads' values in a row, stacked on dimension 0",
+    "sequence": "transposed from (N, 1, D)",
 }
 
 
@@ -73,6 +77,15 @@ class KeyRule:
             return _fold_bias([tensor.float() for tensor in tensors], eps)
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
+        if self.change == "kernel":
+            return _from_jax(tensors[0])
+        if self.change == "kernels":
+            # W_Q, W_K and W_V, each (D, heads, values)
+            return torch.cat([tensor.flatten(1).T for tensor in tensors])
+        if self.change == "heads":
+            return torch.cat([tensor.flatten() for tensor in tensors])
+        if self.change == "sequence":
+            return tensors[0].transpose(0, 1)
         return tensors[0]
 
     def write(self, tensor: Tensor, channels: int) -> list[Tensor]:
@@ -87,6 +100,13 @@ class KeyRule:
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
         return [tensor]
+
+
+def _from_jax(kernel: Tensor) -> Tensor:
+    """Turn a layer's kernel from JAX's order into torch's: (p, q, C, D), or (inputs ..., D)."""
+    if kernel.ndim == 4:
+        return kernel.permute(3, 2, 0, 1)
+    return kernel.flatten(0, -2).T
 
 
 # ---- A batch norm, folded into the linear layer after it -----------------------------------------
@@ -132,16 +152,14 @@ def _fold_bias(tensors: list[Tensor], eps: float | None) -> Tensor:
 def table(text: str) -> tuple[KeyRule, ...]:
     """Read a table: each line has our name, then theirs, or several of theirs to be stacked.
 
-    "(pixels)" at the end of a line means that the order of pixels differs.
+    A word in parentheses at the end of a line is a change; several are stacked by default.
     """
     # several of theirs are stacked, as W_Q, W_K and W_V in one matrix
     rules = []
     for line in text.strip().splitlines():
-        ours, *theirs = line.replace("(pixels)", "").split()
-        change = ""
-        if "(pixels)" in line:
-            change = "pixels"
-        elif len(theirs) > 1:
+        words, _, change = line.rstrip(" )").partition("(")
+        ours, *theirs = words.split()
+        if not change and len(theirs) > 1:
             change = "stack"
         rules.append(KeyRule(ours, tuple(theirs), change))
     return tuple(rules)

@@ -266,8 +266,8 @@ def _no_network(source: Source) -> CheckpointError:
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
-        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, "
-        "ViTMSN, DeiT, I-JEPA and Dinov2"
+        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, Google's .npz, SWAG, mmpretrain, and "
+        "Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
     )
 
 
@@ -333,10 +333,10 @@ def rename(network: Network) -> None:
     # C of the images, by the patch kernels (D, C, p, q): the order of a patch's pixels needs it
     channels = 1
     if "patch_embed.proj.weight" in rules:
-        key = network.prefix + rules["patch_embed.proj.weight"].theirs[0]
-        kernels = network.source.tensors[key].shape
-        if len(kernels) == 4:
-            channels = kernels[1]
+        rule = rules["patch_embed.proj.weight"]
+        kernels = network.source.tensors[network.prefix + rule.theirs[0]]
+        if kernels.ndim == 4:
+            channels = rule.read([kernels], channels).shape[1]
     _check_normalization(network, channels)
 
     # their tensors, turned into ours

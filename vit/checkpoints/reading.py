@@ -343,7 +343,10 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         # in safetensors, JSON follows the length of its header, which may be any 8 bytes
         if start[8:9] == b"{":
             return _read_safetensors(path)
-        _refuse_other_file(path, start)
+        names = _names_in_archive(path)
+        if names and all(name.endswith(".npy") for name in names):
+            return _read_numpy(path)
+        _refuse_other_file(path, start, names)
         tree = _read_torch(path)
     except CheckpointError:
         raise
@@ -352,23 +355,31 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return flatten(tree, path)
 
 
-def _refuse_other_file(path: Path, start: bytes) -> None:
-    """Refuse a file that another tool has written, by its name; `start` is its beginning."""
+def _names_in_archive(path: Path) -> list[str]:
+    """Return the names in a ZIP archive, as torch's own files are; none for another file."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def _refuse_other_file(path: Path, start: bytes, names: list[str]) -> None:
+    """Refuse a file that another tool has written, by what it is.
+
+    Args:
+        path: of the file.
+        start: its first bytes.
+        names: in it, if it is a ZIP archive.
+    """
     if path.suffix == ".distcp" or path.name == ".metadata":
         raise CheckpointError(f"{path} {_sharded(path.parent)}")
     for magic, content in OTHER_FILES.items():
         if re.match(magic, start):
             raise CheckpointError(f"{path} is {content}")
-
-    # torch's own files are ZIP archives, too
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
     for end, content in OTHER_ARCHIVES.items():
         if any(name.endswith(end) for name in names):
             raise CheckpointError(f"{path} is {content}")
-    if not any(name.endswith("data.pkl") for name in names):
+    if names and not any(name.endswith("data.pkl") for name in names):
         raise CheckpointError(
             f"{path} is a ZIP archive of other files ({shorten(', '.join(names))}); "
             "unpack it, and name the file of weights in it"
@@ -383,6 +394,22 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors[name] = file.get_tensor(name)
         metadata = file.metadata() or {}
     return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
+
+
+def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the arrays of numbers in an .npz file; folders in their names are joined by dots."""
+    tensors = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            array = arrays[name]
+            # big_vision's bfloat16, which NumPy does not know
+            if array.dtype == np.dtype("V2"):
+                tensors[name.replace("/", ".")] = torch.from_numpy(array.view(np.int16)).view(
+                    torch.bfloat16
+                )
+            elif array.dtype.kind in "fiub":
+                tensors[name.replace("/", ".")] = torch.from_numpy(array)
+    return tensors, {}
 
 
 def _read_torch(path: Path) -> Any:
