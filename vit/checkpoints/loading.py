@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import Network, recognise, rename
+from vit.checkpoints.network import Network, leave_beside, recognise, rename
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.checkpoints.report import first_few, size_text
@@ -141,7 +141,8 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         )
     tensors, values = flatten(dict(model.state_dict()))
     if library == "timm":
-        return Source(Path(name), tensors, values, module=model)
+        head: Any = getattr(model, "head", None)
+        return Source(Path(name), tensors, values, module=model, head=head)
 
     # transformers' settings, as when the model is saved
     settings: Any = model.config
@@ -150,7 +151,8 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         if key not in OF_THESE_WEIGHTS:
             config[key] = value
     config["architectures"] = [type(model).__name__]
-    return Source(Path(name), tensors, values, config=config)
+    head = getattr(model, "classifier", None)
+    return Source(Path(name), tensors, values, config=config, head=head)
 
 
 # ---- Recognise, rename, build on meta, account ---------------------------------------------------
@@ -243,10 +245,17 @@ def _find_problems(network: Network) -> None:
             problem += "; num_classes 0 leaves the head out"
         report.problems.append(problem + advice)
 
+    # What stands beside a network that is whole is none of it; else it may be what is missing.
+    if untrained:
+        report.unexpected += network.beside
+    else:
+        leave_beside(network)
+
     # unexpected: within a block, they change what it computes
     if report.unexpected:
         problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
-        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected):
+        inside = [name for name in report.unexpected if name.startswith(network.prefix)]
+        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in inside):
             problem += advice
         report.problems.append(problem)
 

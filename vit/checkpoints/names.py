@@ -24,10 +24,8 @@ NOTES = {
     "stack": "stacked on dimension 0",
     "normalised weight": "with the batch norm before it folded in",
     "normalised bias": "with the batch norm before it folded in",
+    "zeros": "zeros: its layer has no bias",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
-    "kernel": "transposed from JAX's order",
-    "kernels": "transposed from JAX's order, stacked on dimension 0",
-    "heads": "the heads' values in a row, stacked on dimension 0",
     "sequence": "transposed from (N, 1, D)",
 }
 
@@ -75,15 +73,10 @@ class KeyRule:
             return _fold_weight([tensor.float() for tensor in tensors], eps)
         if self.change == "normalised bias":
             return _fold_bias([tensor.float() for tensor in tensors], eps)
+        if self.change == "zeros":
+            return tensors[0].new_zeros(len(tensors[0]))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
-        if self.change == "kernel":
-            return _from_jax(tensors[0])
-        if self.change == "kernels":
-            # W_Q, W_K and W_V, each (D, heads, values)
-            return torch.cat([tensor.flatten(1).T for tensor in tensors])
-        if self.change == "heads":
-            return torch.cat([tensor.flatten() for tensor in tensors])
         if self.change == "sequence":
             return tensors[0].transpose(0, 1)
         return tensors[0]
@@ -100,13 +93,6 @@ class KeyRule:
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
         return [tensor]
-
-
-def _from_jax(kernel: Tensor) -> Tensor:
-    """Turn a layer's kernel from JAX's order into torch's: (p, q, C, D), or (inputs ..., D)."""
-    if kernel.ndim == 4:
-        return kernel.permute(3, 2, 0, 1)
-    return kernel.flatten(0, -2).T
 
 
 # ---- A batch norm, folded into the linear layer after it -----------------------------------------

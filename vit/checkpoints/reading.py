@@ -103,6 +103,7 @@ class Source:
         config: the config.json next to the weights; empty if there is none.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
+        head: of a model in memory, which may have been replaced.
         files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how the checkpoint was read.
@@ -114,13 +115,18 @@ class Source:
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
+    head: nn.Module | None = None
     files: tuple[Path, ...] = ()
     verified: bool = False
     notes: tuple[str, ...] = ()
 
     def error(self, problem: str) -> CheckpointError:
-        """Return an error that names the checkpoint."""
-        return CheckpointError(f"{self.path}: {problem}")
+        """Return an error that names the checkpoint, and its class if its settings do."""
+        name = str(self.path)
+        classes = self.config.get("architectures")
+        if isinstance(classes, list) and classes and str(classes[0]) not in name:
+            name += f" ({shorten(str(classes[0]))})"
+        return CheckpointError(f"{name}: {problem}")
 
 
 # ---- Files ---------------------------------------------------------------------------------------
@@ -397,19 +403,40 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the arrays of numbers in an .npz file; folders in their names are joined by dots."""
+    """Return the arrays of an .npz file as torch has them: Flax's layers are turned round.
+
+    Folders in a name are joined by dots. Of a layer of attention heads, a value called `.heads` is
+    their number.
+    """
     tensors = {}
+    values = {}
     with np.load(path, allow_pickle=False) as arrays:
         for name in arrays.files:
             array = arrays[name]
+            layer, _, kind = name.replace("/", ".").rpartition(".")
             # big_vision's bfloat16, which NumPy does not know
             if array.dtype == np.dtype("V2"):
-                tensors[name.replace("/", ".")] = torch.from_numpy(array.view(np.int16)).view(
-                    torch.bfloat16
-                )
+                tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
             elif array.dtype.kind in "fiub":
-                tensors[name.replace("/", ".")] = torch.from_numpy(array)
-    return tensors, {}
+                tensor = torch.from_numpy(array)
+            else:
+                continue
+
+            # A kernel has the inputs first, (p, q, C, D) or (..., D); queries, keys and values have
+            # heads behind, (D, heads, values), as their biases have, (heads, values).
+            if kind == "kernel" and tensor.ndim == 4:
+                tensor = tensor.permute(3, 2, 0, 1)
+            elif kind == "kernel" and tensor.ndim == 3 and not layer.endswith(".out"):
+                values[f"{layer}.heads"] = tensor.shape[1]
+                tensor = tensor.flatten(1).T
+            elif kind == "kernel" and tensor.ndim >= 2:
+                tensor = tensor.flatten(0, -2).T
+            elif kind == "bias":
+                tensor = tensor.flatten()
+            if kind in ("kernel", "scale"):
+                kind = "weight"
+            tensors[f"{layer}.{kind}".lstrip(".")] = tensor
+    return tensors, values
 
 
 def _read_torch(path: Path) -> Any:

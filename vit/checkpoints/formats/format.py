@@ -30,8 +30,6 @@ class Hints:
         crop_share: share to keep of an image's centred part; None if unknown.
         squash: whether images of another shape are squashed, not cropped.
         prepared_size: (H, W) of the images that the settings make, if it is not the model's.
-        head_eps: of a batch norm before the head; None if unknown.
-        no_head: why its head is left out; "" to keep it.
         notes: for the user.
         differences: what the settings request of the input but is not done here; each is a warning.
 
@@ -51,8 +49,6 @@ class Hints:
     crop_share: float | None = None
     squash: bool = False
     prepared_size: tuple[int, int] | None = None
-    head_eps: float | None = None
-    no_head: str = ""
 
     def __post_init__(self) -> None:
         # the architecture; the width is called dim in a decoder

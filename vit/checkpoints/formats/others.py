@@ -17,46 +17,29 @@ from vit.checkpoints.reading import Source
 
 # ---- The same encoder under other names ----------------------------------------------------------
 
-# Google's .npz, whose first code counted the parts of a block in one row; the later (big_vision)
-# counts each kind of part
+# Google's .npz, as `reading` turns it round. Its first code counted the parts of a block in one
+# row, its later one (big_vision) each kind of part.
 _GOOGLE_OUTSIDE = table("""
     cls_token           cls
     pos_embed           Transformer.posembed_input.pos_embedding
     pos_embed           pos_embedding
-    patch_embed.proj.weight embedding.kernel                    (kernel)
-    patch_embed.proj.bias   embedding.bias
-    norm.weight         Transformer.encoder_norm.scale
-    norm.bias           Transformer.encoder_norm.bias
-    head.weight         head.kernel                             (kernel)
-    head.bias           head.bias
+    patch_embed.proj.@  embedding.@
+    norm.@              Transformer.encoder_norm.@
+    head.@              head.@
 """)
-_GOOGLE_NORMS = table("""
-    norm1.weight        LayerNorm_0.scale
-    norm1.bias          LayerNorm_0.bias
-    norm2.weight        LayerNorm_2.scale
-    norm2.bias          LayerNorm_2.bias
-    norm2.weight        LayerNorm_1.scale
-    norm2.bias          LayerNorm_1.bias
+_GOOGLE_BLOCK = table("""
+    norm1.@             LayerNorm_0.@
+    norm2.@             LayerNorm_2.@
+    norm2.@             LayerNorm_1.@
+    mlp.fc1.@           MlpBlock_3.Dense_0.@
+    mlp.fc2.@           MlpBlock_3.Dense_1.@
+    mlp.fc1.@           MlpBlock_0.Dense_0.@
+    mlp.fc2.@           MlpBlock_0.Dense_1.@
 """)
 _GOOGLE_ATTENTION = table("""
-    qkv.weight          query.kernel key.kernel value.kernel    (kernels)
-    qkv.bias            query.bias key.bias value.bias          (heads)
-    proj.weight         out.kernel                              (kernel)
-    proj.bias           out.bias
+    attn.qkv.@          query.@ key.@ value.@
+    attn.proj.@         out.@
 """)
-_GOOGLE_MLP = table("""
-    fc1.weight          Dense_0.kernel                          (kernel)
-    fc1.bias            Dense_0.bias
-    fc2.weight          Dense_1.kernel                          (kernel)
-    fc2.bias            Dense_1.bias
-""")
-_GOOGLE_BLOCK = (
-    *_GOOGLE_NORMS,
-    *within(_GOOGLE_ATTENTION, "attn.", "MultiHeadDotProductAttention_1."),
-    *within(_GOOGLE_ATTENTION, "attn.", "MultiHeadDotProductAttention_0."),
-    *within(_GOOGLE_MLP, "mlp.", "MlpBlock_3."),
-    *within(_GOOGLE_MLP, "mlp.", "MlpBlock_0."),
-)
 
 _JEONSWORLD_OUTSIDE = table("""
     cls_token           transformer.embeddings.cls_token
@@ -74,9 +57,9 @@ _JEONSWORLD_BLOCK = table("""
     mlp.fc2.@           ffn.fc2.@
 """)
 
-# torchvision's table, of whose rows the first that fits counts
+# before torchvision's table: the first row that fits counts
 _SWAG = table("""
-    pos_embed           encoder.pos_embedding                   (sequence)
+    pos_embed           encoder.pos_embedding       (sequence)
     head.@              head.layers.head.@
 """)
 
@@ -97,32 +80,44 @@ _MMPRETRAIN_BLOCK = table("""
     mlp.fc2.@           ffn.layers.1.@
     ls2.gamma           ffn.gamma2.weight
 """)
-_MMPRETRAIN_HEAD = table("head.@ head.layers.head.@")
 
 
 def google_hints(source: Source) -> Hints:
-    """Read the heads off the shape of a query's kernel (D, heads, values), and what its head reads.
+    """Return the number of heads, what the head reads, and how Google's code makes the input.
 
-    The input is as in Google's code, and in transformers' settings for these models.
+    transformers' settings for these models make it in the same way.
     """
     encoder: dict[str, object] = {"global_pool": "avg"}
-    no_head = ""
-    for name, tensor in source.tensors.items():
-        if name.endswith(".query.kernel") and tensor.ndim == 3:
-            encoder["num_heads"] = tensor.shape[1]
-        if re.fullmatch(r"(.*\.)?cls", name):
-            encoder["global_pool"] = "token"
-        if re.fullmatch(r"(.*\.)?pre_logits\.kernel", name):
-            no_head = "its head has a hidden layer (pre_logits), which is not computed here"
-    note = "its code approximates GELU by tanh; here it is exact, as in timm and transformers"
-    return Hints(encoder, squash=True, notes=(note,), no_head=no_head)
+    for name, value in source.values.items():
+        if name.endswith(".query.heads"):
+            encoder["num_heads"] = value
+    if any(re.fullmatch(r"(.*\.)?cls", name) for name in source.tensors):
+        encoder["global_pool"] = "token"
+    notes = (
+        "its kernels are transposed from JAX's order",
+        "its code approximates GELU by tanh; here it is exact, as in timm and transformers",
+    )
+    return Hints(encoder, squash=True, notes=notes)
 
 
 GOOGLE = Format(
-    name="Google's vision_transformer, .npz",
-    anchor=r"embedding\.kernel",
-    rules=(*_GOOGLE_OUTSIDE, *within(_GOOGLE_BLOCK, "blocks.#.", "Transformer.encoderblock_#.")),
-    dropped=((r"pre_logits\..*", "the hidden layer of its head"),),
+    name="Google's vision_transformer",
+    anchor=r"embedding\.weight",
+    marks=(r"Transformer\.encoder_norm\.weight",),
+    rules=(
+        *_GOOGLE_OUTSIDE,
+        *within(_GOOGLE_BLOCK, "blocks.#.", "Transformer.encoderblock_#."),
+        *within(
+            _GOOGLE_ATTENTION,
+            "blocks.#.",
+            "Transformer.encoderblock_#.MultiHeadDotProductAttention_1.",
+        ),
+        *within(
+            _GOOGLE_ATTENTION,
+            "blocks.#.",
+            "Transformer.encoderblock_#.MultiHeadDotProductAttention_0.",
+        ),
+    ),
     hints=google_hints,
     mean=HALVES[0],
     std=HALVES[1],
@@ -157,12 +152,13 @@ MMPRETRAIN = Format(
     anchor=r"(?:backbone\.)?patch_embed\.projection\.weight",
     marks=(r"(backbone\.)?layers\.0\.ln1\.weight",),
     rules=(
-        *_MMPRETRAIN_HEAD,
+        *table("head.@ head.layers.head.@"),
         *within(_MMPRETRAIN_BACKBONE, "", "backbone."),
         *within(_MMPRETRAIN_BLOCK, "blocks.#.", "backbone.layers.#."),
         *_MMPRETRAIN_BACKBONE,
         *within(_MMPRETRAIN_BLOCK, "blocks.#.", "layers.#."),
     ),
+    global_pool="token",  # unless an fc_norm says otherwise
     crop_share=0.875,
     other_inputs="as its DeiT and MAE do, but its VisionTransformer uses 0.5",
 )
@@ -170,70 +166,50 @@ MMPRETRAIN = Format(
 
 # ---- Other families and other files --------------------------------------------------------------
 
-# Name, reason, and the ends of keys that mark the family. The first match counts, so special cases
-# come first.
-FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+# What this encoder does not compute, who has it, and the ends of keys that show it. The first match
+# counts. Who has it is an example: a key does not tell the family.
+NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        "Swin, SimMIM's too", "attention in shifted windows, with relative positions",
+        "blocks in stages", "Swin and SimMIM's Swin",
         (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
     ),
     (
-        "BEiT, data2vec or SimMIM", "relative positions, and no bias on its keys",
+        "relative positions", "BEiT, data2vec and SimMIM",
         (r"relative_position_bias_table", r"attention\.relative_position_bias\..*"),
     ),
     (
-        "DINOv3", "rotary positions",
+        "rotary positions", "DINOv3 and EVA-02",
         (
-            r"rope_embed\..*", r"rope_embeddings\..*", r"storage_tokens",
-            r"embeddings\.patch_embeddings\.weight",
+            r"rope(_embed|_embeddings)?\..*", r"freqs_(cos|sin|cis)",
+            r"(?<!transformer\.)embeddings\.patch_embeddings\.weight",
         ),
     ),
+    ("a norm within its attention", "BEiT-3 and EVA-02", (r"attn\.inner_attn_ln\.weight",)),
+    ("no bias on its keys", "BEiT and EVA", (r"attn\.q_bias",)),
+    ("pooling by attention", "SigLIP", (r"attn_pool\..*", r"head\.probe", r"MAPHead_0\..*")),
     (
-        "EVA, or another with rotary positions", "rotary positions, and mostly no bias on its keys",
-        (
-            r"rope\..*", r"freqs_(cos|sin|cis)", r"attn\.inner_attn_ln\.weight", r"attn\.rope\..*",
-            r"mlp\.fc1_g\.weight", r"attn\.q_bias",
-        ),
-    ),
-    (
-        "SigLIP, or another that pools by attention", "pooling by attention",
-        (r"attn_pool\..*", r"head\.probe"),
-    ),
-    (
-        "CLIP, or another of its kind", "a norm before its blocks, and mostly another activation",
-        (
-            r"norm_pre\.weight", r"visual\.(class_embedding|conv1\.weight|trunk\..*)",
-            r"pre_layrnorm\.weight", r"ln_pre\.weight",
-        ),
+        "a norm before its blocks", "CLIP",
+        (r"norm_pre\.weight", r"pre_layrnorm\.weight", r"ln_pre\.weight", r"pre_norm\.weight"),
     ),
 )  # fmt: skip
 
-# ends of the keys of files without a network, and what they are
-OTHER_FILES = {
-    r"lora_[AB]\..*":
-        "this is a LoRA adapter, not a model; merge it into its model with peft first",
-    r"state\.\d+\.\w+": "this is an optimizer's state; the weights are in another file",
-}  # fmt: skip
-
 
 def refusal(keys: Iterable[str]) -> str:
-    """Say which of `FAMILIES` the keys belong to, and why it cannot be loaded; "" for none."""
+    """Say which of `NOT_COMPUTED` the keys show; "" for none."""
     keys = list(keys)
-    for family, reason, ends in FAMILIES:
+    for part, families, ends in NOT_COMPUTED:
         pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)
         for key in keys:
             if pattern.fullmatch(key):
-                return (
-                    f"this is {family} (it holds {key}): {reason}, "
-                    "which this encoder does not compute"
-                )
+                return f"it has {part}, as {families} do, which this encoder does not ({key})"
     return ""
 
 
 def other_file(keys: Iterable[str]) -> str:
-    """Say which of `OTHER_FILES` the keys without a network belong to; "" for none."""
-    for key in keys:
-        for end, description in OTHER_FILES.items():
-            if re.fullmatch(rf"(.*\.)?{end}", key, re.DOTALL):
-                return description
+    """Say what a file without a network is instead; "" if its keys do not tell."""
+    keys = list(keys)
+    if any(re.fullmatch(r"(.*\.)?lora_[AB]\..*", key, re.DOTALL) for key in keys):
+        return "this is a LoRA adapter, not a model; merge it into its model with peft first"
+    if keys and all(re.fullmatch(r"(.*\.)?state\.\d+\.\w+", key, re.DOTALL) for key in keys):
+        return "this is an optimizer's state; the weights are in another file"
     return ""
