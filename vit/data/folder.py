@@ -17,7 +17,7 @@ from typing import NamedTuple
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import hold_out
+from vit.data.images import hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -56,8 +56,8 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
     order of torchvision's ImageFolder; folders of runs are left out. Without a test split,
-    M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the list (numbers i * N // M),
-    are held out. `inputs.decode` says how the pixels are made.
+    M = min(1000, max(1, N // 10)) of the N images, evenly spaced in the list (numbers i * N // M),
+    are held out; see `hold_out_test_images`. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -77,8 +77,8 @@ def load_folder(
     """
     # Which files, and their classes
     notes: list[str] = []
-    train_files, test_files = list_splits(root, notes)
-    class_names = tuple(sorted({file.class_name for file in (*train_files, *test_files)} - {""}))
+    train_files, *test_files = list_folder(root, notes).values()
+    class_names = tuple(sorted({file.class_name for file in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
     # How a file is read
@@ -110,8 +110,12 @@ def load_folder(
     if prepared != OWN:
         size = image_size
     train, sizes = load("train", train_files, size)
-    height, width = train.images.shape[-2:]
-    test, _ = load("test", test_files, (height, width))
+    if test_files:
+        height, width = train.images.shape[-2:]
+        test, _ = load("test", test_files[0], (height, width))
+    else:
+        train, test, note = hold_out_test_images(train, str(root))
+        notes.append(f"no test folder: {note}")
     notes += describe(train, test, sizes, image_size)
     return replace(train, notes=tuple(map(one_line, notes))), test
 
@@ -128,33 +132,6 @@ class ImageFile(NamedTuple):
     name: str
     size: int
     mtime_ns: int
-
-
-def list_splits(
-    root: Path, notes: list[str] | None = None
-) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return the training and test files, in order.
-
-    Args:
-        root: the folder with the images.
-        notes: gets a line for everything that was decided without the user.
-
-    Raises:
-        DataError: as in `load_folder`, as far as it shows without reading an image.
-    """
-    if notes is None:
-        notes = []
-    train, *tests = list_folder(root, notes).values()
-    if tests:
-        return train, tests[0]
-
-    # Without a test split, hold out some of the images
-    if len(train) < 2:
-        advice = "it needs at least two, one to train on and one to test on"
-        raise DataError(f"{root}: has only one image; {advice}")
-    train_numbers, test_numbers, note = hold_out(len(train))
-    notes.append(f"no test folder: {note}")
-    return [train[i] for i in train_numbers], [train[i] for i in test_numbers]
 
 
 def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
