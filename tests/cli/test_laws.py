@@ -11,7 +11,7 @@ from PIL import Image
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
-from vit.cli.common import shown_images
+from vit.cli.common import images_or_data
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
 
@@ -26,6 +26,7 @@ LINES = {
     "checkpoint inspect": "run",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned photo.png",
+    "similar": "run photo.png photos",
     "evaluate": "run scenes --limit 20 --method knn",
     "report": "run --out page.html",
     "compare": "run",
@@ -33,6 +34,7 @@ LINES = {
 KNOWN = {
     "data": {"train_images": 20, "sheet": "sheet.png"},
     "checkpoint inspect": {"problems": []},
+    "similar": {"image": "photo.png", "images": 1},
     "evaluate": {"checkpoint": "run"},
     "report": {"report": "page.html"},
 }
@@ -45,7 +47,9 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("json")
     with without_pictures():
         assert main(["train", *SMALL.split(), "--out", str(place / "run")]) == 0
-    Image.radial_gradient("L").convert("RGB").save(place / "photo.png")
+    (place / "photos").mkdir()
+    for photo in ("photo.png", "photos/photo.png"):
+        Image.radial_gradient("L").convert("RGB").save(place / photo)
     return place
 
 
@@ -54,6 +58,7 @@ WRITERS = {
     "compare run --hours {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",
+    "similar run photo.png photos --out {}": "there.html",
     "explore run photo.png --out {}": "there.html",
     "explore run photo.png --numbers --out there/page.html": "there/page.npz",
     "evaluate run scenes --limit 20 --method knn --out there": "there/results.json",
@@ -133,8 +138,8 @@ def data_of(command, words):
         return build_config(options.config, given_settings(options))[0].data
     _, options = parse([command, "run", *words, "--out", "new.npz"])
     data = options.data
-    if command in ("attention", "explore"):
-        data = shown_images(options)[1]
+    if command != "evaluate":
+        data = images_or_data(options)[1]
     return DataConfig(**named_data(data))
 
 

@@ -144,8 +144,13 @@ def add_device_option(parser: Parser) -> None:
     parser.add_argument("--device", choices=choices, default="auto", help="where to run")
 
 
-def add_checkpoint_options(parser: Parser) -> None:
-    """Add the checkpoint, and the fields of `LoadOptions`."""
+def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
+    """Add the checkpoint, and the fields of `LoadOptions`.
+
+    Args:
+        parser: of the command.
+        head: what the command calls the field `head`, whose value is `options.classifier`.
+    """
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
     # How it is read: the sentences of the options are those of the fields
@@ -181,6 +186,8 @@ def add_checkpoint_options(parser: Parser) -> None:
 
     # Which of the tensors
     add("--branch", metavar="NAME")
+    module = sentences["head"]
+    group.add_argument(head, dest="classifier", metavar="MODULE", help=module)
     add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
 
 
@@ -330,20 +337,54 @@ def predict_parser() -> Parser:
 def embed_parser() -> Parser:
     """Return the parser of `vit embed`."""
     purpose = (
-        "Write the features of images, pooled as the model's head reads them, with file names and"
-        " any labels."
+        "Write the features of images, pooled as the model's head reads them, with file names,"
+        " splits and any labels."
     )
-    arguments = "CHECKPOINT DATA --out FILE"
+    arguments = "CHECKPOINT IMAGE ... --out FILE"
     parser = Parser("vit embed", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
-    add_data_options(parser)
+
+    # The images, and how they are read
+    add = parser.add_argument
+    add("images", nargs="*", metavar="IMAGE", help="image files; or what --data takes")
+    data = "cifar10, cifar100, scenes, or a folder of images, with its splits and classes"
+    add("--data", metavar="NAME|FOLDER", help=data)
+    root = "where CIFAR's archive is (default: data)"
+    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
 
     # How many, and where to
     out = "file to write, .npz"
-    parser.add_argument("--out", required=True, type=path, metavar="FILE", help=out)
+    add("--out", required=True, type=path, metavar="FILE", help=out)
     limit = "use only this many images per split, evenly spaced; 0: all"
-    parser.add_argument("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
+    add("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
     add_device_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+def similar_parser() -> Parser:
+    """Return the parser of `vit similar`."""
+    purpose = (
+        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
+        " their features: a table, and a page that opens from disk."
+    )
+    arguments = "CHECKPOINT IMAGE FOLDER [--out FILE]"
+    parser = Parser("vit similar", f"{arguments} {OPTIONS}", purpose)
+    add_checkpoint_options(parser)
+
+    # The image, and where to search
+    add = parser.add_argument
+    add("image", metavar="IMAGE", help="image file; prepared as in training")
+    add("folder", metavar="FOLDER", help="folder of images, searched with its subfolders")
+    count = "number of images to find, the nearest first (default: 12)"
+    add("--count", type=typed(Positive), default=12, metavar="N", help=count)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+
+    # The answer
+    add("--out", type=path, metavar="FILE", help="page to write, .html")
+    add_device_option(parser)
+    add_json_option(parser)
     add_overwrite_option(parser)
     return parser
 
@@ -353,7 +394,8 @@ def attention_parser() -> Parser:
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
     arguments = "CHECKPOINT IMAGE ... --out FOLDER"
     parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
+    # --head is an attention head there
+    add_checkpoint_options(parser, head="--classifier")
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
 
@@ -525,6 +567,7 @@ PARSERS: dict[str, Callable[[], Parser]] = {
     "models": models_parser,
     "predict": predict_parser,
     "embed": embed_parser,
+    "similar": similar_parser,
     "attention": attention_parser,
     "explore": explore_parser,
     "evaluate": evaluate_parser,

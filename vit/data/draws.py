@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -318,6 +320,18 @@ def make_generator(seed: int, purpose: str, number: int = 0) -> Generator:
     It is on the CPU, so that every device gets the same draws.
     """
     return Generator().manual_seed(derive_seed(seed, purpose, number))
+
+
+@contextmanager
+def seeded_weights(seed: int) -> Iterator[None]:
+    """Let modules that are built on the CPU within the block draw their weights from `seed`.
+
+    torch's layers draw from the global generator of the CPU, which is the caller's: its state is
+    put back. Those of other devices are not touched.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "weights", 0))
+        yield
 
 
 @lru_cache(maxsize=2)

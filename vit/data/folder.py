@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+import torch
+
 from vit import inputs
-from vit.data import ImageSet
+from vit.data import ImageSet, image_hash
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import hold_out_test_images
+from vit.data.images import choose_test_images, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -132,6 +134,42 @@ class ImageFile(NamedTuple):
     name: str
     size: int
     mtime_ns: int
+
+
+def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
+    """Return the files by split, "train" and "test" or "val", as `load_folder` uses them.
+
+    Without a test folder, the files are read: copies of one image are on one side. A file that
+    cannot be read is a training file. A single file is no split: its key is "".
+
+    Raises:
+        DataError: as in `list_folder`.
+    """
+    files_by_split = list_folder(root)
+    files, *tests = files_by_split.values()
+    if tests or len(files) < 2:
+        return files_by_split
+
+    # Which of those that can be read
+    def decode_file(file: ImageFile) -> Decoded:
+        return inputs.decode(os.path.join(root, file.name), image_size), -1
+
+    numbers = []
+    hashes = []
+    decoding = track(_in_threads(decode_file, files), "comparing", len(files), " images")
+    for number, (pixels, _) in enumerate(decoding):
+        if isinstance(pixels, bytes):
+            numbers.append(number)
+            hashes.append(image_hash(pixels))
+    test_numbers: set[int] = set()
+    if len(hashes) > 1:
+        held_out = choose_test_images(torch.tensor(hashes))
+        test_numbers = set(torch.tensor(numbers)[held_out].tolist())
+
+    # The files, in their order
+    train = [file for number, file in enumerate(files) if number not in test_numbers]
+    test = [file for number, file in enumerate(files) if number in test_numbers]
+    return {"train": train, "test": test}
 
 
 def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:

@@ -80,15 +80,32 @@ def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], T
     return held_out[first]
 
 
+def choose_test_images(image_hashes: Tensor, at_random: bool = False) -> Tensor:
+    """Choose the test images of a data set without any: M = min(1000, max(1, N // 10)) of N.
+
+    Args:
+        image_hashes: int64 (N,), as in `ImageSet`.
+        at_random: use `spread_at_random`; else they are evenly spaced (i * N // M).
+
+    Returns:
+        bool (N,); with copies of one image, as `hold_out` chooses.
+    """
+    total = len(image_hashes)
+    count = min(1000, max(1, total // 10))
+    spread = evenly_spaced
+    if at_random:
+        spread = spread_at_random
+    return hold_out(image_hashes, count, lambda among, most: spread(len(among), most))
+
+
 def hold_out_test_images(
     images: ImageSet, name: str, at_random: bool = False
 ) -> tuple[ImageSet, ImageSet, str]:
-    """Hold out test images from a data set without any: M = min(1000, max(1, N // 10)) of N.
+    """Hold out test images from a data set without any; see `choose_test_images`.
 
     Args:
         images: all that there are.
         name: the data's name in messages.
-        at_random: use `spread_at_random`; else they are evenly spaced (i * N // M).
 
     Returns:
         The images to train on, those to test on, and a note about it.
@@ -100,17 +117,14 @@ def hold_out_test_images(
     if total < 2:
         advice = "it needs at least two, one to train on and one to test on"
         raise DataError(one_line(f"{name}: has only one image; {advice}"))
-    manner = "evenly spaced"
-    spread = evenly_spaced
-    if at_random:
-        manner = "spread at random"
-        spread = spread_at_random
-    count = min(1000, max(1, total // 10))
-    held_out = hold_out(images.image_hashes, count, lambda among, most: spread(len(among), most))
+    held_out = choose_test_images(images.image_hashes, at_random)
 
     # What was left out and decided is told once, with the training images
     train = images.subset(~held_out)
     test = replace(images.subset(held_out), skipped=(), notes=())
+    manner = "evenly spaced"
+    if at_random:
+        manner = "spread at random"
     note = f"{len(test):,} of the {total:,} images, {manner}, are held out as test images"
     copies = total - len(images.image_hashes.unique())
     if copies:

@@ -30,6 +30,7 @@ from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
 from vit.evaluate.probe import L2_GRID, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.inputs import Images
+from vit.isolation import isolated
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
 
@@ -92,6 +93,7 @@ class Evaluation:
     classifier: str = ""
 
 
+@isolated()
 def evaluate(
     model: Model,
     data: Dataset,

@@ -13,18 +13,18 @@ from torch.optim.swa_utils import AveragedModel
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.draws import derive_seed, steps_per_epoch
+from vit.data.draws import seeded_weights, steps_per_epoch
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
 from vit.machine import choose_compute
 from vit.mae import Model
-from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
+from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
 
@@ -73,7 +73,7 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
-    folder: RunFiles | None = None
+    folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
@@ -114,8 +114,22 @@ class Run:
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
+    def refuse_lost_folder(self) -> None:
+        """Refuse to write into a run folder that somebody removed, renamed or replaced.
+
+        Raises:
+            RunError: it is not the run's any more.
+        """
+        if self.folder is not None:
+            self.folder.refuse_if_lost()
+
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
+        """Save `result`, and what `vit.checkpoints.load_model` should know about it.
+
+        Raises:
+            RunError: the run has lost its folder.
+        """
+        self.refuse_lost_folder()
         save_model(
             folder,
             self.result,
@@ -132,6 +146,9 @@ class Run:
         Args:
             folder: of the states.
             callback_states: of the callbacks, by name; by default those that the run resumed with.
+
+        Raises:
+            RunError: the run has lost its folder, or the state cannot be written.
         """
         if callback_states is None:
             callback_states = self.callback_states or {}
@@ -167,6 +184,8 @@ class Run:
         state.update(architecture(self.model))
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
+        # once more: flushing the callbacks' files may have taken a while
+        self.refuse_lost_folder()
         save_state(folder, self.step, state)
 
 
@@ -230,19 +249,19 @@ def setup(
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
     compute = choose_compute(config.run, precision, total)
 
-    # the model; new weights and the objective's own draw from this seed
-    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+    # the model; new weights and the objective's own draw from the seed
     objective_type = objective_class(config.train.objective)
-    if state is None:
-        initial = initial_model(config, data, init)
-    else:
-        model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
-        model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
-        initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
-    model = initial.model
-    set_kernel(model, config.run.attention)
-    objective = objective_type(model.to(compute.device), config, data).to(compute.device)
+    with seeded_weights(config.train.seed):
+        if state is None:
+            initial = initial_model(config, data, init)
+        else:
+            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
+            model.load_state_dict(state["model"])
+            normalize = Normalization(state["mean"], state["std"])
+            initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+        model = initial.model
+        set_kernel(model, config.run.attention)
+        objective = objective_type(model.to(compute.device), config, data).to(compute.device)
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
