@@ -1,5 +1,6 @@
 """Laws of image sets and their subsets: hashes, classes, and that a seed fixes a choice."""
 
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,13 @@ from tiny import seeded
 
 from vit import data as data_module
 from vit.data import ImageSet, content_hash
-from vit.data.images import evenly_spaced, hold_out, hold_out_test_images, spread_over_classes
+from vit.data.images import (
+    evenly_spaced,
+    hold_out,
+    hold_out_test_images,
+    match_classes,
+    spread_over_classes,
+)
 from vit.errors import DataError
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
@@ -130,3 +137,33 @@ def test_an_image_hash_knows_the_pixels_and_goes_with_a_subset(monkeypatch):
     assert large[0].content_hash == large[1].content_hash
     assert len({subset.content_hash for subset in large}) == 3
     assert torch.equal(large[0].image_hashes, hashes[[3, 1]])
+
+
+# --- classes by name ------------------------------------------------------------------------------
+
+NUMBERS = tuple(map(str, range(12)))
+NFC = ("bee", "caf\u00e9")
+NFD = tuple(unicodedata.normalize("NFD", name) for name in NFC)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "order"),
+    [
+        (("ape", "bee", "cat"), ("ape", "bee", "cat"), [0, 1, 2]),
+        (("ape", "bee", "cat"), ("cat", "ape", "bee"), [2, 0, 1]),
+        (NUMBERS, tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (NUMBERS, tuple(f"{number:02}" for number in range(12)), [*range(12)]),
+        ((), tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (NFC, NFD, [0, 1]),
+        (NFD, NFC[::-1], [1, 0]),
+        ((), ("ape", "bee"), None),
+        ((), ("1", "2"), None),
+        (("ape", "bee"), ("ape", "cat"), None),
+        (("ape", "bee"), ("ape", "bee", "cat"), None),
+        (("crane", "crane"), ("crane", "crane"), [0, 1]),
+        (("crane", "crane", "ape"), ("ape", "crane", "crane"), None),
+        (("1", "01"), ("01", "1"), None),
+    ],
+)
+def test_classes_are_matched_by_name_whatever_their_order(names, wanted, order):
+    assert match_classes(names, wanted) == order

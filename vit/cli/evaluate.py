@@ -17,6 +17,7 @@ from vit.cli.common import choose_device, load_options, naming_options, require_
 from vit.cli.outputs import print_json, require_folder, require_free, talk
 from vit.config import DataConfig, named_data
 from vit.data import Dataset
+from vit.data.images import match_classes
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
@@ -133,7 +134,9 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         Options(**used),
     )
     if "head" in evaluation.scores:
+        by_number = match_classes((), data.test.class_names) is not None
         evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
+        evaluation.scores["head"]["classes_by_number"] = not origin.class_names and by_number
 
     # The scores, and what they depend on
     settings = {

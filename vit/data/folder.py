@@ -19,7 +19,7 @@ import torch
 from vit import inputs
 from vit.data import ImageSet, image_hash
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import choose_test_images, hold_out_test_images
+from vit.data.images import choose_test_images, class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -269,7 +269,7 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         class_name = ""
         folders = path.relative_to(start).parts[:-1]
         if folders:
-            class_name = folders[0]
+            class_name = class_key(folders[0])
         name = path.relative_to(root).as_posix()
         files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
 
