@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vit.data.augment import augment
-from vit.data.draws import Draws, draw_step, shard, steps_per_epoch
+from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, log, states_of
@@ -111,7 +111,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     full_batch = min(batch_size, count) * config.augment.views
 
     total = run.total_steps
-    per_epoch = steps_per_epoch(count, batch_size)
+    per_epoch = config.steps_per_epoch(count)
     schedule = config.schedule(per_epoch)
     # the base rate is for 256 images (Goyal et al. 2017)
     peak = config.optim.blr * batch_size / 256

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.draws import seeded_weights, steps_per_epoch
+from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
@@ -98,8 +98,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        train = self.config.train
-        return train.epochs * steps_per_epoch(len(self.data.train), train.batch_size)
+        return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
     def grad_accum_steps(self) -> int:
@@ -246,7 +245,7 @@ def setup(
         began = state["precision"]
     chosen = choose_compute(config.run, config.train.precision, began=began)
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
+    total = config.train.epochs * config.steps_per_epoch(len(data.train))
     compute = choose_compute(config.run, precision, total)
 
     # the model; new weights and the objective's own draw from the seed
@@ -345,7 +344,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         RunError: with either number of epochs, the steps made would have been others.
     """
     # with either number, the steps made must lie before the phase in which the length matters
-    per_epoch = steps_per_epoch(count, config.train.batch_size)
+    per_epoch = config.steps_per_epoch(count)
     for number in (epochs, config.train.epochs):
         changed = replace(config, train=replace(config.train, epochs=number))
         _, falls_from, total = changed.schedule(per_epoch)
