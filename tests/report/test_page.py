@@ -222,10 +222,18 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
     record = read_run(copied)
     lines = [line | {"masked_loss": line["loss"], "pair_accuracy": 0.25} for line in record.metrics]
     settings = record.settings | {"reconstruct.contrast": 1.0}
-    titles = [curve.title for curve in curves_of(settings, "test images", record.summary, lines)]
+    settings["train.batch_size"] = 8
+    curves = curves_of(settings, record.data | {"train_images": 20}, record.summary, lines)
+    titles = [curve.title for curve in curves]
     assert titles == ["loss over the masked patches", "other view found among the batch's"]
+    # one of the 15 other views of a batch is the right one
+    assert curves[1].lines == {"by guessing": 1 / 15}
+    few = curves_of(settings, record.data | {"train_images": 5}, record.summary, lines)
+    assert few[1].lines == {"by guessing": 1 / 9}
     lines.append({"step": 6, "epoch": 2.0, "val_knn_accuracy": 0.5})
-    loss, neighbours = curves_of(record.settings, "held-out training images", record.summary, lines)
+    loss, neighbours = curves_of(
+        record.settings, {"tested_on": "held-out training images"}, record.summary, lines
+    )
     assert (loss.key, neighbours.key, neighbours.val_key) == ("loss", "", "val_knn_accuracy")
     scores = record.summary["neighbours"]
     assert neighbours.lines == {
@@ -235,7 +243,7 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
         record.summary["test_loss"],
         *record.summary["test_loss_of_baselines"].values(),
     ]
-    assert [curve.lines for curve in curves_of(record.settings, "test images", {}, lines)] == [
+    assert [curve.lines for curve in curves_of(record.settings, {}, {}, lines)] == [
         {},
         {},
     ]
@@ -336,6 +344,15 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
         ] == [link]
     write_report(copied, out)
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
+
+
+def test_what_was_decided_about_the_data_stands_on_the_page(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["data"]["notes"] = ["training + test images of each class: <b> 3 + 1", "6 are in both"]
+    (copied / "summary.json").write_text(json.dumps(summary))
+    words = read(copied).words
+    for note in summary["data"]["notes"]:
+        assert note in words
 
 
 def test_a_warning_stands_once(copied):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset, ImageSet
-from vit.data.images import evenly_spaced, spread_over_classes
+from vit.data.images import evenly_spaced, hold_out, match_classes, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
@@ -154,7 +154,8 @@ def evaluate(
     # the head, whose logits count more than a probe's
     if "head" in methods:
         with _timed(evaluation, "head"):
-            scores, logits = _score_head(encoder, data.test, prepare, compute, options.flip)
+            order = _class_order(model, data.test.class_names)
+            scores, logits = _score_head(encoder, data.test, order, prepare, compute, options.flip)
             evaluation.scores["head"] = scores
             evaluation.logits = logits
             evaluation.classifier = "the model's own head"
@@ -263,7 +264,12 @@ def _score_probe(
     # images to choose layer and strength by
     if options.held_out is None:
         holdout = min(options.holdout, len(images) // 2)
-        held_out = spread_over_classes(labels, holdout, seed, "holdout")
+
+        def choose(among: Tensor, most: int) -> Tensor:
+            return spread_over_classes(labels[among], most, seed, "holdout")
+
+        # a copy of a fitted image would choose the probe that knows it by heart
+        held_out = hold_out(data.train.image_hashes[images], holdout, choose)
     else:
         held_out = options.held_out[images]
 
@@ -296,16 +302,46 @@ def _score_masks(
     return rows
 
 
+def _class_order(model: Model, names: Sequence[str]) -> list[int] | None:
+    """Return the number of each of the data's classes in a model's head; None if it is the same.
+
+    A model that was not loaded has been trained on this data.
+    """
+    own_names: Sequence[str] = names
+    if model.origin is not None:
+        own_names = model.origin.class_names
+    order = match_classes(own_names, names)
+    # classes without names may be assumed to be in the data's order, which the caller says
+    if order is None or order == list(range(len(names))):
+        return None
+    return order
+
+
 def _score_head(
-    encoder: VisionTransformer, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
+    encoder: VisionTransformer,
+    test: ImageSet,
+    order: list[int] | None,
+    prepare: Prepare,
+    compute: Compute,
+    flip: bool,
 ) -> tuple[dict[str, Any], Tensor]:
-    """Measure a classifier's own head on the test images; return scores and logits."""
-    logits = head_logits(encoder, test.images, prepare, compute)
+    """Measure a classifier's own head on the test images; return scores and logits.
+
+    Args:
+        order: the number of each of the data's classes in the head; None if it is the same.
+    """
+
+    def logits_of(flip: bool) -> Tensor:
+        logits = head_logits(encoder, test.images, prepare, compute, flip=flip)
+        if order is None:
+            return logits
+        return logits[:, order]
+
+    logits = logits_of(flip=False)
     scores = classification_metrics(logits, test.labels)
     scores["reliability"] = reliability(logits, test.labels)[0]
     if flip:
-        flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
-        scores["accuracy_with_flip"] = accuracy(flipped, test.labels)
+        scores["accuracy_with_flip"] = accuracy(logits_of(flip=True), test.labels)
     return scores, logits
 
 
@@ -382,7 +418,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     elif classes == 1 or model.origin.problem_type:
         kind = model.origin.problem_type or "one output"
         reasons["head"] = f"the head of this model is for {kind}, no choice between classes"
-    elif own_names and own_names != names:
+    elif own_names and match_classes(own_names, names) is None:
         examples = ", ".join(own_names[:3])
         reasons["head"] = (
             f"the classes of this model ({examples}, ...) are not those of {data.name}"

@@ -11,6 +11,7 @@ patches under a mask.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
@@ -35,7 +36,8 @@ class GridMaps(NamedTuple):
 
     Attributes:
         maps: (B, h, rows, columns); nan for masked patches, which are absent, not unattended.
-        prefix_mass: (B, h), the attention on class token and registers, which the maps leave out.
+        prefix_mass: (B, h), the attention on tokens without a place (class token, registers), which
+            the maps leave out.
     """
 
     maps: Tensor
@@ -47,7 +49,8 @@ class AttentionMaps:
 
     The weights are those that mix the values: after any norms of queries and keys, whatever the
     kernel; in train mode, after attention dropout. Each forward pass replaces the maps of the one
-    before. The model is left as it was.
+    before. The model is left as it was. Passes in other threads are not captured: several threads
+    may each look into a model, also into the same.
 
     Args:
         model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g.
@@ -66,8 +69,9 @@ class AttentionMaps:
 
     Raises:
         AttentionError: the model is closed (compiled, exported), has no such layer or one of
-            another kind, a layer attends more than once per pass or computes nan, or a layer gave
-            no maps: the block never ends with fewer maps than `layers`.
+            another kind, a layer attends more than once per pass or computes nan, a layer gave no
+            maps (the block never ends with fewer maps than `layers`), or the block ends in another
+            thread.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class AttentionMaps:
         self._captured: set[int] = set()  # layers that gave maps since the block began
         self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
         self._undo = ExitStack()
+        self._thread = 0
 
     def __enter__(self) -> AttentionMaps:
+        self._thread = threading.get_ident()  # others may run the model too
         self._captured.clear()
         self.weights.clear()
         undo = self._undo
@@ -116,15 +122,24 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        if kind is None:
-            self._require_all_layers()
+        if kind is not None:
+            return
+        # A generator may be resumed in any thread, and would find the maps of an earlier pass
+        if threading.get_ident() != self._thread:
+            raise AttentionError(
+                "this `with` block ends in another thread than it began; it captures only passes "
+                "of the thread in which it began"
+            )
+        self._require_all_layers()
 
     def _forget(self, _model: nn.Module, _inputs: Any) -> None:
-        self.weights.clear()
+        if threading.get_ident() == self._thread:
+            self.weights.clear()
 
     def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        height, width = inputs[0].shape[-2:]
-        self._image_size = (height, width)
+        if threading.get_ident() == self._thread:
+            height, width = inputs[0].shape[-2:]
+            self._image_size = (height, width)
 
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         """Mix the values as the layer would have, and keep the weights on the way."""
@@ -163,8 +178,9 @@ class AttentionMaps:
             advice += "; a decoder runs only under a mask: for the encoder, pass model.encoder"
         raise AttentionError(
             f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
-            "they did not run within the `with` block, or compute attention in another way (as "
-            f"torch's own layer does, unless called with need_weights=False){advice}"
+            "they did not run within the `with` block and in its thread, or compute attention in "
+            "another way (as torch's own layer does, unless called with need_weights=False)"
+            f"{advice}"
         )
 
     def of(self, layer: int) -> Tensor:
@@ -244,8 +260,9 @@ def to_grid(
 
     # Prefix tokens have no place in the image: their part stands beside the map
     prefix = geometry.num_prefix_tokens
-    prefix_mass = rows[..., :prefix].sum(-1)  # (B, h)
-    patches = rows[..., prefix:]  # (B, h, L), under a mask (B, h, K)
+    end = rows.shape[-1] - geometry.num_suffix_tokens
+    prefix_mass = rows[..., :prefix].sum(-1) + rows[..., end:].sum(-1)  # (B, h)
+    patches = rows[..., prefix:end]  # (B, h, L), under a mask (B, h, K)
 
     # Under a mask, key k is patch ids_keep[k] of the grid
     if mask is not None:
@@ -262,10 +279,12 @@ def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> N
     visible = geometry.num_patches
     if mask is not None:
         visible = mask.ids_keep.shape[1]
-    if queries == keys == prefix + visible:
+    suffix = geometry.num_suffix_tokens
+    if queries == keys == prefix + visible + suffix:
         return
     raise AttentionError(
-        f"{queries} queries and {keys} keys are not {prefix} prefix tokens and {visible} patches; "
+        f"{queries} queries and {keys} keys are not {prefix + suffix} tokens without a place and "
+        f"{visible} patches; "
         "where the encoder ran under a mask, give it as mask=, where its tokens are laid out "
         "otherwise, geometry=Geometry(...)"
     )
@@ -275,7 +294,8 @@ def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask
     """Return the weights (B, h, N) of one query token per image, or their mean over patches."""
     prefix = geometry.num_prefix_tokens
     if query == "mean":
-        return weights[:, :, prefix:].mean(dim=2)
+        end = weights.shape[2] - geometry.num_suffix_tokens
+        return weights[:, :, prefix:end].mean(dim=2)
 
     # One query token for all images, or a patch for each
     batch = len(weights)
