@@ -29,7 +29,7 @@ from vit.inputs import Normalization
 from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
-from vit.weights import CONFIG, WEIGHTS, weights_hash
+from vit.weights import WEIGHTS, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
