@@ -16,6 +16,7 @@ from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
 from vit.cli.common import load_options, refuse_given, shown_images
+from vit.cli.images import note_small_input
 from vit.cli.outputs import require_folder, require_free
 from vit.config import named_data
 from vit.data.images import class_key
@@ -69,6 +70,7 @@ def run(options: Namespace) -> int:
     for path in paths:
         files += [path, path.with_suffix(".npz")]
     require_free(files, options.overwrite)
+    note_small_input(subject.model, subject.paths)
 
     # Each method is a function below
     draw = METHODS[options.method]

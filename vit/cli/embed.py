@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
 from vit.cli.common import choose_device, images_or_data, load_options, refuse_given
-from vit.cli.images import list_images, pooled_features
+from vit.cli.images import list_images, note_small_input, pooled_features
 from vit.cli.outputs import output_file
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import list_folder, readable
@@ -59,6 +59,8 @@ def run(options: Namespace) -> int:
         listed = list_data_set(options, data, model.origin.image_size)
     else:
         listed = list_folder_images(options, data)
+    if data not in BUILT_IN:
+        note_small_input(model, listed.read(0, len(listed.files)))
     model = model.to(choose_device(options).device)
 
     # The features, and what they belong to

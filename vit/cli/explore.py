@@ -14,7 +14,7 @@ from vit.atomic import write_npz, write_text
 from vit.checkpoints import load_trained
 from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.common import load_options
-from vit.cli.images import photo_of
+from vit.cli.images import note_small_input, photo_of
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import UserError, one_line
 from vit.figures import ExploredImage, Moment, explore_page
@@ -63,6 +63,7 @@ def run(options: Namespace) -> int:
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
 
     subject = load_with_images(options, snapshots)
+    note_small_input(subject.model, subject.paths)
     require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)

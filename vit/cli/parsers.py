@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn
 from vit.config import BelowOne, NonNegative, Positive, PositiveFloat, Probability, Share, convert
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
+from vit.pretrained import shipped_models
 from vit.settings import (
     QUICKSTART,
     SYNONYMS,
@@ -28,6 +29,10 @@ from vit.settings import (
     train_command,
     unknown_setting,
 )
+
+MODEL_FILES = ("config.json", "model.safetensors", "config.yaml", "checkpoints")
+MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+"""What a model's folder holds, and how its file is called; enough to tell it from images."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,6 +67,7 @@ class Parser(argparse.ArgumentParser):
         options.given = {name for name, value in values if value != self.get_default(name)}
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
+        refuse_swapped(options)
         return options
 
     def refuse(self, name: str) -> NoReturn:
@@ -77,6 +83,32 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         line = one_line(message.removeprefix("argument "))
         raise ConfigError(f"{self.prog}: {line}; see --help")
+
+
+def refuse_swapped(options: argparse.Namespace) -> None:
+    """Refuse a model among the images, and something else in its place.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    # What a command shows its model: files, or a place for one thing
+    values = vars(options)
+    shown = [*(values.get("images") or ())]
+    shown += [values.get(place) for place in ("image", "folder", "data")]
+    models = [word for word in shown if word and names_model(word)]
+    checkpoint = values.get("checkpoint")
+    if checkpoint and models and not names_model(checkpoint):
+        problem = f"{checkpoint} and {models[0]} are swapped"
+        raise ConfigError(f"{options.program}: {problem}: the model comes first, then the images")
+
+
+def names_model(word: str) -> bool:
+    """Return whether a word names a model, as far as its name and its folder's files tell."""
+    if os.path.isdir(word):
+        return any(os.path.exists(os.path.join(word, name)) for name in MODEL_FILES)
+    if os.path.exists(word):
+        return word.lower().endswith(MODEL_SUFFIXES)
+    return word.startswith(("timm/", "hf/")) or word in shipped_models()
 
 
 # --- What an option takes ----------------------------------------------------------------------

@@ -9,7 +9,14 @@ from pathlib import Path
 from vit.atomic import write_text
 from vit.checkpoints import Origin, load_trained
 from vit.cli.common import choose_device, load_options
-from vit.cli.images import list_images, naming_the_option, photo_of, png_of_input, pooled_features
+from vit.cli.images import (
+    list_images,
+    naming_the_option,
+    note_small_input,
+    photo_of,
+    png_of_input,
+    pooled_features,
+)
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import ConfigError, one_line
 from vit.figures.similar import ShownImage, similar_page
@@ -33,6 +40,7 @@ def run(options: Namespace) -> int:
 
     # The features of all images, and which are nearest
     model = load_trained(options.checkpoint, load).to(choose_device(options).device)
+    note_small_input(model, [options.image, *files])
     query = embed(model, options.image).pooled[0]  # (D,)
     features = pooled_features(model, len(files), lambda start, stop: files[start:stop])  # (N, D)
     found = nearest(features, query, options.count)

@@ -127,7 +127,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     grid = config.model.grid_size
 
     # which images; the views of one stand beside each other
-    indices = batch_indices(seed, step, count, config.train.batch_size)
+    indices = batch_indices(config, step, count)
     indices = indices.repeat_interleave(augment.views)
     batch = len(indices)
 
@@ -340,20 +340,16 @@ def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
     return torch.randperm(count, generator=make_generator(seed, "order", epoch))
 
 
-def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Return the number of steps for `count` images; the last may have fewer than `batch_size`."""
-    return -(-count // batch_size)
-
-
-def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
+def batch_indices(config: Config, step: int, count: int) -> Tensor:
     """Return the images of step `step` (from 0): int64 (B,), indices into the data set.
 
-    Every image comes exactly once per epoch. An epoch's last batch holds the remaining 1 to
-    `batch_size` images; its loss is the mean over those, and its learning rate the schedule's, as
-    in any other step.
+    Every image comes once per epoch, or not at all where the remainder is left out
+    (`Config.steps_per_epoch`). A last, smaller batch counts as any other: its loss is the mean over
+    its images, its learning rate the schedule's.
     """
-    epoch, position = divmod(step, steps_per_epoch(count, batch_size))
-    order = epoch_order(seed, epoch, count)
+    batch_size = config.train.batch_size
+    epoch, position = divmod(step, config.steps_per_epoch(count))
+    order = epoch_order(config.train.seed, epoch, count)
     return order[position * batch_size : (position + 1) * batch_size]
 
 

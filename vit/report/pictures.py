@@ -206,7 +206,7 @@ def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
     """Draw curves.png: what was measured in training, the learning rate and the gradient norm."""
     metrics = read_metrics(folder.metrics)
     settings = flat_settings(run.config.to_dict())
-    curves = curves_of(settings, run.data.tested_on, scores, metrics)
+    curves = curves_of(settings, run.data.facts, scores, metrics)
     caption = f"{caption_of(run)} · seed {run.config.train.seed}"
     figure = draw.curves_figure(metrics, curves, "Training curves", caption)
     _save(run, figure, folder.curves)

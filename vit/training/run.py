@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.draws import seeded_weights, steps_per_epoch
+from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
@@ -58,6 +58,7 @@ class Run:
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
+        is_updating: whether an update of the weights is under way: they belong to no step.
         seconds: seconds of training, over all sessions.
     """
 
@@ -76,6 +77,7 @@ class Run:
     folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
+    is_updating: bool = False
     seconds: float = 0.0
 
     def __repr__(self) -> str:
@@ -98,8 +100,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        train = self.config.train
-        return train.epochs * steps_per_epoch(len(self.data.train), train.batch_size)
+        return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
     def grad_accum_steps(self) -> int:
@@ -246,7 +247,7 @@ def setup(
         began = state["precision"]
     chosen = choose_compute(config.run, config.train.precision, began=began)
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
+    total = config.train.epochs * config.steps_per_epoch(len(data.train))
     compute = choose_compute(config.run, precision, total)
 
     # the model; new weights and the objective's own draw from the seed
@@ -345,7 +346,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         RunError: with either number of epochs, the steps made would have been others.
     """
     # with either number, the steps made must lie before the phase in which the length matters
-    per_epoch = steps_per_epoch(count, config.train.batch_size)
+    per_epoch = config.steps_per_epoch(count)
     for number in (epochs, config.train.epochs):
         changed = replace(config, train=replace(config.train, epochs=number))
         _, falls_from, total = changed.schedule(per_epoch)

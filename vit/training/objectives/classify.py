@@ -13,7 +13,7 @@ from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
-from vit.data.draws import Draws, steps_per_epoch
+from vit.data.draws import Draws
 from vit.data.images import match_classes
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
@@ -35,7 +35,7 @@ class Classify(Objective):
         self.classes = len(names)
 
         # some patches are dropped in every step but those of the last epochs
-        per_epoch = steps_per_epoch(len(data.train), config.train.batch_size)
+        per_epoch = config.steps_per_epoch(len(data.train))
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
         self.keep = patches
