@@ -234,8 +234,8 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
     targets = model.targets(subject.inputs)  # (B, L, pixels of a patch)
 
     # The error of one patch per image
-    rows, columns = torch.tensor(patches).T
-    images = torch.arange(len(patches))
+    rows, columns = torch.tensor(patches, device=targets.device).T
+    images = torch.arange(len(patches), device=targets.device)
     numbers = rows * subject.geometry.grid_size[1] + columns  # (B,)
 
     def score(predicted: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def _relevance_panel(subject: ModelWithImages, by_token: Tensor, tokens: slice) 
         tokens: those from which the result is computed.
     """
     # Without the initial relevance of each token to itself
-    by_token = by_token - torch.eye(by_token.shape[-1])
+    by_token = by_token - torch.eye(by_token.shape[-1], device=by_token.device)
     inputs = by_token[:, tokens].mean(1)  # (B, N)
     shares = inputs / inputs.sum(-1, keepdim=True).clamp(min=1e-12)
 
