@@ -61,7 +61,13 @@ def bench_parser() -> argparse.ArgumentParser:
         choices=("auto", "bf16", "fp32"),
         help="of the matrix products",
     )
-    add("--batch", type=positive, nargs="+", default=[256], metavar="N", help="images per step")
+    add(
+        "--batch",
+        type=positive,
+        nargs="+",
+        metavar="N",
+        help="images per step; by default 256, with --gpu-check also 1024 and 4096",
+    )
 
     # The job
     add(
@@ -106,6 +112,11 @@ def bench_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="measure how cost grows with tokens, depth, width, batch, images",
     )
+    add(
+        "--gpu-check",
+        action="store_true",
+        help="check in three minutes what only a GPU shows, and print a table; nothing else is timed",
+    )
     add("--plot", type=Path, metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
     add("--json", type=Path, metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
@@ -128,6 +139,12 @@ def run(argv: Sequence[str]) -> int:
     if options.json is not None:
         output_file(options.json, (".json",), option="--json", overwrite=options.overwrite)
 
+    batches = options.batch
+    if batches is None:
+        batches = [256]
+        if options.gpu_check:
+            batches = [256, 1024, 4096]
+
     # Every combination is a job
     job_settings = {
         name: getattr(options, name)
@@ -146,22 +163,27 @@ def run(argv: Sequence[str]) -> int:
         )
     }
     jobs = []
-    for patch, precision, batch in product(options.patch, options.precision, options.batch):
+    for patch, precision, batch in product(options.patch, options.precision, batches):
         jobs.append(Job(**job_settings, patch=patch, precision=precision, batch=batch))
     peers = options.peers
     if peers == []:
         peers = PEERS
 
-    from bench.report import (
-        bench,  # imports torch, which reads the environment that `start` has set
-    )
+    # These import torch, which reads the environment that `start` has set
+    if options.gpu_check:
+        from bench.gpu_check import gpu_check
 
-    report = bench(
-        jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot
-    )
+        report = gpu_check(jobs[0], batches, options.rounds)
+    else:
+        from bench.report import bench
+
+        report = bench(
+            jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot
+        )
     if options.json is not None:
         write_json(options.json, report)
-    return 0
+    # what a check found wrong is the exit code too
+    return int(bool(report.get("failed")))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, load_trained, save_model
 from vit.config import Config, DataConfig, ModelConfig
 from vit.data import Dataset
-from vit.data.draws import derive_seed
+from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.device import Compute
@@ -396,9 +396,10 @@ def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
 
 def untrained(model: Model, seed: int) -> Model:
     """Return a model of the same architecture with the first weights of a training with a seed."""
-    torch.manual_seed(derive_seed(seed, "weights", 0))
     decoder = None if model.decoder is None else model.decoder.config
-    return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
+    norm_pix_loss = getattr(model, "norm_pix_loss", False)
+    with seeded_weights(seed):
+        return build_model(model.encoder.config, decoder, norm_pix_loss)
 
 
 def _train(
@@ -410,9 +411,9 @@ def _train(
     run_folder = RunFolder(folder)
     if start is not None:
         if not (initial / "config.json").exists():
-            torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
-            model, normalize, *_ = initial_model(config, data)
-            start(cast(MaskedAutoencoder, model))
+            with seeded_weights(config.train.seed):
+                model, normalize, *_ = initial_model(config, data)
+                start(cast(MaskedAutoencoder, model))
             save_model(initial, model, normalize, data_content_hash=data.content_hash)
         config = replace(config, model=replace(config.model, init=str(initial)))
     settings = None

@@ -14,7 +14,7 @@ from tiny import M, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
-from vit.checkpoints.formats.mae import DECODER
+from vit.checkpoints.formats.self_supervised import DECODER
 from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import map_out
 from vit.config import DecoderConfig, ViTConfig

@@ -148,6 +148,7 @@ run.val_every=1
 data.labels=0.1
 train.objective=mae
 augment.views=1 reconstruct.contrast=0.1
+train.batch_size=1 reconstruct.contrast=0.1 augment.views=2
 model.embed_dim=6 model.num_heads=3
 model.decoder_dim=30 model.decoder_heads=2
 model.patch_size=[32,48] model.image_size=[32,48]

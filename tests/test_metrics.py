@@ -77,4 +77,7 @@ def test_lines_of_results_say_how():
     assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50 held-out")
     assert how.endswith("has not converged")
     assert "no names" in lines["accuracy", "90.00%"]
+    by_number = {"head": {**RESULTS["head"], "classes_by_number": True}}
+    (remark, *_) = [line.remark for line in results_lines(by_number)]
+    assert "the data's names are their numbers" in remark
     assert lines["calibration_error", "2.00%"] == ""

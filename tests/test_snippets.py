@@ -6,6 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -106,6 +107,7 @@ def place(tmp_path_factory) -> Path:
     ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(
         place / "hub" / "facebook" / "vit-mae-base"
     )
+    np.savez(place / "features.npz", pooled=np.eye(3), files=["a.jpg", "b.jpg", "c.jpg"])
     return place
 
 

@@ -6,6 +6,7 @@ What an outside signal or an empty folder shows are plain commands. The other ru
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -479,6 +480,80 @@ INTERRUPTIONS = {
         "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
     ),
 }
+
+
+LOSSES = {
+    "removed": "shutil.rmtree(out)",
+    "renamed": "out.rename(away)",
+    "replaced by a file": "out.rename(away); out.write_text('mine')",
+    "another's": "out.rename(away); shutil.copytree(other, out)",
+    "unlocked": "(out / '.lock').unlink()",
+}
+"""What may become of a run's folder, as Python."""
+WRITING = {
+    "training": ("vit.training.callbacks:MetricsFile.on_log", "args[1]['step'] == 7"),
+    "saving": ("vit.training.callbacks:MetricsFile.on_save", "True"),
+    "keeping a snapshot": ("vit.training.callbacks:Snapshots._save", "args[1].step == 3"),
+    "writing the model": ("vit.train:measure", "True"),
+    "drawing": ("vit.report.pictures:draw.curves_figure", "True"),
+}
+"""Functions that are called before something is written."""
+
+
+def lose(loss: str, where: str, out: Path, other: Path) -> str:
+    """Python that takes a run's folder away when it is about to write."""
+    target, condition = WRITING[where]
+    paths = f"out, away, other = map(pathlib.Path, {[str(out), str(out) + '-away', str(other)]!r})"
+    call = at_call(target, "SIGTERM", condition)
+    assert "os.kill(os.getpid(), signal.SIGTERM)" in call
+    once = f"{paths}; out.is_dir() and not away.exists() and [{LOSSES[loss].replace('; ', ', ')}]"
+    return "import pathlib, shutil\n" + call.replace("os.kill(os.getpid(), signal.SIGTERM)", once)
+
+
+QUICK = [
+    ("removed", "training"),
+    ("renamed", "saving"),
+    ("replaced by a file", "keeping a snapshot"),
+    ("another's", "writing the model"),
+]
+CASES = []
+for case in itertools.product(LOSSES, WRITING):
+    CASES.append(pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow))
+
+
+@pytest.mark.parametrize(("loss", "where"), CASES)
+def test_run_that_has_lost_its_folder_ends_in_one_line_and_writes_nothing_there(
+    whole, place, run, loss, where
+):
+    out = place / f"lost {loss} {where}"
+    argv = ["--config", "mine.yaml", "--out", out.name]
+    before = lose(loss, where, out, whole[0])
+    done = run(place, *argv, before=before, pictures=where == "drawing")
+    assert done.code == 2, done.err
+    assert re.fullmatch(
+        r"train\.py: error: [^\n]*was removed, renamed[^\n]*", done.err.splitlines()[-1]
+    )
+    assert "Traceback" not in done.err
+    if loss == "another's":
+        assert content(out) == content(whole[0])
+    elif loss == "replaced by a file":
+        assert out.read_text() == "mine"
+    elif loss != "unlocked":
+        assert not out.exists()
+
+
+def test_run_that_has_lost_its_states_alone_goes_on(whole, place, run):
+    out = place / "stateless"
+    before = at_call(
+        "vit.training.callbacks:MetricsFile.on_log", "SIGTERM", "args[1]['step'] == 7"
+    ).replace(
+        "os.kill(os.getpid(), signal.SIGTERM)", f"shutil.rmtree({str(out / 'checkpoints')!r})"
+    )
+    argv = ["--config", "mine.yaml", "--out", out.name]
+    done = run(place, *argv, before=f"import shutil\n{before}", pictures=False)
+    assert done.code == 0, done.err
+    assert_same_run(out, whole[0], pictures=False)
+    assert [path.name for path in saved_states(out / "checkpoints")][-1:] == ["step-00000012.pt"]
 
 
 @pytest.mark.slow

@@ -649,7 +649,8 @@ class TrainConfig(Section, section="train"):
     epochs: Positive = 100
     """passes over the training images"""
     batch_size: Positive = 256
-    """images per step, over all processes; the last batch of an epoch holds the remainder"""
+    """images per step, over all processes; the last batch of an epoch holds the remainder, but with
+    reconstruct.contrast it is left out"""
     seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -746,6 +747,9 @@ class Config:
         _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, alone)
         pairs = "reconstruct.contrast needs two views per image"
         _require(contrast == 0 or views == 2, "augment.views", views, pairs)
+        others = "2 or more: reconstruct.contrast compares an image with others"
+        enough = contrast == 0 or train.batch_size > 1
+        _require(enough, "train.batch_size", train.batch_size, others)
 
         # What would do nothing, or use the test images too early
         once = "test images are used once, at the end; hold out training images with data.val_size"
@@ -776,6 +780,18 @@ class Config:
         sections = self.to_dict()
         del sections["data"], sections["run"]
         return flat_settings(sections)
+
+    def steps_per_epoch(self, count: int) -> int:
+        """Return the number of steps in which `count` images come once.
+
+        The last one takes the remainder, which is 1 to `train.batch_size` images. The contrastive
+        loss is easier among fewer images, so with it the remainder, other images in each epoch, is
+        left out; only fewer images than a batch are a batch of their own.
+        """
+        batch_size = self.train.batch_size
+        if self.reconstruct.contrast > 0:
+            return max(count // batch_size, 1)
+        return -(-count // batch_size)
 
     def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
         """Return the steps at which warm-up ends, cooldown begins, and the run ends."""

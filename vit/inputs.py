@@ -36,10 +36,12 @@ class Preparation:
         interpolation: "bicubic" or "bilinear", for resizing.
         crop_share: the share to keep of each side of the largest centred part with the input's
             aspect ratio.
+        squash: a share of the whole picture is kept instead, and its aspect ratio changed.
     """
 
     interpolation: str = "bicubic"
     crop_share: float = 1.0
+    squash: bool = False
 
 
 OWN = Preparation()
@@ -97,6 +99,10 @@ def fit_picture(
     # the share cut from each side, before the crop to the aspect ratio
     border = (1 - prepared.crop_share) / 2
     resampling = Image.Resampling[prepared.interpolation.upper()]
+    if prepared.squash:
+        width, height = upright.size
+        box = (border * width, border * height, width - border * width, height - border * height)
+        return upright.resize(image_size[::-1], resampling, box)
     return ImageOps.fit(upright, image_size[::-1], resampling, border)
 
 
@@ -298,6 +304,7 @@ class ModelInputs:
             in timm.
         image_size: (H, W) of the input.
         channels: C of the input.
+        squash: the whole image is resized to the model's aspect ratio, not cropped to it.
     """
 
     normalize: Normalization
@@ -305,13 +312,14 @@ class ModelInputs:
     crop_share: float
     image_size: tuple[int, int]
     channels: int
+    squash: bool = False
 
     @property
     def prepared(self) -> Preparation:
         """How pictures become the model's pixels."""
         height = self.image_size[0]
         resized = math.floor(height / self.crop_share + 1e-6)
-        return Preparation(self.interpolation, height / resized)
+        return Preparation(self.interpolation, height / resized, self.squash)
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
         """Read image files as the model's input before `normalize`, in its size and channels.
@@ -349,7 +357,7 @@ class ModelInputs:
             DataError: the images are no uint8 pictures.
             CheckpointError: the model takes neither colour nor grey images.
         """
-        images = cut_to_shape(self._in_channels(images), self.image_size)
+        images = self._to_shape(images)
         size = self._resized(whole)
         if images.shape[-2:] != size:
             # torchvision takes seconds to import
@@ -376,9 +384,16 @@ class ModelInputs:
             DataError: the images are no uint8 pictures.
             CheckpointError: the model takes neither colour nor grey images.
         """
-        images = cut_to_shape(self._in_channels(images), self.image_size)
+        images = self._to_shape(images)
         images = resize_to_float(images, self._resized(whole), self.interpolation)
         return self.normalize(_cut_centre(images, self.image_size))
+
+    def _to_shape(self, images: Tensor) -> Tensor:
+        """Return images (B, 3 or 1, h, w) in the model's channels, cut to its shape if it is."""
+        images = self._in_channels(images)
+        if self.squash:
+            return images
+        return cut_to_shape(images, self.image_size)
 
     def _resized(self, whole: bool) -> tuple[int, int]:
         """Return the size (h, w) to which images are resized before they are cropped."""

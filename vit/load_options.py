@@ -17,6 +17,7 @@ Eps = Annotated[float, Range("between 0 and 1, as 1e-6", lambda x: 0 < x < 1)]
 Mean = Annotated[float, Range(PER_CHANNEL, lambda x: 0 <= x <= 1)]
 Std = Annotated[float, Range(PER_CHANNEL, lambda x: 1e-9 <= x <= 1)]
 Key = Annotated[str, Range("the key of a copy, as 'student'", lambda key: key != "")]
+Module = Annotated[str, Range("the name of a module, as 'classifier'", lambda name: name != "")]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class LoadOptions:
     # Which of the tensors
     branch: Key | None = None
     """which of several copies of the network: student, teacher, model_ema, ..."""
+    head: Module | None = None
+    """which module is the classifier: classifier, heads.1, ..."""
     allow: tuple[str, ...] = ()
     """tensors, by name or pattern, that may be missing, unexpected or nan"""
 

@@ -293,6 +293,8 @@ def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
         if not row.get("converged", True):
             remarks.append("the fit has not converged")
         return remarks
+    if key == "accuracy" and row.get("classes_by_number"):
+        return ["its classes have no names; assuming that the data's names are their numbers"]
     if key == "accuracy" and not row.get("classes_named", True):
         return ["its classes have no names; assuming the data's order"]
     return []

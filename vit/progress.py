@@ -13,6 +13,12 @@ SECONDS_BETWEEN_LINES = 15.0
 T = TypeVar("T")
 
 
+class Bar(tqdm):
+    """tqdm's bar without its monitor, a thread that would go on in the caller's process."""
+
+    monitor_interval = 0
+
+
 class Lines:
     """A stream, e.g. a file or pipe, on which each state of a bar is a line."""
 
@@ -30,7 +36,7 @@ class Lines:
         """Do nothing: each line has been flushed."""
 
 
-def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
+def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     """Return a bar on a terminal; on any other stream, one that writes a line now and then.
 
     Args:
@@ -39,7 +45,7 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
         options: tqdm's, for a terminal.
     """
     if stream.isatty():
-        return tqdm(file=stream, dynamic_ncols=True, **options)
+        return Bar(file=stream, dynamic_ncols=True, **options)
 
     # A line by the clock, not by the number of items, and none for quick work. The time left goes
     # by the mean rate so far, because the last items alone may be slow ones.
@@ -51,10 +57,10 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
         leave=False,
         bar_format=line,
     )
-    return tqdm(file=Lines(stream), **options)  # type: ignore[call-overload]
+    return Bar(file=Lines(stream), **options)  # type: ignore[call-overload]
 
 
-def work_bar(title: str, total: int | None, unit: str = " steps") -> tqdm[Any]:
+def work_bar(title: str, total: int | None, unit: str = " steps") -> Bar:
     """Return a bar on stderr that disappears when it is closed.
 
     Args:

@@ -46,6 +46,7 @@ def save_model(
     *,
     interpolation: str = "bicubic",
     crop_share: float = 1.0,
+    squash: bool = False,
     data_content_hash: str = "",
     problem_type: str = "",
     dtype: torch.dtype = torch.float32,
@@ -60,6 +61,7 @@ def save_model(
         data: name of the training data.
         interpolation: how images are resized to the model's size.
         crop_share: share to keep of an image's centred part.
+        squash: whether images of another shape are squashed, not cropped.
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
         problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
@@ -82,13 +84,15 @@ def save_model(
         "data_content_hash": data_content_hash,
         "content_hash": _hash_weights(model),
     }
+    if squash:
+        config["squash"] = True
     if problem_type:
         config["problem_type"] = problem_type
 
     # timm's settings beside them, under other keys
     encoder = model.encoder.config
     if same_in_timm(encoder):
-        prepared = Preparation(interpolation, crop_share)
+        prepared = Preparation(interpolation, crop_share, squash)
         config |= timm_config(encoder, normalize, prepared, class_names)
         if model.decoder is not None:
             # timm has no place for the decoder's tensors
@@ -181,6 +185,7 @@ class OwnSettings:
         mean, std: of the input.
         interpolation, crop_share: how images are resized and cropped; None if missing.
         class_names: of the head, or of the training data.
+        squash: whether images of another shape are squashed, not cropped.
     """
 
     encoder: dict[str, Any]
@@ -191,6 +196,7 @@ class OwnSettings:
     interpolation: str | None
     crop_share: float | None
     class_names: tuple[str, ...]
+    squash: bool
 
 
 def read_settings(config: dict[str, Any]) -> OwnSettings:
@@ -222,6 +228,7 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
         config.get("interpolation"),
         config.get("crop_share"),
         tuple(map(str, config["class_names"])),
+        config.get("squash", False),
     )
 
 
@@ -287,6 +294,9 @@ def timm_config(
     elif settings.layer_scale == 0:
         model_args["init_values"] = 1e-5
 
+    crop_mode = "center"
+    if prepared.squash:
+        crop_mode = "squash"
     config = {
         "architecture": timm_name,
         # not in model_args, because TimmWrapper passes it separately
@@ -299,7 +309,7 @@ def timm_config(
             "fixed_input_size": True,
             "interpolation": prepared.interpolation,
             "crop_pct": prepared.crop_share,
-            "crop_mode": "center",
+            "crop_mode": crop_mode,
             "mean": normalize.mean,
             "std": normalize.std,
             "num_classes": settings.num_classes,

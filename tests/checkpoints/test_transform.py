@@ -3,13 +3,16 @@
 Oracles: timm's, torchvision's and transformers' own preparation.
 """
 
+import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import timm
 import torch
 import torchvision
+import transformers
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torch.utils.data import DataLoader
@@ -225,13 +228,25 @@ def photo():
     return Image.fromarray(smooth.astype(np.uint8))
 
 
-@pytest.mark.parametrize(("crop_pct", "interpolation"), [(0.9, "bilinear"), (1.0, "bicubic")])
-def test_timm_prepares_the_same_pixels(crop_pct, interpolation, photo, tmp_path):
+@pytest.fixture(scope="module")
+def smooth():
+    """A picture in which half a pixel is a small step."""
+    y, x = np.mgrid[:64, :96]
+    waves = np.stack([np.sin(x / 20), np.cos(y / 15), np.sin((x + 2 * y) / 30)], -1) * 110 + 128
+    return Image.fromarray(waves.astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("crop_pct", "interpolation", "crop_mode"),
+    [(0.9, "bilinear", "center"), (1.0, "bicubic", "center"), (0.9, "bicubic", "squash")],
+)
+def test_timm_prepares_the_same_pixels(crop_pct, interpolation, crop_mode, photo, tmp_path):
     settings = dict(img_size=144, patch_size=48, depth=1, num_classes=3)
     theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
     theirs.pretrained_cfg |= {
         "crop_pct": crop_pct,
         "interpolation": interpolation,
+        "crop_mode": crop_mode,
         "input_size": (3, 144, 144),
     }
     timm.models.save_for_hf(
@@ -301,3 +316,97 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     torch.testing.assert_close(
         ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05
     )
+
+
+def folder_of_transformers(folder, settings, **config):
+    """A ViT of 32 x 32 pixels with this preprocessor, and transformers' own reading of it."""
+    sizes = dict(
+        image_size=32, patch_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.ViTModel(transformers.ViTConfig(**sizes | config)).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return AutoImageProcessor.from_pretrained(folder)
+
+
+SQUARE = {"size": {"height": 32, "width": 32}}
+EDGE = {"size": {"shortest_edge": 32}}
+VIT = {"image_processor_type": "ViTImageProcessor"} | SQUARE
+BIT = {"image_processor_type": "BitImageProcessor"} | EDGE | {"crop_size": 32}
+DEIT = {"image_processor_type": "DeiTImageProcessor"}
+HALF = {"image_mean": 127.5, "image_std": 127.5}
+# the settings that are carried out, whatever the class of the preprocessor
+CARRIED_OUT = {
+    "squashed": VIT,
+    "a number": VIT | {"size": 32},
+    "a list": VIT | {"size": [32, 32]},
+    "an old file": {"feature_extractor_type": "ViTFeatureExtractor", "size": 32, "resample": 3},
+    "no class": {"size": 32},
+    "nothing said": BIT | {"crop_size": None, "do_center_crop": None} | SQUARE,
+    "not rescaled, by null": VIT | {"do_rescale": None} | HALF,
+    "bicubic": VIT | {"resample": 3},
+    "cropped": BIT,
+    "a number of Bit": BIT | {"size": 40},
+    "cropped from more": BIT | {"size": {"shortest_edge": 40}, "crop_size": [32, 32]},
+    "Bit without a crop": BIT | {"do_center_crop": False, "size": SQUARE["size"]},
+    "ViT does not crop": VIT | {"crop_size": 16},
+    "squashed, then cropped": DEIT | {"size": 40, "crop_size": 32},
+    "CLIP": BIT | {"image_processor_type": "CLIPImageProcessorFast"},
+    "means of the channels": VIT | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
+    "not normalised": VIT | {"do_normalize": False},
+    "not rescaled": VIT | {"do_rescale": False} | HALF,
+    "another factor": VIT | {"rescale_factor": 1 / 127.5, "image_mean": 1, "image_std": 1},
+    "another factor, not normalised": VIT | {"rescale_factor": 1 / 127.5, "do_normalize": False},
+    "a factor not used": VIT | {"rescale_factor": 2.0, "do_rescale": False} | HALF,
+    "another class's steps": VIT | {"do_flip_channel_order": True, "rescale_offset": True},
+    "to RGB": VIT | {"do_convert_rgb": True},
+}
+
+
+@pytest.mark.parametrize("case", CARRIED_OUT)
+def test_what_a_preprocessor_says_is_carried_out(case, smooth, tmp_path):
+    """Without a warning, and `convert` passes it on."""
+    theirs = folder_of_transformers(tmp_path / "hf", CARRIED_OUT[case])
+    expected = theirs(smooth, return_tensors="pt")["pixel_values"][0]
+    with warnings.catch_warnings(action="error"):
+        ours = load_model(tmp_path / "hf")
+    scale = ours.origin.normalize.std[0] * 255
+    pixels = ours.origin.inputs(v2.functional.pil_to_tensor(smooth)[None])[0]
+    for found in (ours.origin.transform(smooth), pixels):
+        difference = (found - expected) * scale
+        assert difference.abs().max() < 4  # of 255, where a picture is cut before it is resized
+    for to in ("safetensors", "timm", "huggingface"):
+        convert_model(ours, to, tmp_path / to)
+        again = load_model(tmp_path / to).origin
+        change = (again.transform(smooth) - ours.origin.transform(smooth)) * scale
+        assert change.abs().max() < 1e-3
+
+
+# what is not done here, and a part of the warning
+WARNED_OF = {
+    "another filter": (VIT | {"resample": 0}, "nearest"),
+    "padded": (BIT | {"crop_size": 48}, "black border"),
+    "padded at the end": (VIT | {"do_pad": True, "pad_size": SQUARE["size"]}, "pads"),
+    "not resized": (BIT | {"do_resize": False}, "as they are"),
+    "a longest side": (BIT | {"size": {"shortest_edge": 32, "longest_edge": 40}}, "longest_edge"),
+    "another size": (VIT | {"size": 64}, "image_size 64"),
+    "other shares": (BIT | {"size": {"height": 40, "width": 64}}, "32 x 32 of 40 x 64"),
+    "another class": ({"image_processor_type": "MobileViTImageProcessor"} | SQUARE, "MobileViT"),
+}
+
+
+@pytest.mark.parametrize("case", WARNED_OF)
+def test_what_a_preprocessor_says_and_is_not_done_is_a_warning(case, photo, tmp_path):
+    """Theirs are other pixels indeed."""
+    settings, part = WARNED_OF[case]
+    theirs = folder_of_transformers(tmp_path, settings)
+    with pytest.warns(UserWarning, match=part):
+        ours = load_model(tmp_path)
+    assert any(part in note for note in ours.origin.report.notes)
+    expected = theirs(photo, return_tensors="pt")["pixel_values"][0]
+    found = ours.origin.transform(photo)
+    if expected.shape == found.shape and case != "padded at the end":
+        assert (found - expected).abs().max() > 0.05
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*image_size")
+        if case == "another size":
+            load_model(tmp_path, image_size=64)

@@ -10,8 +10,9 @@ from tiny import dataset
 
 from vit.checkpoints import load_model
 from vit.cli import main
-from vit.cli.embed import BATCH
+from vit.cli.images import BATCH
 from vit.config import DataConfig
+from vit.data.folder import list_splits
 from vit.data.sources import SOURCES, DataSource, load_data
 from vit.look.predict import embed
 
@@ -33,17 +34,38 @@ def embedded(models, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["mae", "encoder"])
 def test_a_folders_features_are_those_of_its_files(name, embedded, models):
     found, model = embedded(name, "data"), load_model(models / name)
-    assert [str(file) for file in found["files"]] == [
-        f"{kind}/{file.name}"
-        for kind in ("cat", "dog")
-        for file in sorted((models / "data" / kind).iterdir())
-    ]
+    train, test = list_splits(models / "data")  # as a run would use it
+    assert list(found["files"]) == [file.name for file in (*train, *test)]
+    assert list(found["splits"]) == ["train"] * len(train) + ["test"] * len(test)
     expected = embed(model, [models / "data" / file for file in found["files"]])
     np.testing.assert_allclose(found["pooled"], expected.pooled, atol=1e-6)
-    assert list(found["labels"]) == [0] * 12 + [1] * 12
-    assert set(found["splits"]) == {""}
+    classes = [found["class_names"][label] for label in found["labels"]]
+    assert classes == [file.partition("/")[0] for file in found["files"]]
     assert str(found["checkpoint"]) == name
     assert (found["class_names"].tolist(), found["grid"].tolist()) == (["cat", "dog"], [3, 4])
+
+
+def test_image_files_have_their_features_and_neither_splits_nor_classes(
+    embedded, models, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vit.cli.images.BATCH", 2)
+    files = ["one.png", "data/cat/3.png", "two.png"]
+    found = embedded("encoder", *files, "./one.png")
+    assert found["files"].tolist() == files  # each once
+    expected = embed(load_model(models / "encoder"), [models / file for file in files])
+    np.testing.assert_allclose(found["pooled"], expected.pooled, atol=1e-6)
+    assert (set(found["splits"]), set(found["labels"])) == ({""}, {-1})
+    assert found["class_names"].tolist() == []
+
+    # An image embedded alone is the same as among others
+    alone = embedded("encoder", "two.png", "--overwrite")
+    np.testing.assert_allclose(alone["pooled"][0], found["pooled"][2], atol=1e-6)
+
+
+def test_one_image_of_a_folder_is_no_split(embedded, models, tmp_path):
+    (tmp_path / "single").mkdir()
+    shutil.copy(models / "one.png", tmp_path / "single")
+    assert embedded("encoder", tmp_path / "single")["splits"].tolist() == [""]
 
 
 def test_a_data_set_in_several_batches_with_its_splits(embedded, models):

@@ -49,8 +49,13 @@ def place(tmp_path_factory):
         ("other", encoder(**SIZES, num_classes=5)),
         ("strange", encoder(**SIZES, num_classes=3)),
     ):
-        names = ("red", "green", "blue") if name == "strange" else ()
+        names = ("red", "green", "brown") if name == "strange" else ()
         save_model(place / name, randomize(model, 0.3), NORMALIZE, names)
+    # the classifier, with its classes in another order
+    turned = load_model(place / "classifier")
+    for parameter in turned.head.parameters():
+        parameter.data = parameter.data.flip(0)
+    save_model(place / "turned", turned, NORMALIZE, ("red", "green", "blue"))
     return place
 
 
@@ -143,6 +148,15 @@ def test_the_models_own_head_also_on_mirror_images(place, measured):
     assert re.search(rf"with mirror images +{right[1]:.0%}", results["said"])
     assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
     assert "accuracy_with_flip" not in measured("classifier", "--method", "head")["head"]
+
+
+def test_classes_in_another_order_are_measured_by_their_names(measured):
+    options = ("--method", "head", "--flip")
+    expected = measured("classifier", *options)["head"]
+    turned = measured("turned", *options)["head"]
+    for key in ("accuracy", "accuracy_with_flip", "confusion"):
+        assert turned[key] == expected[key]
+    assert turned["classes_named"]
 
 
 def test_settings_are_chosen_on_training_images_that_are_held_out(place, measured):

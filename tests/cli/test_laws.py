@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from PIL import Image
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
-from vit.cli.common import shown_images
+from vit.cli.common import images_or_data
+from vit.cli.parsers import PARSERS
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
 
@@ -26,6 +28,7 @@ LINES = {
     "checkpoint inspect": "run",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned photo.png",
+    "similar": "run photo.png photos",
     "evaluate": "run scenes --limit 20 --method knn",
     "report": "run --out page.html",
     "compare": "run",
@@ -33,6 +36,7 @@ LINES = {
 KNOWN = {
     "data": {"train_images": 20, "sheet": "sheet.png"},
     "checkpoint inspect": {"problems": []},
+    "similar": {"image": "photo.png", "images": 1},
     "evaluate": {"checkpoint": "run"},
     "report": {"report": "page.html"},
 }
@@ -45,7 +49,9 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("json")
     with without_pictures():
         assert main(["train", *SMALL.split(), "--out", str(place / "run")]) == 0
-    Image.radial_gradient("L").convert("RGB").save(place / "photo.png")
+    (place / "photos").mkdir()
+    for photo in ("photo.png", "photos/photo.png"):
+        Image.radial_gradient("L").convert("RGB").save(place / photo)
     return place
 
 
@@ -54,6 +60,7 @@ WRITERS = {
     "compare run --hours {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",
+    "similar run photo.png photos --out {}": "there.html",
     "explore run photo.png --out {}": "there.html",
     "explore run photo.png --numbers --out there/page.html": "there/page.npz",
     "evaluate run scenes --limit 20 --method knn --out there": "there/results.json",
@@ -126,6 +133,76 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
     assert sorted(place.rglob("*")) == before
 
 
+SHRINKING = {
+    "predict vit-tiny-p4-cifar10-finetuned {image}": " and chooses among 10 classes, whatever",
+    "embed vit-tiny-p4-cifar10 {image} --out new.npz": "; for photographs",
+    "embed vit-tiny-p4-cifar10 {folder} --out new.npz": "; for photographs",
+    "similar vit-tiny-p4-cifar10 {image} {folder}": "; for photographs",
+    "attention vit-tiny-p4-cifar10 {image} --out new": "; for photographs",
+    "explore vit-tiny-p4-cifar10 {image} --out new.html": "; for photographs",
+    "evaluate vit-tiny-p4-cifar10 {folder} --method reconstruction": "; for photographs",
+}
+"""Commands that show a shipped model a photograph, and what they say after the sizes."""
+
+
+@pytest.mark.usefixtures("unpainted")
+@pytest.mark.parametrize("line", SHRINKING)
+@pytest.mark.parametrize(("width", "height"), [(320, 240), (80, 60)])
+def test_a_photograph_that_a_model_shrinks_is_noted_once(
+    line, width, height, tmp_path, called, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    photo = Image.radial_gradient("L").resize((width, height))
+    photo.save("folder/one.png")
+    photo.save("folder/two.png")
+    code, _, error = called(*line.format(image="folder/one.png", folder="folder").split())
+    assert code == 0
+    sizes = rf"sees 32 x 32 pixels \((one|two)\.png has {width} x {height}\)"
+    is_much_larger = width > 3 * 32
+    assert len(re.findall(sizes + SHRINKING[line], error)) == is_much_larger
+    assert error.count("for photographs, name a model of 224 x 224") == is_much_larger
+
+
+TAKES_BOTH = {
+    "predict {} {}": "photo.png",
+    "embed {} {} --out new.npz": "photo.png",
+    "embed {} --data {} --out new.npz": "photos",
+    "attention {} {} --out new": "photo.png",
+    "explore {} {} --out new.html": "photo.png",
+    "explore {} photo.png {} --out new.html": "gone.png",
+    "evaluate {} {}": "photos",
+    "evaluate {} {} --limit 9": "scenes",
+    "similar {} {} photos": "photo.png",
+    "similar {} photo.png {}": "photos",
+}
+"""Commands that take a model and images, and such images."""
+
+
+def test_every_command_that_takes_a_model_and_images_is_here():
+    found = set()
+    for name, make in PARSERS.items():
+        places = {action.dest for action in make()._actions}
+        if "checkpoint" in places and places & {"images", "image", "folder", "data"}:
+            found.add(name)
+    assert found == {line.split()[0] for line in TAKES_BOTH}
+
+
+@pytest.mark.parametrize("line", TAKES_BOTH)
+@pytest.mark.parametrize(
+    "model",
+    ["vit-tiny-p4-cifar10", "run", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"],
+)
+def test_a_model_and_images_in_the_wrong_order_are_swapped(
+    line, model, place, refused, monkeypatch
+):
+    monkeypatch.chdir(place)
+    images = TAKES_BOTH[line]
+    said = refused(*line.format(images, model).split())
+    assert f"{images} and {model} are swapped: the model comes first" in said
+    parse(line.format(model, images).split())  # the right order
+
+
 def data_of(command, words):
     """The data section that a command line asks for."""
     if command in ("train", "data"):
@@ -133,8 +210,8 @@ def data_of(command, words):
         return build_config(options.config, given_settings(options))[0].data
     _, options = parse([command, "run", *words, "--out", "new.npz"])
     data = options.data
-    if command in ("attention", "explore"):
-        data = shown_images(options)[1]
+    if command != "evaluate":
+        data = images_or_data(options)[1]
     return DataConfig(**named_data(data))
 
 

@@ -67,6 +67,14 @@ def test_a_name_of_any_bytes_is_no_obstacle(vit_predict, models, tmp_path):
     assert "caf\\udce9.png" in (tmp_path / "out.csv").read_text()
 
 
+def test_a_photo_named_twice_is_predicted_once(vit_predict, models):
+    """A file that also lies in a folder, by whatever path; a copy or a link of it is another file."""
+    code, said, _ = vit_predict("encoder", "data/cat/3.png", "./data", "data/cat", "--json")
+    files = [row["file"] for row in json.loads(said)]
+    assert (code, files[0], len(files)) == (0, "data/cat/3.png", 24)
+    assert len({os.path.abspath(file) for file in files}) == 24
+
+
 def test_classes_without_names_have_numbers(vit_predict, tmp_path):
     code, said, _ = vit_predict("encoder", "one.png", "--num-classes", 3, "--json")
     assert code == 0

@@ -68,8 +68,12 @@ REFUSED = {
         ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
         (
             "mae scenes --on-bad-image skip --out f.npz",
-            "--on-bad-image: only applies to a folder of images; leave it out",
+            "--on-bad-image: only applies to image files and folders; leave it out",
         ),
+        ("mae --out f.npz", "name image files, a folder of images, or a data set"),
+        ("mae one.png --data data --out f.npz", "not both"),
+        ("mae one.png data --out f.npz", "data: a folder; name it alone, or image files alone"),
+        ("mae one.png two.png --limit 1 --out f.npz", "--limit: only applies to a folder"),
         ("mae data", "required: --out"),
     ],
     "evaluate": [
@@ -102,6 +106,18 @@ REFUSED = {
         ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
         ("none one.png", "no checkpoint at none"),
+    ],
+    "similar": [
+        ("encoder one.png", "required: FOLDER"),
+        ("encoder none.png data", "image: 'none.png' is not a file"),
+        ("encoder one.png none", "folder: 'none' is not a folder"),
+        ("encoder one.png two.png", "folder: 'two.png' is not a folder"),
+        ("encoder data data", "image: 'data' is not a file"),
+        ("encoder data one.png", "data is a folder and one.png a file: name the image first"),
+        ("encoder one.png run/snapshots", "run/snapshots: no images"),
+        ("encoder mae/config.json data", "mae/config.json: its content is not an image"),
+        ("encoder one.png data --count 0", "--count: '0' cannot be used; 1 or more"),
+        ("encoder one.png data --out page.pdf", "name a file that ends in .html or .htm"),
     ],
     "report": [
         ("x" * 300, "File name too long"),

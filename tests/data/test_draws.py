@@ -12,7 +12,14 @@ import pytest
 import torch
 from tiny import changed
 
-from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    ModelConfig,
+    ReconstructConfig,
+    TrainConfig,
+)
 from vit.data.draws import (
     Draws,
     batch_indices,
@@ -22,7 +29,6 @@ from vit.data.draws import (
     epoch_order,
     make_generator,
     shard,
-    steps_per_epoch,
 )
 from vit.training.distributed import Distributed
 
@@ -31,8 +37,9 @@ CASES = [(1, 1), (1, 8), (8, 8), (7, 3), (31, 7), (16, 4), (17, 16), (10, 1)]
 
 @pytest.mark.parametrize(("count", "batch_size"), CASES)
 def test_every_image_comes_exactly_once_an_epoch_and_any_step_can_be_made_alone(count, batch_size):
-    steps = steps_per_epoch(count, batch_size)
-    in_sequence = [batch_indices(5, step, count, batch_size) for step in range(3 * steps)]
+    config = Config(train=TrainConfig(seed=5, batch_size=batch_size))
+    steps = config.steps_per_epoch(count)
+    in_sequence = [batch_indices(config, step, count) for step in range(3 * steps)]
     for epoch in range(3):
         batches = in_sequence[epoch * steps : (epoch + 1) * steps]
         assert sorted(torch.cat(batches).tolist()) == list(range(count))
@@ -40,7 +47,28 @@ def test_every_image_comes_exactly_once_an_epoch_and_any_step_can_be_made_alone(
         assert 1 <= len(batches[-1]) <= batch_size
     for step in reversed(range(3 * steps)):
         epoch_order.cache_clear()
-        assert torch.equal(batch_indices(5, step, count, batch_size), in_sequence[step])
+        assert torch.equal(batch_indices(config, step, count), in_sequence[step])
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(8, 8), (7, 3), (31, 7), (17, 16), (5, 16)])
+def test_batches_whose_images_are_compared_are_all_as_large(count, batch_size):
+    """Those that do not fill a batch are left out, other ones in each epoch."""
+    config = Config(
+        augment=AugmentConfig(views=2),
+        reconstruct=ReconstructConfig(contrast=0.1),
+        train=TrainConfig(batch_size=batch_size),
+    )
+    steps = config.steps_per_epoch(count)
+    size = min(count, batch_size)
+    assert 0 <= count - steps * size < batch_size
+    seen = set()
+    for epoch in range(20):
+        batches = [batch_indices(config, epoch * steps + step, count) for step in range(steps)]
+        assert [len(batch) for batch in batches] == [size] * steps
+        images = torch.cat(batches).tolist()
+        assert len(set(images)) == len(images)
+        seen |= set(images)
+    assert seen == set(range(count))
 
 
 def test_orders_differ_by_epoch_and_by_seed():
@@ -141,7 +169,7 @@ def test_views_of_an_image_stand_beside_each_other_and_are_drawn_apart(views):
     draws = draw_step(settings, 2, 20, masked=True)
     assert len(draws.indices) == 4 * views
     assert settings.images_per_step == 8 * views
-    images = batch_indices(settings.train.seed, 2, 20, 8)
+    images = batch_indices(settings, 2, 20)
     assert torch.equal(draws.indices.view(4, views), images[:, None].expand(-1, views))
     for rows in (draws.crop, draws.mask_noise, draws.drop_path.flatten(1)):
         assert len(rows.unique(dim=0)) == 4 * views

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -662,3 +663,16 @@ def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
     assert colours(load(root)[0].images) == NUMBERS[:12]
     assert len(decoded) == 18
+
+
+def test_accents_are_the_same_however_a_system_encodes_them(tmp_path):
+    """A folder made on a Mac has its accents in parts (NFD)."""
+    whole = "caf\u00e9"
+    parts = unicodedata.normalize("NFD", whole)
+    assert whole != parts
+    for split, name in (("train", whole), ("test", parts)):
+        plain(tmp_path / "data" / split / name / "0.png")
+        plain(tmp_path / "data" / split / "tea" / "0.png")
+    train, test = load(tmp_path / "data")
+    assert train.class_names == test.class_names == (whole, "tea")
+    assert sorted(test.labels.tolist()) == [0, 1]

@@ -1,11 +1,14 @@
 """Laws of image sets and their subsets: hashes, classes, and that a seed fixes a choice."""
 
+import unicodedata
+
+import pytest
 import tiny
 import torch
 from tiny import seeded
 
 from vit.data import ImageSet, content_hash
-from vit.data.images import spread_over_classes
+from vit.data.images import match_classes, spread_over_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
@@ -61,3 +64,31 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert not (ten & ~forty).any()
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
+
+
+NUMBERS = tuple(map(str, range(12)))
+NFC = ("bee", "caf\u00e9")
+NFD = tuple(unicodedata.normalize("NFD", name) for name in NFC)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "order"),
+    [
+        (("ape", "bee", "cat"), ("ape", "bee", "cat"), [0, 1, 2]),
+        (("ape", "bee", "cat"), ("cat", "ape", "bee"), [2, 0, 1]),
+        (NUMBERS, tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (NUMBERS, tuple(f"{number:02}" for number in range(12)), [*range(12)]),
+        ((), tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (NFC, NFD, [0, 1]),
+        (NFD, NFC[::-1], [1, 0]),
+        ((), ("ape", "bee"), None),
+        ((), ("1", "2"), None),
+        (("ape", "bee"), ("ape", "cat"), None),
+        (("ape", "bee"), ("ape", "bee", "cat"), None),
+        (("crane", "crane"), ("crane", "crane"), [0, 1]),
+        (("crane", "crane", "ape"), ("ape", "crane", "crane"), None),
+        (("1", "01"), ("01", "1"), None),
+    ],
+)
+def test_classes_are_matched_by_name_whatever_their_order(names, wanted, order):
+    assert match_classes(names, wanted) == order

@@ -4,6 +4,8 @@ Oracles: the layers' own outputs, torch's need_weights, torch's fused kernel.
 """
 
 import copy
+import sys
+import threading
 from collections import OrderedDict
 from functools import partial
 
@@ -19,11 +21,20 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from timm.models.xcit import Xcit
 from tiny import autoencoder, seeded
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
-from vit.interpret import AttentionMaps, Geometry, geometry_of, head_ablation, in_grid_order
+from vit.interpret import (
+    AttentionMaps,
+    Geometry,
+    attention_statistics,
+    geometry_of,
+    head_ablation,
+    in_grid_order,
+    relevance,
+)
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -112,7 +123,8 @@ def state_of(model: nn.Module) -> object:
         implementation = getattr(getattr(part, "config", None), "_attn_implementation", None)
         values = [copy.copy(attributes.get(name)) for name in names]
         parts[key] = (attributes.keys(), values, implementation)
-    return parts, F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    return parts, F.scaled_dot_product_attention, fastpath, _get_current_function_mode_stack()
 
 
 UNFUSED = ("ours", "timm", "transformers ViT")  # of all, one of each kind
@@ -511,3 +523,192 @@ def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
     with pytest.raises(AttentionError, match="1 queries and 12 keys"):
         maps.to_grid(-1, (1, 1))
     assert maps.to_grid(0, (1, 1)).maps.shape == (1, 4, 2, 6)
+
+
+# --- Threads and other blocks at the same time ---------------------------------------------------
+
+
+@pytest.fixture
+def frequent_switches():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def in_threads(*jobs) -> None:
+    """Run each in a thread of its own; raises what the first raised."""
+    errors = []
+
+    def run_job(job):
+        try:
+            job()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run_job, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@torch.no_grad()
+def maps_of(model: nn.Module, images: Tensor) -> list[Tensor]:
+    with AttentionMaps(model) as maps:
+        run(model, images)
+    return [maps.weights[layer] for layer in maps.layers]
+
+
+@pytest.mark.usefixtures("frequent_switches")
+@pytest.mark.parametrize(
+    ("first", "second", "passes"),
+    # 200 passes: a race must have time to happen
+    [("timm", "transformers ViT", 200), ("ours", "timm", 50), ("transformers CLIP", "same", 50)],
+)
+def test_each_thread_gets_the_maps_of_its_own_passes(first, second, passes):
+    models = [model_named(first)]
+    models.append(models[0] if second == "same" else model_named(second))
+    if hasattr(models[0], "set_attn_implementation"):
+        models[0].set_attn_implementation("eager")
+    images = [images_for(models[0]), images_for(models[1]) + 1]
+    expected = [maps_of(models[0], images[0]), maps_of(models[1], images[1])]
+    before = [state_of(model) for model in models]
+
+    def look(number):
+        for _ in range(passes):
+            maps = maps_of(models[number], images[number])
+            assert all(map(torch.equal, maps, expected[number]))
+
+    in_threads(partial(look, 0), partial(look, 1))
+    assert [state_of(model) for model in models] == before
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_a_model_runs_as_ever_in_other_threads():
+    model = model_named("timm")
+    images = images_for(model)
+    with torch.no_grad():
+        expected = model(images)
+    maps = maps_of(model, images)
+    is_done = threading.Event()
+
+    def look():
+        for _ in range(50):
+            assert all(map(torch.equal, maps_of(model, images), maps))
+        is_done.set()
+
+    @torch.no_grad()
+    def use():
+        while not is_done.is_set():
+            assert torch.equal(model(images), expected)
+            assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+            assert not _get_current_function_mode_stack()
+
+    in_threads(look, use)
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_measures_in_threads_leave_a_model_in_its_mode():
+    """In train mode, dropout would change the results."""
+    model = TimmVisionTransformer(**TIMM, proj_drop_rate=0.5, attn_drop_rate=0.5)
+    images = images_for(model)
+
+    def loss():
+        return model(images).square().mean()
+
+    def measure():
+        results = [relevance(model, images, 1), head_ablation(model, loss)]
+        return [*results, attention_statistics(model, [images]).entropy]
+
+    expected = measure()
+
+    def repeat():
+        for _ in range(5):
+            assert all(map(torch.equal, measure(), expected))
+
+    in_threads(repeat, repeat)
+    assert all(module.training for module in model.modules())
+
+
+@torch.no_grad()
+def test_blocks_may_end_in_any_order_and_passes_of_other_threads_are_refused():
+    def passes(model, count):
+        with AttentionMaps(model) as maps:
+            for _ in range(count):
+                run(model, images_for(model))
+                yield maps.weights[2].clone()
+
+    models = [model_named("ours"), model_named("timm")]
+    expected = [maps_of(model, images_for(model))[2] for model in models]
+    short, long = passes(models[0], 1), passes(models[1], 3)
+    assert torch.equal(next(short), expected[0])
+    assert torch.equal(next(long), expected[1])
+    assert list(short) == []
+    assert all(torch.equal(weights, expected[1]) for weights in long)
+    assert not _get_current_function_mode_stack()
+
+    # A server may resume a generator in another thread
+    moved = passes(models[0], 1)
+    next(moved)
+    with pytest.raises(AttentionError, match="ends in another thread"):
+        in_threads(lambda: list(moved))
+    assert torch.equal(maps_of(models[0], images_for(models[0]))[2], expected[0])
+    assert not _get_current_function_mode_stack()
+
+
+@torch.no_grad()
+def test_a_callback_may_look_into_another_model_and_a_signal_may_stop_a_layer():
+    class Stopped(BaseException):
+        """As KeyboardInterrupt: torch calls no hook after it."""
+
+    def stop(*_):
+        raise Stopped
+
+    outer, inner = model_named("ours"), model_named("timm")
+    expected = maps_of(inner, images_for(inner))
+    inner_maps = []
+    with AttentionMaps(
+        outer, consume=lambda *_: inner_maps.append(maps_of(inner, images_for(inner)))
+    ):
+        outer(images_for(outer))
+    assert all(torch.equal(maps[2], expected[2]) for maps in inner_maps)
+    assert len(inner_maps) == 3
+
+    hook = outer.blocks[1].attn.register_forward_hook(stop)
+    with AttentionMaps(outer) as maps:
+        with pytest.raises(Stopped):
+            outer(images_for(outer))
+        hook.remove()
+        outer(images_for(outer))
+    assert len(maps.weights) == 3
+    assert not _get_current_function_mode_stack()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("transformers")])
+def test_transformers_returns_its_attention_within_the_block_as_outside(name):
+    model = model_named(name)
+    options = {"output_attentions": True}
+    if "ViTMAE" in name:
+        options["noise"] = torch.rand(2, 16)
+    for implementation, count in (("eager", 3), ("sdpa", 0)):
+        model.set_attn_implementation(implementation)
+        outside = model(images_for(model), **options).attentions
+        with AttentionMaps(model) as maps:
+            inside = model(images_for(model), **options).attentions
+        assert len(inside) == len(outside) == count
+        for layer, weights in enumerate(inside):
+            torch.testing.assert_close(weights, outside[layer], rtol=0, atol=1e-6)
+            assert torch.equal(weights, maps.weights[layer])
+
+
+@torch.no_grad()
+def test_torchs_own_layer_is_followed_under_another_mode():
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+    _, expected = layer(x, x, x, average_attn_weights=False)
+    with torch.device("cpu"), AttentionMaps(layer) as maps, torch.device("cpu"):
+        layer(x, x, x, need_weights=False)
+    torch.testing.assert_close(maps.weights[0], expected, rtol=0, atol=1e-6)

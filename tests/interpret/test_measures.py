@@ -134,6 +134,44 @@ def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
             measure(pooling)
 
 
+def test_measures_are_the_same_under_any_mode_of_torch():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    weights = random_weights()
+    expected = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
+
+    def assert_same():
+        results = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
+        assert all(map(torch.equal, results, expected))
+        assert head_ablation(model, lambda: model(images).mean()).dtype is torch.float32
+
+    for mode in (torch.no_grad, torch.inference_mode, lambda: torch.device("cpu")):
+        with mode():
+            assert_same()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    # Autocast computes the model in half precision, and what follows in full
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = relevance(model, images, 1, run_head(model))
+        assert torch.equal(attention_rollout([weights] * 2), expected[1])
+    assert rough.dtype is torch.float32
+    assert (rough - expected[0]).abs().max() < 0.05 * expected[0].abs().max()
+
+    # An input of inference mode is copied; weights are not
+    with torch.inference_mode():
+        frozen, inputs = small_model(), images.clone()
+    assert torch.equal(relevance(model, inputs, 1, run_head(model)), expected[0])
+    with pytest.raises(AttentionError, match="was made under torch"):
+        relevance(frozen, images, 1, run_head(frozen))
+
+
+def run_head(model: VisionTransformer):
+    return lambda images: model.forward_head(model(images))
+
+
 # --- Distance, entropy, share --------------------------------------------------------------------
 
 

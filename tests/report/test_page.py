@@ -222,10 +222,18 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
     record = read_run(copied)
     lines = [line | {"masked_loss": line["loss"], "pair_accuracy": 0.25} for line in record.metrics]
     settings = record.settings | {"reconstruct.contrast": 1.0}
-    titles = [curve.title for curve in curves_of(settings, "test images", record.summary, lines)]
+    settings["train.batch_size"] = 8
+    curves = curves_of(settings, record.data | {"train_images": 20}, record.summary, lines)
+    titles = [curve.title for curve in curves]
     assert titles == ["loss over the masked patches", "other view found among the batch's"]
+    # one of the 15 other views of a batch is the right one
+    assert curves[1].lines == {"by guessing": 1 / 15}
+    few = curves_of(settings, record.data | {"train_images": 5}, record.summary, lines)
+    assert few[1].lines == {"by guessing": 1 / 9}
     lines.append({"step": 6, "epoch": 2.0, "val_knn_accuracy": 0.5})
-    loss, neighbours = curves_of(record.settings, "held-out training images", record.summary, lines)
+    loss, neighbours = curves_of(
+        record.settings, {"tested_on": "held-out training images"}, record.summary, lines
+    )
     assert (loss.key, neighbours.key, neighbours.val_key) == ("loss", "", "val_knn_accuracy")
     scores = record.summary["neighbours"]
     assert neighbours.lines == {
@@ -235,7 +243,7 @@ def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(c
         record.summary["test_loss"],
         *record.summary["test_loss_of_baselines"].values(),
     ]
-    assert [curve.lines for curve in curves_of(record.settings, "test images", {}, lines)] == [
+    assert [curve.lines for curve in curves_of(record.settings, {}, {}, lines)] == [
         {},
         {},
     ]

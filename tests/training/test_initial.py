@@ -144,10 +144,21 @@ def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path,
     model, _ = begin(config(init=tmp_path, global_pool=pool))
     assert same_state(model.state_dict(), before.state_dict(), but="head.")
     assert model.head.weight.shape == (3, 16)
+    # a row per class, in the order of the data's
     if names != "ape bee":
-        assert torch.equal(model.head.weight, before.head.weight) == (
-            (names, pool) == ("ape bee cat", "avg")
-        )
+        rows = [names.split().index(name) for name in CLASSES]
+        assert torch.equal(model.head.weight, before.head.weight[rows]) == (pool == "avg")
+        assert torch.equal(model.head.bias, before.head.bias[rows]) == (pool == "avg")
+
+
+def test_the_head_of_a_bare_file_is_kept_where_the_data_names_its_numbers(tmp_path):
+    numbers = tuple(sorted(map(str, range(12))))
+    for names, is_kept in ((numbers, True), (tuple(f"class {n}" for n in numbers), False)):
+        made = VisionTransformer(TINY.vit_config(num_classes=12))
+        save_model(tmp_path, randomize(made.requires_grad_()), THEIRS, (), "Noise")
+        model, _ = begin(config(init=tmp_path), dataset(train=24, test=12, class_names=names))
+        rows = [int(name.split()[-1]) for name in names]
+        assert torch.equal(model.head.weight, made.head.weight[rows]) == is_kept
 
 
 def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):

@@ -37,6 +37,16 @@ def test_signal_outside_the_loop_ends_the_work_where_it_arrives(name):
     assert isinstance(caught.value, KeyboardInterrupt)  # no handler of errors catches it
 
 
+def test_a_handler_that_is_not_pythons_stays(monkeypatch):
+    """R's own for SIGINT, for example, where it has started this Python."""
+    known = signal.getsignal
+    monkeypatch.setattr(
+        signal, "getsignal", lambda number: None if number == signal.SIGINT else known(number)
+    )
+    with StopRequests():
+        assert known(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.parametrize("name", CODES)
 def test_signal_within_the_loop_is_acknowledged_and_ends_it_after_the_step(name, capfd):
     steps = []

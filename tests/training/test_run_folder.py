@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,8 +56,45 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".partial-x1.safetensors").write_bytes(b"half")
         (folder / "whole").touch()
+    (tmp_path / ".partial-folder").mkdir()  # somebody else's: no run writes such a folder
     RunFolder(tmp_path).begin(None)
-    assert [len([*folder.glob("*")]) for folder in folders] == [4, 1, 1]
+    assert [len([*folder.glob("*")]) for folder in folders] == [5, 1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="a system without it")
+@pytest.mark.parametrize("name", [".lock", *OURS])
+def test_no_file_that_a_link_in_the_folder_leads_to_is_changed(tmp_path, name):
+    precious = tmp_path / "precious"
+    precious.write_text("mine\n")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / name).symlink_to(precious)
+    if name == ".lock":
+        assert "cannot write to the run folder" in refusal(folder.begin, None)
+    else:
+        refusal(folder.begin, "train: {}\n")
+    assert precious.read_text() == "mine\n"
+
+
+def test_a_lock_file_keeps_its_content(tmp_path):
+    (tmp_path / ".lock").write_text("mine")
+    with RunFolder(tmp_path) as folder:
+        folder.begin("train: {}\n")
+    assert (tmp_path / ".lock").read_text() == "mine"
+
+
+def test_a_folder_is_ours_until_it_is_removed_and_nobodys_before_and_after(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.refuse_if_lost()
+    with folder:
+        folder.begin("train: {}\n")
+        folder.refuse_if_lost()
+        folder.path.rename(tmp_path / "elsewhere")
+        with RunFolder(tmp_path / "run") as second:
+            second.begin("train: {}\n")
+            assert "removed, renamed or replaced" in refusal(folder.refuse_if_lost)
+            second.refuse_if_lost()
+    folder.refuse_if_lost()
 
 
 HOLDER = """

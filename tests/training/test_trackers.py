@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -64,7 +65,10 @@ def mlflow(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
-    return mlflow
+    yield mlflow
+    # what `set_experiment` sets
+    mlflow.tracking.fluent._active_experiment_id = None
+    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
 
 
 def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(
@@ -91,6 +95,49 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(
 def test_mlflow_says_how_a_run_ended(mlflow, tmp_path, last, status):
     state = write(MLflow(), tmp_path / "run", range(1, last + 1))
     assert mlflow.MlflowClient().get_run(state["id"]).info.status == status
+
+
+def test_mlflow_leaves_the_callers_run_and_experiment_alone(mlflow, tmp_path):
+    client = mlflow.MlflowClient()
+    before = mlflow.set_experiment("mine").experiment_id
+    alone = write(MLflow(), tmp_path / "alone", range(1, 2))
+    with mlflow.start_run(experiment_id=client.create_experiment("sweep")) as theirs:
+        mlflow.log_metric("x", 1, step=1)
+        within = write(MLflow(), tmp_path / "within", range(1, 2))
+        resumed = write(MLflow(), tmp_path / "within", range(2, 3), within)
+        assert mlflow.active_run().info.run_id == theirs.info.run_id
+        mlflow.log_metric("x", 2, step=2)
+    # their next run is where they wanted it
+    with mlflow.start_run() as following:
+        assert following.info.experiment_id == before
+    assert resumed == within
+    assert len({alone["id"], within["id"], theirs.info.run_id}) == 3
+    assert client.get_run(alone["id"]).info.experiment_id == before
+    assert client.get_run(within["id"]).info.experiment_id == theirs.info.experiment_id
+    untouched = client.get_run(theirs.info.run_id)
+    assert (untouched.data.metrics, untouched.data.params) == ({"x": 2}, {})
+    assert untouched.info.status == "FINISHED"
+
+
+@pytest.mark.slow  # as below
+def test_wandb_leaves_the_callers_run_alone(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    # as within a sweep: the id of the caller's run
+    monkeypatch.setenv("WANDB_RUN_ID", "theirs")
+    theirs = wandb.init(project="mine", dir=tmp_path, config={"lr": 1})
+    for number in range(2):
+        state = write(WandB(), tmp_path / f"run{number}", range(1, 6))
+        assert write(WandB(), tmp_path / f"run{number}", range(6, 8), state) == state
+        assert state["id"] != theirs.id
+        assert wandb.run is theirs
+        theirs.log({"score": number})
+    assert theirs.id == "theirs"
+    assert dict(theirs.config) == {"lr": 1}
+    # beside wandb's own _step and the like
+    assert {key for key in dict(theirs.summary) if not key.startswith("_")} == {"score"}
+    theirs.finish()
 
 
 @pytest.mark.slow  # wandb's own service takes seconds to start and to stop, twice

@@ -471,7 +471,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
 def _guess_pooling(network: Network, class_token: bool, keeps_head: bool) -> str:
     """Return what the head reads if nothing says so; say it if there is a head to be read wrong."""
     fc_norm = "fc_norm.weight" in network.tensors
-    says = keeps_head and not network.format.global_pool
+    says = keeps_head and (network.own_head or not network.format.global_pool)
     if class_token and not fc_norm:
         if says:
             network.guess(

@@ -115,6 +115,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[s
         origin.data,
         interpolation=origin.interpolation,
         crop_share=origin.crop_share,
+        squash=origin.squash,
         data_content_hash=origin.data_content_hash,
         problem_type=problem_type,
         dtype=torch.float16 if half else torch.float32,

@@ -51,6 +51,7 @@ def facts(network: Network) -> dict[str, Any]:
         "std": origin.normalize.std,
         "interpolation": origin.interpolation,
         "crop_share": origin.crop_share,
+        "squash": origin.squash,
         "class_names": list(origin.class_names),
         **asdict(network.report),
     }

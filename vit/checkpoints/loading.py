@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import Network, recognise, rename
+from vit.checkpoints.network import Network, leave_beside, recognise, rename
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.checkpoints.report import first_few, size_text
 from vit.errors import CheckpointError
-from vit.inputs import INTERPOLATIONS, Normalization
+from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
@@ -141,7 +141,8 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         )
     tensors, values = flatten(dict(model.state_dict()))
     if library == "timm":
-        return Source(Path(name), tensors, values, module=model)
+        head: Any = getattr(model, "head", None)
+        return Source(Path(name), tensors, values, module=model, head=head)
 
     # transformers' settings, as when the model is saved
     settings: Any = model.config
@@ -150,7 +151,8 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         if key not in OF_THESE_WEIGHTS:
             config[key] = value
     config["architectures"] = [type(model).__name__]
-    return Source(Path(name), tensors, values, config=config)
+    head = getattr(model, "classifier", None)
+    return Source(Path(name), tensors, values, config=config, head=head)
 
 
 # ---- Recognise, rename, build on meta, account ---------------------------------------------------
@@ -243,10 +245,17 @@ def _find_problems(network: Network) -> None:
             problem += "; num_classes 0 leaves the head out"
         report.problems.append(problem + advice)
 
+    # What stands beside a network that is whole is none of it; else it may be what is missing.
+    if untrained:
+        report.unexpected += network.beside
+    else:
+        leave_beside(network)
+
     # unexpected: within a block, they change what it computes
     if report.unexpected:
         problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
-        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected):
+        inside = [name for name in report.unexpected if name.startswith(network.prefix)]
+        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in inside):
             problem += advice
         report.problems.append(problem)
 
@@ -306,15 +315,6 @@ def origin_of(network: Network) -> Origin:
             f"converted to {encoder.channels}"
         )
 
-    # how it was resized
-    interpolation = hints.interpolation or usual.interpolation
-    if interpolation not in INTERPOLATIONS:
-        network.note(
-            f"its settings resize images by {interpolation!r}, which is not supported; "
-            f"assuming {usual.interpolation}"
-        )
-        interpolation = usual.interpolation
-
     # the names are of this head, or of the data of a model without one
     class_names: tuple[str, ...] = ()
     if encoder.num_classes in (0, len(hints.class_names)):
@@ -327,8 +327,9 @@ def origin_of(network: Network) -> Origin:
         normalize=Normalization(
             _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
         ),
-        interpolation=interpolation,
+        interpolation=hints.interpolation or usual.interpolation,
         crop_share=hints.crop_share or usual.crop_share,
+        squash=hints.squash,
         image_size=encoder.image_size,
         channels=encoder.channels,
         source=str(source.path),

@@ -24,6 +24,7 @@ NOTES = {
     "stack": "stacked on dimension 0",
     "normalised weight": "with the batch norm before it folded in",
     "normalised bias": "with the batch norm before it folded in",
+    "zeros": "zeros: its layer has no bias",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
 
@@ -71,6 +72,8 @@ class KeyRule:
             return _fold_weight([tensor.float() for tensor in tensors], eps)
         if self.change == "normalised bias":
             return _fold_bias([tensor.float() for tensor in tensors], eps)
+        if self.change == "zeros":
+            return tensors[0].new_zeros(len(tensors[0]))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         return tensors[0]

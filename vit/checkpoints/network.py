@@ -11,11 +11,22 @@ from torch import Tensor
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
+from vit.checkpoints.heads import (
+    LOST_HEAD,
+    PROJECTION,
+    Head,
+    find_heads,
+    named_head,
+    norm_eps,
+    places_of,
+    problem_of,
+)
 from vit.checkpoints.names import NOTES, KeyRule, map_in
 from vit.checkpoints.reading import Source, not_finite, not_weights, shorten
-from vit.checkpoints.report import Report, Shape, size_text
+from vit.checkpoints.report import Report, Shape, first_few, size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.errors import CheckpointError
+from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
@@ -31,11 +42,18 @@ NOT_THE_NETWORK = {
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
     r"n_averaged|initted|(?<!.)((model_)?ema\.)?step": "the state of an average of weights",
     r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
-    r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head"
-    r"|projector)\..*":
+    rf"{PROJECTION.pattern}|(dino_head|ibot_head|projection_head|projector)\..*":
         "a projection head of the training",
     r"predictor\..*": "the predictor of the training",
 }  # fmt: skip
+# words in the names of modules that stand beside a network and are no part of it
+BESIDE = {
+    *("decoder", "decode", "head", "heads", "classifier", "projector", "projection", "predictor"),
+    *("criterion", "loss", "metric", "metrics", "acc", "acc1", "acc5", "accuracy", "auroc", "f1"),
+    *("confmat", "queue", "prototypes", "mean", "std", "mask"),
+}
+# and in the names of those that change what enters or leaves the blocks
+ENTRANCE = re.compile("stem|pre|embed|pos|token|rope|norm")
 # what torch inserts into the names of a compiled, sharded or recomputing module, at any depth
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -77,6 +95,9 @@ class Network:
         report: for the user.
         tensors: those for the model, by our names; an autoencoder's encoder has no `encoder.` in
             front.
+        beside: the tensors beside it, to be left out if it is whole.
+        own_head: whether the head is the user's own, not the format's, so that the format does not
+            say what it reads.
         encoder: the encoder's architecture.
         decoder: the decoder's architecture; None for an encoder alone.
         norm_pix_loss: whether the decoder predicts normalised patches.
@@ -91,6 +112,8 @@ class Network:
     hints: Hints
     report: Report
     tensors: dict[str, ModelTensor] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)
+    own_head: bool = False
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
     norm_pix_loss: bool = False
@@ -143,7 +166,7 @@ class Network:
         names = [name, f"encoder.{name}"]
         if name in self.tensors:
             for key in self.tensors[name].theirs:
-                names += [key, key.removeprefix(self.prefix)]
+                names += [key.removeprefix(place) for place in ("", *places_of(self.prefix))]
         return self.options.allows(*names)
 
     def problem(self, name: str) -> str:
@@ -175,12 +198,15 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     file_format = OWN_FOLDER
     prefix = ""
     copies: list[str] = []
-    if options.branch is not None or not is_own_folder(source):
+    is_plain = options.branch is None and options.head is None
+    if not is_plain or not is_own_folder(source):
         source = _without_wrappers(source)
         file_format, prefix, copies = _choose(source, options.branch)
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
-    return Network(source, options, file_format, prefix, copies, hints, report)
+    network = Network(source, options, file_format, prefix, copies, hints, report)
+    _warn_of_differences(network)
+    return network
 
 
 def _without_wrappers(source: Source) -> Source:
@@ -203,7 +229,9 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     # the copies to choose from, the best first; the longest prefix is the whole way to a copy
     networks = _find_networks(source)
     paths = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
-    keys = [key for key in networks if branch is None or branch in paths[key].split(".")]
+    keys = list(networks)
+    if branch is not None:
+        keys = _of_branch(paths, branch)
     if networks and not keys:
         names = sorted(path.rstrip(".") or "the top level" for path in paths.values())
         raise source.error(
@@ -230,6 +258,18 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     raise _no_network(source)
 
 
+def _of_branch(paths: dict[str, str], branch: str) -> list[str]:
+    """Return the copies of a branch: those on whose way is its name, else a word of a name.
+
+    Args:
+        paths: the whole way to each copy.
+        branch: as the user names it: "teacher" for teacher_backbone, too.
+    """
+    by_name = [key for key, path in paths.items() if branch in path.split(".")]
+    by_word = [key for key, path in paths.items() if branch in re.split(r"[._]", path)]
+    return by_name or by_word
+
+
 def _find_networks(source: Source) -> dict[str, dict[str, str]]:
     """Return the networks: key of the patch embedding -> anchor of a format -> prefix."""
     networks: dict[str, dict[str, str]] = {}
@@ -245,10 +285,11 @@ def _find_networks(source: Source) -> dict[str, dict[str, str]]:
 def _preference(prefix: str) -> tuple[int, int]:
     """Return the sort key of a copy: its branch, then its depth."""
     words = prefix.split(".")
+    first_words = [word.partition("_")[0] for word in words]
     for rank, name in enumerate(BRANCHES):
-        if name in words:
+        if name in words or name in first_words:
             return rank, len(prefix)
-    if any(name in words for name in LAST_BRANCHES):
+    if any(name in first_words for name in LAST_BRANCHES):
         return len(BRANCHES) + 1, len(prefix)
     return len(BRANCHES), len(prefix)
 
@@ -285,6 +326,33 @@ def _read_hints(file_format: Format, source: Source, options: LoadOptions) -> Hi
     return hints
 
 
+def _warn_of_differences(network: Network) -> None:
+    """Warn of all that the settings request of the input and that is not done here."""
+    for difference in network.hints.differences:
+        network.guess(difference)
+
+    # a filter that is not supported
+    interpolation = network.hints.interpolation
+    if interpolation not in (None, *INTERPOLATIONS):
+        usual = network.format.interpolation
+        network.guess(
+            f"its settings resize images by {interpolation!r}, which is not supported; "
+            f"assuming {usual}"
+        )
+        network.hints = replace(network.hints, interpolation=usual)
+
+    # a size for which the tensors are not, and that transformers' Dinov2 takes all the same
+    size = network.hints.prepared_size
+    if size is not None and network.options.image_size is None:
+        option = str(size[0])
+        if size[0] != size[1]:
+            option = f"{size[0]},{size[1]}"
+        network.guess(
+            f"its settings make images of {size_text(size)} pixels, but its model is for others; "
+            f"image_size {option} does so here"
+        )
+
+
 # ---- Rename --------------------------------------------------------------------------------------
 
 
@@ -295,7 +363,7 @@ def rename(network: Network) -> None:
         CheckpointError: two tensors have the same name of ours, or the options' mean and deviation
             are for other channels than the images have.
     """
-    # which of their tensors is which of ours
+    # which of their tensors is which of ours, by whole names
     rules = {name: KeyRule(name, (name,)) for name in network.source.tensors}
     if network.format is not OWN_FOLDER:
         rules = _map_names(network)
@@ -303,84 +371,253 @@ def rename(network: Network) -> None:
     # C of the images, by the patch kernels (D, C, p, q): the order of a patch's pixels needs it
     channels = 1
     if "patch_embed.proj.weight" in rules:
-        key = network.prefix + rules["patch_embed.proj.weight"].theirs[0]
-        kernels = network.source.tensors[key].shape
+        kernels = network.source.tensors[rules["patch_embed.proj.weight"].theirs[0]].shape
         if len(kernels) == 4:
             channels = kernels[1]
     _check_normalization(network, channels)
 
     # their tensors, turned into ours
+    eps = norm_eps(network.source.head)
     for name, rule in rules.items():
-        theirs = tuple(network.prefix + key for key in rule.theirs)
         if network.options.part == "encoder" and name.startswith("decoder."):
-            for key in theirs:
+            for key in rule.theirs:
                 network.report.dropped[key] = "only the encoder was requested"
             continue
-        tensors = [network.source.tensors[key] for key in theirs]
-        network.tensors[name] = ModelTensor(
-            rule.read(tensors, channels, network.hints.head_eps), theirs
-        )
+        tensors = [network.source.tensors[key] for key in rule.theirs]
+        network.tensors[name] = ModelTensor(rule.read(tensors, channels, eps), rule.theirs)
         if rule.change:
             network.tensors[name].changes.append(NOTES[rule.change])
 
 
 def _map_names(network: Network) -> dict[str, KeyRule]:
-    """Return the rules of the format's table that apply, by our names.
+    """Return the rules that apply, by our names; theirs are whole names.
 
-    Report the tensors without a rule: dropped for a reason, or unexpected.
+    Report the tensors without a rule: dropped for a reason, beside the network, or unexpected.
     """
     prefix = network.prefix
     tensors = network.source.tensors
-    keys = [key.removeprefix(prefix) for key in tensors if key.startswith(prefix)]
-    rules = network.format.rules
-    dropped = network.format.dropped
 
-    # A head may be a list of one linear layer beside dropout, which has no tensors.
-    in_head = sorted(key.rpartition(".")[2] for key in keys if re.match(r"head\.\d+\.", key))
-    if in_head == ["bias", "weight"]:
-        rules = (*rules, KeyRule("head.@", ("head.*.@",)))
+    # the classifier, which may stand anywhere
+    result, in_heads = _map_head(network)
 
-    # A head that computes more than ours stays out.
-    no_head = network.hints.no_head
-    if no_head:
-        network.note(f"{no_head}: it is left out")
-        rules = tuple(rule for rule in rules if not rule.ours.startswith("head."))
-        dropped = ((r"head\..*", no_head), *dropped)
+    # the table, for all others in the network
+    keys = [key for key in tensors if key.startswith(prefix) and key not in in_heads]
+    names, unmapped = map_in(network.format.rules, [key.removeprefix(prefix) for key in keys])
+    parts = set()
+    for name, rule in names.items():
+        result[name] = replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
+        if network.options.part is None or not name.startswith("decoder."):
+            parts.add(rule.theirs[0].partition(".")[0])
 
-    # the table, then what it has no place for, in the network and outside
-    names, unmapped = map_in(rules, keys)
+    # what it has no place for, in the network and outside
     for key in unmapped:
-        _leave_out(network, prefix + key, first_reason(dropped, key))
+        is_beside = _is_beside(key.partition(".")[0], parts, network.options.part)
+        _leave_out(network, prefix + key, first_reason(network.format.dropped, key), is_beside)
     for key in tensors:
-        if not key.startswith(prefix):
-            _leave_out(network, key, "")
-    return names
+        if not key.startswith(prefix) and key not in in_heads:
+            _leave_out(network, key, "", is_beside=True)
+    return result
 
 
-def _leave_out(network: Network, key: str, reason: str) -> None:
-    """Report a tensor without a rule as dropped for a reason or, if there is none, unexpected."""
+def _is_beside(module: str, parts: set[str], part: str | None) -> bool:
+    """Return whether a module directly in the network is none of it, as a decoder is none.
+
+    Args:
+        module: its name.
+        parts: names of the modules that are the network.
+        part: the part that the options request.
+    """
+    if module in parts or ENTRANCE.search(module):
+        return False
+    return part == "encoder" or not BESIDE.isdisjoint(module.lower().split("_"))
+
+
+def _leave_out(network: Network, key: str, reason: str, is_beside: bool) -> None:
+    """Report a tensor without a rule as dropped for a reason or, if there is none, unexpected.
+
+    One that stands beside the network waits until it is known whether the network is whole.
+    """
     if not reason:
-        reason = _why_outside(key, network.prefix, network.copies)
-    if not reason and network.options.allows(key, key.removeprefix(network.prefix)):
-        reason = "allowed"
+        reason = _why_outside(network, key)
+    if not reason:
+        names = [key.removeprefix(place) for place in places_of(network.prefix)]
+        if network.options.allows(key, *names):
+            reason = "allowed"
     if reason:
         network.report.dropped[key] = reason
+    elif is_beside:
+        network.beside.append(key)
     else:
         network.report.unexpected.append(key)
 
 
-def _why_outside(key: str, prefix: str, copies: list[str]) -> str:
-    """Return why a tensor outside the network is left out; "" if it is unknown."""
+def _why_outside(network: Network, key: str) -> str:
+    """Return why a tensor without a rule is left out; "" if it is unknown."""
     # a tensor of a copy, and the branch that takes the copy, if one does
-    for copy in copies:
+    words_of_network = network.prefix.split(".")
+    for copy in network.copies:
         if copy and key.startswith(copy):
-            words = [word for word in copy.split(".") if word and word not in prefix.split(".")]
+            words = [word for word in copy.split(".") if word and word not in words_of_network]
             if words:
                 return f"another copy of the network; branch {words[0]} takes it"
             return "another copy of the network"
 
+    # a score, as best_acc1
+    if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:
+        return "a single number beside the network"
     patterns = {rf"(.*\.)?({pattern})": reason for pattern, reason in NOT_THE_NETWORK.items()}
     return first_reason(patterns.items(), key)
+
+
+def leave_beside(network: Network) -> None:
+    """Drop the tensors beside a network that is whole without them, and say which they are."""
+    modules: dict[str, int] = {}
+    for key in network.beside:
+        network.report.dropped[key] = "beside the network, which is whole without it"
+        # its module, directly beside the network or beside one that holds it
+        place = next(place for place in places_of(network.prefix) if key.startswith(place))
+        module = key.removeprefix(place).partition(".")[0]
+        modules[module] = modules.get(module, 0) + 1
+    network.beside.clear()
+
+    # what is usual there, and what may be anything
+    usual = []
+    unknown = []
+    for module, count in modules.items():
+        text = module if count == 1 else f"{module} ({count} tensors)"
+        if BESIDE.isdisjoint(module.lower().split("_")):
+            unknown.append(text)
+        else:
+            usual.append(text)
+    if usual:
+        network.note(f"left out, because the network is whole without it: {first_few(usual)}")
+    if unknown:
+        network.guess(
+            "left out as no part of the network, although nothing says what it is: "
+            f"{first_few(unknown)}; allow names it without this warning"
+        )
+
+
+# ---- The classifier ------------------------------------------------------------------------------
+
+
+def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
+    """Return the rules of the classifier, and the names of all tensors of heads.
+
+    Raises:
+        CheckpointError: the requested one cannot be loaded, or there are several.
+    """
+    heads = _find_heads(network)
+    head = _choose_head(network, heads)
+    rules: dict[str, KeyRule] = {}
+    used: set[str] = set()
+    if head is not None:
+        _say_what_it_reads(network, head)
+        for rule in head.rules:
+            rules[rule.ours] = rule
+            used.update(rule.theirs)
+        for key in head.keys:
+            if key not in used:
+                network.report.dropped[key] = "how many batches its batch norm has seen"
+
+    # all others, of which the first is told if the model has no classifier without it
+    others = [other for other in heads if other is not head]
+    for other in others:
+        reason = first_reason(network.format.dropped, other.keys[0].removeprefix(network.prefix))
+        if not reason:
+            reason = f"{other.name} {other.problem or 'is one of several heads'}"
+        for key in other.keys:
+            network.report.dropped[key] = reason
+    if others and head is None:
+        if network.options.num_classes is None:
+            network.guess(
+                f"{LOST_HEAD}: {network.report.dropped[others[0].keys[0]]}; "
+                "num_classes 0 leaves it out without this warning"
+            )
+        # settings that say its classes are of what is left out
+        encoder = {**network.hints.encoder}
+        encoder.pop("num_classes", None)
+        network.hints = replace(network.hints, encoder=encoder)
+    return rules, {key for head in heads for key in head.keys}
+
+
+def _find_heads(network: Network) -> list[Head]:
+    """Return what may be the classifier, the module that the options name first.
+
+    Raises:
+        CheckpointError: the named module is missing.
+    """
+    # D of its tokens, by the patch kernels (D, C, p, q)
+    tensors = network.source.tensors
+    anchor = re.compile(re.escape(network.prefix) + network.format.anchor)
+    kernels = next(value for key, value in tensors.items() if anchor.fullmatch(key))
+    width = kernels.shape[0] if kernels.ndim else 0
+
+    # a model in memory knows more of its head than tensors show
+    heads = find_heads(tensors, network.prefix, network.copies, width)
+    if network.source.head is not None:
+        problem = problem_of(network.source.head)
+        heads = [replace(head, problem=problem or head.problem) for head in heads]
+
+    # the named one, once
+    name = network.options.head
+    if name is None:
+        return heads
+    named = named_head(tensors, network.prefix, network.copies, width, name)
+    if named is None:
+        usual = first_few([head.name for head in heads]) or "none"
+        raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
+    return [named, *(head for head in heads if not head.name.startswith(named.name))]
+
+
+def _choose_head(network: Network, heads: list[Head]) -> Head | None:
+    """Return the head to load; None if there is none that can be loaded.
+
+    Raises:
+        CheckpointError: the named one is no linear layer, or several may be meant.
+    """
+    options = network.options
+    if options.head is not None:
+        if heads[0].problem:
+            raise network.error(f"{heads[0].name} {heads[0].problem}; a head is one linear layer")
+        return heads[0]
+    usable = [head for head in heads if not head.further]
+
+    # which of several answers, only their code says
+    if len(usable) > 1:
+        if options.num_classes is not None or options.part is not None:
+            return None
+        names = ", ".join(head.name for head in usable)
+        raise network.error(
+            f"several modules may be its classifier ({names}); "
+            "head names the one to load, num_classes 0 leaves them out"
+        )
+    if not usable or usable[0].problem:
+        return None
+
+    # what a model in memory knows, a file leaves open
+    if usable[0].assumed and network.source.head is None and options.num_classes is None:
+        network.guess(f"{usable[0].assumed}; head names its module without this warning")
+    return usable[0]
+
+
+def _say_what_it_reads(network: Network, head: Head) -> None:
+    """Set the network's `own_head`; say if its pooled token may pass something else first."""
+    # where the format's code has its head
+    usual = set()
+    for rule in network.format.rules:
+        if rule.ours.startswith("head."):
+            usual.add(rule.theirs[0].partition(".")[0])
+    place = head.name.removeprefix(network.prefix).partition(".")[0]
+    network.own_head = not head.name.startswith(network.prefix) or place not in usual
+
+    # transformers' classifiers have no pooler; somebody's own module may have it before its head
+    poolers = [key for key in network.source.tensors if key.endswith("pooler.dense.weight")]
+    if poolers:
+        network.guess(
+            f"{head.name} may read its pooler ({poolers[0]}), which this encoder does not have; "
+            "assuming that it reads the class token itself; num_classes 0 leaves it out"
+        )
 
 
 def _check_normalization(network: Network, channels: int) -> None:

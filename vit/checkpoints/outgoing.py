@@ -177,8 +177,9 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     height, width = settings.image_size
     share = origin.prepared.crop_share
     size = {"shortest_edge": round(height / share)}
-    if height != width:
+    if height != width or origin.squash:
         size = {"height": round(height / share), "width": round(width / share)}
+    if height != width and not origin.squash:
         out.notes.append("transformers squashes pictures of another shape; this package crops them")
     numbers = {name: number for number, name in FILTERS.items()}
     out.preprocessor = {

@@ -86,6 +86,7 @@ class Source:
         config: the config.json next to the weights; empty if there is none.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
+        head: of a model in memory, which may have been replaced.
         files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how the checkpoint was read.
@@ -97,6 +98,7 @@ class Source:
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
+    head: nn.Module | None = None
     files: tuple[Path, ...] = ()
     verified: bool = False
     notes: tuple[str, ...] = ()

@@ -47,5 +47,7 @@ class ModelTransform(Transform):
         parts = [f"to {shape}", inputs.interpolation]
         if inputs.crop_share < 1:
             parts.append(f"the middle {inputs.crop_share:.1%}")
+        if inputs.squash:
+            parts.append("squashed")
         parts += [f"mean {inputs.normalize.mean}", f"std {inputs.normalize.std}"]
         return ", ".join(parts)

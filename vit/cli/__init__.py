@@ -20,6 +20,7 @@ COMMANDS = {
     "models": "list the models that come with the package",
     "predict": "classify images by a model's own head",
     "embed": "write image features to a file",
+    "similar": "find the images of a folder that are nearest to another",
     "attention": "draw a model's attention",
     "explore": "write a page for exploring a model's attention",
     "evaluate": "measure a pretrained model: k-NN, probe, reconstruction, head",

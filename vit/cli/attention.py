@@ -16,8 +16,10 @@ from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
 from vit.cli.common import load_options, refuse_given, shown_images
+from vit.cli.images import note_small_input
 from vit.cli.outputs import require_folder, require_free
 from vit.config import named_data
+from vit.data.images import class_key
 from vit.errors import ConfigError, RunError, one_line
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
@@ -68,6 +70,7 @@ def run(options: Namespace) -> int:
     for path in paths:
         files += [path, path.with_suffix(".npz")]
     require_free(files, options.overwrite)
+    note_small_input(subject.model, subject.paths)
 
     # Each method is a function below
     draw = METHODS[options.method]
@@ -610,8 +613,9 @@ def class_number(label: str, class_names: Sequence[str], count: int) -> int:
         ConfigError: there is no such class.
     """
     # A class may be called "3", so names come first
-    if label in class_names:
-        return class_names.index(label)
+    keys = [class_key(name) for name in class_names]
+    if class_key(label) in keys:
+        return keys.index(class_key(label))
     if label.isdecimal() and len(label) < 9 and int(label) < count:
         return int(label)
     examples = f", such as {', '.join(class_names[:5])}" if class_names else ""

@@ -22,7 +22,9 @@ def load_options(options: Namespace) -> LoadOptions:
     Raises:
         CheckpointError: a value cannot be used.
     """
-    return LoadOptions(**{item.name: getattr(options, item.name) for item in fields(LoadOptions)})
+    # an attention head may be another option, so the module has a name of its own here
+    values = {item.name: getattr(options, item.name, None) for item in fields(LoadOptions)}
+    return LoadOptions(**{**values, "head": options.classifier})
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:
@@ -72,11 +74,7 @@ def shown_images(options: Namespace) -> tuple[list[str], str | None]:
     Raises:
         ConfigError: an option would do nothing.
     """
-    images = options.images
-    data = options.data
-    if data is None and len(images) == 1 and _is_data(images[0]):
-        data = images[0]
-        images = []
+    images, data = images_or_data(options)
 
     # The seed is the mask's, the other two are of a data set
     if options.mask is None:
@@ -84,6 +82,16 @@ def shown_images(options: Namespace) -> tuple[list[str], str | None]:
     if data is None:
         reason = "only applies with --data; add it, or leave this out"
         refuse_given(options, ("root", "count"), reason)
+    return images, data
+
+
+def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
+    """Return the image files of a command line, and the data; a single place may name either."""
+    images = options.images
+    data = options.data
+    if data is None and len(images) == 1 and _is_data(images[0]):
+        data = images[0]
+        images = []
     return images, data
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,25 +15,22 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
-from vit.cli.common import choose_device, load_options, refuse_given, require_data
+from vit.cli.common import choose_device, images_or_data, load_options, refuse_given
+from vit.cli.images import list_images, note_small_input, pooled_features
 from vit.cli.outputs import output_file
-from vit.cli.predict import BATCH, naming_the_option
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import list_folder, readable
-from vit.data.images import evenly_spaced
+from vit.data.images import evenly_spaced, hold_out
 from vit.data.sources import load_data
-from vit.errors import one_line
-from vit.look.predict import embed
-from vit.mae import Model
-from vit.progress import track
+from vit.errors import ConfigError, one_line
 
 
 class ListedImages(NamedTuple):
     """Images known by name, and read batch by batch.
 
     Attributes:
-        files: file names relative to the folder; for a data set, split and number.
-        splits: per image, "train", "test", "val", or "" without a split.
+        files: of a folder, names relative to it; of a data set, split and number; or as given.
+        splits: per image, "train", "test" or "val", as a run would use it; "" of a single file.
         labels: per image, an index of `class_names`; -1 without a label.
         read: (start, stop) -> what `vit.look.predict.embed` takes.
     """
@@ -48,22 +46,25 @@ def run(options: Namespace) -> int:
     """Embed all images, batch by batch, then write the file."""
     # Refuse what cannot be done before the model is loaded
     load = load_options(options)
-    require_data(options)
     output_file(options.out, (".npz",), overwrite=options.overwrite)
-    if options.data in BUILT_IN:
-        reason = "only applies to a folder of images; leave it out"
-        refuse_given(options, ("on_bad_image",), reason)
-    else:
-        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
-    named_data(options.data)  # refuses what is neither a name nor a folder
+    files, data = images_or_data(options)
+    refuse_unused(options, files, data)
+    files = list_images(files, options.on_bad_image)
 
     # The model, and the images' names
     model = load_trained(options.checkpoint, load)
-    listed = list_images(options, model.origin.image_size)
+    if data is None:
+        listed = list_image_files(files)
+    elif data in BUILT_IN:
+        listed = list_data_set(options, data, model.origin.image_size)
+    else:
+        listed = list_folder_images(options, data)
+    if data not in BUILT_IN:
+        note_small_input(model, listed.read(0, len(listed.files)))
     model = model.to(choose_device(options).device)
 
     # The features, and what they belong to
-    pooled = pooled_features(model, listed)  # (N, D)
+    pooled = pooled_features(model, len(listed.files), listed.read)  # (N, D)
     arrays = {
         "pooled": pooled.numpy(),
         "files": listed.files,
@@ -72,7 +73,7 @@ def run(options: Namespace) -> int:
         # Without its type, an empty list would become an array of numbers
         "class_names": np.asarray(listed.class_names, dtype=str),
         "checkpoint": model.origin.source,
-        "data": options.data,
+        "data": data or "image files",
         "grid": model.encoder.patch_embed.grid_size,
     }
     with replacing(options.out) as partial:
@@ -84,27 +85,48 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def pooled_features(model: Model, listed: ListedImages) -> Tensor:
-    """Return the images' features, (N, D); of each batch only the pooled ones stay in memory."""
-    batches = []
-    for start in track(range(0, len(listed.files), BATCH), "embedding", unit=" batches"):
-        with naming_the_option():
-            batches.append(embed(model, listed.read(start, start + BATCH), BATCH).pooled)
-    return torch.cat(batches)
+def refuse_unused(options: Namespace, files: Sequence[str], data: str | None) -> None:
+    """Refuse what names no images, and options that these images do not need.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if data is None and not files:
+        raise ConfigError("name image files, a folder of images, or a data set")
+    if data is not None and files:
+        raise ConfigError("name image files, or data with --data, not both")
+    if data is not None:
+        named_data(data)  # refuses what is neither a name nor a folder
+
+    # A folder among files would lose its splits and classes
+    for file in files:
+        if os.path.isdir(file):
+            raise ConfigError(f"{file}: a folder; name it alone, or image files alone")
+    if data in BUILT_IN:
+        reason = "only applies to image files and folders; leave it out"
+        refuse_given(options, ("on_bad_image",), reason)
+    else:
+        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
+    if files:
+        refuse_given(options, ("limit",), "only applies to a folder or a data set; leave it out")
 
 
-def list_images(options: Namespace, image_size: tuple[int, int]) -> ListedImages:
-    """Return the images of a built-in data set, or of a folder."""
-    if options.data in BUILT_IN:
-        return list_data_set(options, image_size)
-    return list_folder_images(options)
+def list_image_files(files: Sequence[str]) -> ListedImages:
+    """Return image files, which have neither splits nor classes."""
+
+    def read(start: int, stop: int) -> Sequence[str]:
+        return files[start:stop]
+
+    return ListedImages(list(files), [""] * len(files), [-1] * len(files), (), read)
 
 
-def list_data_set(options: Namespace, image_size: tuple[int, int]) -> ListedImages:
+def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) -> ListedImages:
     """Return a built-in data set, training images first."""
     # Scenes are drawn, so the first ones are enough; images of a file must all be numbered
-    limit = options.limit if options.data == "scenes" else 0
-    config = DataConfig(source=options.data, root=options.root, limit=limit)
+    limit = 0
+    if name == "scenes":
+        limit = options.limit
+    config = DataConfig(**named_data(name, str(options.root)), limit=limit)
     data = load_data(config, image_size)
 
     # Names, splits and labels
@@ -131,10 +153,15 @@ def list_data_set(options: Namespace, image_size: tuple[int, int]) -> ListedImag
     return ListedImages(files, splits, labels.tolist(), data.train.class_names, read)
 
 
-def list_folder_images(options: Namespace) -> ListedImages:
-    """Return the images of a folder."""
-    folder = Path(options.data).expanduser()
+def list_folder_images(options: Namespace, data: str) -> ListedImages:
+    """Return the images of a folder, with the splits that a run on it would use."""
+    folder = Path(data).expanduser()
     files_by_split = list_folder(folder)
+    # Without a folder test, a run holds some of the images out
+    every, *tests = files_by_split.values()
+    if not tests and len(every) > 1:
+        train, test, _ = hold_out(len(every))
+        files_by_split = {"train": [every[i] for i in train], "test": [every[i] for i in test]}
 
     # The classes of all images, so that a limit does not renumber them
     present: set[str] = set()

@@ -14,9 +14,12 @@ from vit import figures
 from vit.atomic import write_json
 from vit.checkpoints import load_trained
 from vit.cli.common import choose_device, load_options, naming_options, require_data
+from vit.cli.images import note_small_input
 from vit.cli.outputs import print_json, require_folder, require_free, talk
-from vit.config import DataConfig, named_data
+from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data import Dataset
+from vit.data.folder import list_files
+from vit.data.images import match_classes
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
@@ -106,6 +109,8 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     config = data_config(options)
     model = load_trained(options.checkpoint, load)
     origin = model.origin
+    if options.data not in BUILT_IN:
+        note_small_input(model, list_files(Path(config.root)))
     compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
@@ -133,7 +138,9 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         Options(**used),
     )
     if "head" in evaluation.scores:
+        by_number = match_classes((), data.test.class_names) is not None
         evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
+        evaluation.scores["head"]["classes_by_number"] = not origin.class_names and by_number
 
     # The scores, and what they depend on
     settings = {

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import io
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vit.atomic import write_npz, write_text
-from vit.checkpoints import Origin, load_trained
+from vit.checkpoints import load_trained
 from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.common import load_options
+from vit.cli.images import note_small_input, photo_of
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import UserError, one_line
 from vit.figures import ExploredImage, Moment, explore_page
-from vit.inputs import decode, size_of
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
 from vit.look.subject import ModelWithImages, model_caption
 from vit.progress import track
 
-# Pixels of a photograph's longer side: all that a screen shows
-PHOTO = 512
 # Ten times what the largest page holds, however well they compress
 MAX_WEIGHTS = 100_000_000
 ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
@@ -68,6 +63,7 @@ def run(options: Namespace) -> int:
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
 
     subject = load_with_images(options, snapshots)
+    note_small_input(subject.model, subject.paths)
     require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
@@ -169,35 +165,6 @@ def explored_images(subject: ModelWithImages, explored: Explored) -> list[Explor
             )
         )
     return images
-
-
-def photo_of(path: str | Path, origin: Origin) -> bytes:
-    """Return the crop of an image file that the model takes, as a JPEG of up to 512 pixels a side.
-
-    Returns:
-        the JPEG; empty if the crop has no more pixels than the model's input, or is unreadable.
-    """
-    width, height = size_of(str(path)) or (0, 0)
-    rows, columns = origin.image_size
-
-    # How many times more pixels the crop has than the input, as far as a screen shows them
-    share = origin.prepared.crop_share
-    scale = min(PHOTO / max(rows, columns), share * width / columns, share * height / rows)
-    if scale <= 1:
-        return b""
-    size = (round(scale * rows), round(scale * columns))
-    content = decode(str(path), size, origin.prepared)
-    if isinstance(content, str):
-        return b""
-
-    # `decode` returns red, green and blue one after the other
-    plane = size[0] * size[1]
-    channels = []
-    for start in range(0, 3 * plane, plane):
-        channels.append(Image.frombytes("L", size[::-1], content[start : start + plane]))
-    file = io.BytesIO()
-    Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
-    return file.getvalue()
 
 
 def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Moment]) -> str:

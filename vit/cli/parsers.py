@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn
 from vit.config import BelowOne, NonNegative, Positive, PositiveFloat, Probability, Share, convert
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
+from vit.pretrained import shipped_models
 from vit.settings import (
     QUICKSTART,
     SYNONYMS,
@@ -28,6 +29,10 @@ from vit.settings import (
     train_command,
     unknown_setting,
 )
+
+MODEL_FILES = ("config.json", "model.safetensors", "config.yaml", "checkpoints")
+MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+"""What a model's folder holds, and how its file is called; enough to tell it from images."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,6 +67,7 @@ class Parser(argparse.ArgumentParser):
         options.given = {name for name, value in values if value != self.get_default(name)}
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
+        refuse_swapped(options)
         return options
 
     def refuse(self, name: str) -> NoReturn:
@@ -77,6 +83,32 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         line = one_line(message.removeprefix("argument "))
         raise ConfigError(f"{self.prog}: {line}; see --help")
+
+
+def refuse_swapped(options: argparse.Namespace) -> None:
+    """Refuse a model among the images, and something else in its place.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    # What a command shows its model: files, or a place for one thing
+    values = vars(options)
+    shown = [*(values.get("images") or ())]
+    shown += [values.get(place) for place in ("image", "folder", "data")]
+    models = [word for word in shown if word and names_model(word)]
+    checkpoint = values.get("checkpoint")
+    if checkpoint and models and not names_model(checkpoint):
+        problem = f"{checkpoint} and {models[0]} are swapped"
+        raise ConfigError(f"{options.program}: {problem}: the model comes first, then the images")
+
+
+def names_model(word: str) -> bool:
+    """Return whether a word names a model, as far as its name and its folder's files tell."""
+    if os.path.isdir(word):
+        return any(os.path.exists(os.path.join(word, name)) for name in MODEL_FILES)
+    if os.path.exists(word):
+        return word.lower().endswith(MODEL_SUFFIXES)
+    return word.startswith(("timm/", "hf/")) or word in shipped_models()
 
 
 # --- What an option takes ----------------------------------------------------------------------
@@ -144,8 +176,13 @@ def add_device_option(parser: Parser) -> None:
     parser.add_argument("--device", choices=choices, default="auto", help="where to run")
 
 
-def add_checkpoint_options(parser: Parser) -> None:
-    """Add the checkpoint, and the fields of `LoadOptions`."""
+def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
+    """Add the checkpoint, and the fields of `LoadOptions`.
+
+    Args:
+        parser: of the command.
+        head: what the command calls the field `head`, whose value is `options.classifier`.
+    """
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
     # How it is read: the sentences of the options are those of the fields
@@ -181,6 +218,8 @@ def add_checkpoint_options(parser: Parser) -> None:
 
     # Which of the tensors
     add("--branch", metavar="NAME")
+    module = sentences["head"]
+    group.add_argument(head, dest="classifier", metavar="MODULE", help=module)
     add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
 
 
@@ -330,20 +369,54 @@ def predict_parser() -> Parser:
 def embed_parser() -> Parser:
     """Return the parser of `vit embed`."""
     purpose = (
-        "Write the features of images, pooled as the model's head reads them, with file names and"
-        " any labels."
+        "Write the features of images, pooled as the model's head reads them, with file names,"
+        " splits and any labels."
     )
-    arguments = "CHECKPOINT DATA --out FILE"
+    arguments = "CHECKPOINT IMAGE ... --out FILE"
     parser = Parser("vit embed", f"{arguments} {OPTIONS}", purpose)
     add_checkpoint_options(parser)
-    add_data_options(parser)
+
+    # The images, and how they are read
+    add = parser.add_argument
+    add("images", nargs="*", metavar="IMAGE", help="image files; or what --data takes")
+    data = "cifar10, cifar100, scenes, or a folder of images, with its splits and classes"
+    add("--data", metavar="NAME|FOLDER", help=data)
+    root = "where CIFAR's archive is (default: data)"
+    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
 
     # How many, and where to
     out = "file to write, .npz"
-    parser.add_argument("--out", required=True, type=path, metavar="FILE", help=out)
+    add("--out", required=True, type=path, metavar="FILE", help=out)
     limit = "use only this many images per split, evenly spaced; 0: all"
-    parser.add_argument("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
+    add("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
     add_device_option(parser)
+    add_overwrite_option(parser)
+    return parser
+
+
+def similar_parser() -> Parser:
+    """Return the parser of `vit similar`."""
+    purpose = (
+        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
+        " their features: a table, and a page that opens from disk."
+    )
+    arguments = "CHECKPOINT IMAGE FOLDER [--out FILE]"
+    parser = Parser("vit similar", f"{arguments} {OPTIONS}", purpose)
+    add_checkpoint_options(parser)
+
+    # The image, and where to search
+    add = parser.add_argument
+    add("image", metavar="IMAGE", help="image file; prepared as in training")
+    add("folder", metavar="FOLDER", help="folder of images, searched with its subfolders")
+    count = "number of images to find, the nearest first (default: 12)"
+    add("--count", type=typed(Positive), default=12, metavar="N", help=count)
+    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+
+    # The answer
+    add("--out", type=path, metavar="FILE", help="page to write, .html")
+    add_device_option(parser)
+    add_json_option(parser)
     add_overwrite_option(parser)
     return parser
 
@@ -353,7 +426,8 @@ def attention_parser() -> Parser:
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
     arguments = "CHECKPOINT IMAGE ... --out FOLDER"
     parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
+    # --head is an attention head there
+    add_checkpoint_options(parser, head="--classifier")
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
 
@@ -525,6 +599,7 @@ PARSERS: dict[str, Callable[[], Parser]] = {
     "models": models_parser,
     "predict": predict_parser,
     "embed": embed_parser,
+    "similar": similar_parser,
     "attention": attention_parser,
     "explore": explore_parser,
     "evaluate": evaluate_parser,

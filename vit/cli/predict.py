@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import csv
-import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import compress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
 from vit.cli.common import choose_device, load_options
+from vit.cli.images import BATCH, list_images, naming_the_option, note_small_input
 from vit.cli.outputs import output_file, print_json
-from vit.data.folder import list_files, readable
-from vit.errors import ConfigError, DataError, one_line
+from vit.errors import one_line
 from vit.look.predict import predict, require_head
 from vit.mae import Model
 from vit.progress import track
-
-BATCH = 64
-"""Images at a time: read, and shown to the model."""
-
-
-@contextmanager
-def naming_the_option() -> Iterator[None]:
-    """Add to the message about an unreadable image the option that leaves such files out."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{error}; --on-bad-image skip leaves out all such files") from error
 
 
 def run(options: Namespace) -> int:
@@ -42,11 +27,10 @@ def run(options: Namespace) -> int:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
 
     # The images, and a model that can name them
-    files = list_images(options.images)
-    if options.on_bad_image == "skip":
-        files = list(compress(files, readable(files)))
+    files = list_images(options.images, options.on_bad_image)
     model = load_trained(options.checkpoint, load)
     require_head(model)
+    note_small_input(model, files)
     model = model.to(choose_device(options).device)
 
     # The answer: a file, and a table or JSON
@@ -58,23 +42,6 @@ def run(options: Namespace) -> int:
     else:
         print("\n".join(table_lines(predictions)))
     return 0
-
-
-def list_images(names: Sequence[str]) -> list[str]:
-    """Return the image files of a command line, those of folders among them.
-
-    Raises:
-        ConfigError: a name is neither a file nor a folder.
-    """
-    files: list[str] = []
-    for name in names:
-        if not os.path.exists(name):
-            raise ConfigError(f"images: {name!r} is neither a file nor a folder")
-        if os.path.isdir(name):
-            files += map(str, list_files(Path(name)))
-        else:
-            files.append(name)
-    return files
 
 
 def predict_files(model: Model, files: Sequence[str], top: int) -> list[dict[str, Any]]:

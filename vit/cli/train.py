@@ -25,7 +25,7 @@ from vit.report.pictures import draw_pictures
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, given_settings, to_yaml, train_command
 from vit.train import train as train_model
-from vit.training.process import Stopped, StopRequests
+from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder
 from vit.training.state import saved_states
@@ -74,6 +74,7 @@ def train(command: TrainCommand) -> None:
     Raises:
         Stopped: a signal ended the run.
     """
+    keep_freed_memory()
     with RunFolder(command.out) as folder, StopRequests() as stop:
         # a run that has saved a state continues from that, any other from its checkpoint
         init = None
@@ -93,6 +94,7 @@ def train(command: TrainCommand) -> None:
             shipped = shipped_baseline(run)
             run.summary["baselines"] = measure_baselines(run, shipped)
             draw_pictures(run, folder, run.summary)
+        folder.refuse_if_lost()
         write_json(folder.summary, run.summary)
         write_report(folder.path, folder.report)
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,7 +127,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     grid = config.model.grid_size
 
     # which images; the views of one stand beside each other
-    indices = batch_indices(seed, step, count, config.train.batch_size)
+    indices = batch_indices(config, step, count)
     indices = indices.repeat_interleave(augment.views)
     batch = len(indices)
 
@@ -320,26 +322,34 @@ def make_generator(seed: int, purpose: str, number: int = 0) -> Generator:
     return Generator().manual_seed(derive_seed(seed, purpose, number))
 
 
+@contextmanager
+def seeded_weights(seed: int) -> Iterator[None]:
+    """Let modules that are built on the CPU within the block draw their weights from `seed`.
+
+    torch's layers draw from the global generator of the CPU, which is the caller's: its state is
+    put back. Those of other devices are not touched.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "weights", 0))
+        yield
+
+
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
     """Return the order in which an epoch (from 0) visits the images: int64 (count,)."""
     return torch.randperm(count, generator=make_generator(seed, "order", epoch))
 
 
-def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Return the number of steps for `count` images; the last may have fewer than `batch_size`."""
-    return -(-count // batch_size)
-
-
-def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
+def batch_indices(config: Config, step: int, count: int) -> Tensor:
     """Return the images of step `step` (from 0): int64 (B,), indices into the data set.
 
-    Every image comes exactly once per epoch. An epoch's last batch holds the remaining 1 to
-    `batch_size` images; its loss is the mean over those, and its learning rate the schedule's, as
-    in any other step.
+    Every image comes once per epoch, or not at all where the remainder is left out
+    (`Config.steps_per_epoch`). A last, smaller batch counts as any other: its loss is the mean over
+    its images, its learning rate the schedule's.
     """
-    epoch, position = divmod(step, steps_per_epoch(count, batch_size))
-    order = epoch_order(seed, epoch, count)
+    batch_size = config.train.batch_size
+    epoch, position = divmod(step, config.steps_per_epoch(count))
+    order = epoch_order(config.train.seed, epoch, count)
     return order[position * batch_size : (position + 1) * batch_size]
 
 

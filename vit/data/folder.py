@@ -17,7 +17,7 @@ from typing import NamedTuple
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import hold_out
+from vit.data.images import class_key, hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -254,7 +254,7 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         class_name = ""
         folders = path.relative_to(start).parts[:-1]
         if folders:
-            class_name = folders[0]
+            class_name = class_key(folders[0])
         name = path.relative_to(root).as_posix()
         files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
 

@@ -1,6 +1,12 @@
-"""Which images of a data set: evenly spaced ones, some held out, a share of every class."""
+"""Which images of a data set: evenly spaced ones, some held out, a share of every class.
+
+And which of its classes are a model's.
+"""
 
 from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -80,3 +86,37 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order[rank.argsort(stable=True)[:count]]] = True
     return mask
+
+
+def class_key(name: str) -> str:
+    """Return a class name as it is compared: systems encode the same accents differently."""
+    return unicodedata.normalize("NFC", name)
+
+
+def match_classes(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Return for each of the `wanted` classes its number among `names`, whatever their orders.
+
+    Numbers as names are compared as numbers, because as text 10 comes before 2.
+
+    Args:
+        names: of a model's classes; empty if they have none: then their numbers, from 0, are theirs.
+        wanted: of a data set's classes.
+
+    Returns:
+        None if they are not the same classes, or two have the same name.
+    """
+    own: list[str] | list[int] = [class_key(name) for name in names]
+    theirs: list[str] | list[int] = [class_key(name) for name in wanted]
+    if own == theirs:
+        return list(range(len(own)))
+
+    # as numbers
+    if all(name.isdecimal() and len(name) < 19 for name in (*names, *wanted)):
+        own = [int(name) for name in names] or list(range(len(wanted)))
+        theirs = [int(name) for name in wanted]
+
+    # each is there once
+    number_of = {name: number for number, name in enumerate(own)}
+    if len(number_of) != len(own) or len(own) != len(theirs) or set(theirs) != set(own):
+        return None
+    return [number_of[name] for name in theirs]

@@ -31,7 +31,7 @@ from vit.data.cache import (
     cached,
     describe,
 )
-from vit.data.images import hold_out
+from vit.data.images import class_key, hold_out
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
 
@@ -260,7 +260,7 @@ def _pictures(
     """
     columns = columns_of(dataset)
     split_names = class_names_of(dataset)
-    label_of = {class_name: label for label, class_name in enumerate(class_names)}
+    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
     renumbered = bool(class_names) and bool(split_names) and split_names != class_names
 
     def name_of(row: int) -> str:
@@ -290,7 +290,7 @@ def _pictures(
         number = _label_number(item.label, name_of(row))
         if not renumbered or not 0 <= number < len(split_names):
             return pixels, number
-        class_name = split_names[number]
+        class_name = class_key(split_names[number])
         if class_name not in label_of:
             problem = (
                 f"the {split} data has a class {class_name!r}, which the training data has not"

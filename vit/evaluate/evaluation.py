@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset, ImageSet
-from vit.data.images import evenly_spaced, spread_over_classes
+from vit.data.images import evenly_spaced, match_classes, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
@@ -30,6 +30,7 @@ from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
 from vit.evaluate.probe import L2_GRID, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.inputs import Images
+from vit.isolation import isolated
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
 
@@ -92,6 +93,7 @@ class Evaluation:
     classifier: str = ""
 
 
+@isolated()
 def evaluate(
     model: Model,
     data: Dataset,
@@ -152,7 +154,8 @@ def evaluate(
     # the head, whose logits count more than a probe's
     if "head" in methods:
         with _timed(evaluation, "head"):
-            scores, logits = _score_head(encoder, data.test, prepare, compute, options.flip)
+            order = _class_order(model, data.test.class_names)
+            scores, logits = _score_head(encoder, data.test, order, prepare, compute, options.flip)
             evaluation.scores["head"] = scores
             evaluation.logits = logits
             evaluation.classifier = "the model's own head"
@@ -294,16 +297,46 @@ def _score_masks(
     return rows
 
 
+def _class_order(model: Model, names: Sequence[str]) -> list[int] | None:
+    """Return the number of each of the data's classes in a model's head; None if it is the same.
+
+    A model that was not loaded has been trained on this data.
+    """
+    own_names: Sequence[str] = names
+    if model.origin is not None:
+        own_names = model.origin.class_names
+    order = match_classes(own_names, names)
+    # classes without names may be assumed to be in the data's order, which the caller says
+    if order is None or order == list(range(len(names))):
+        return None
+    return order
+
+
 def _score_head(
-    encoder: VisionTransformer, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
+    encoder: VisionTransformer,
+    test: ImageSet,
+    order: list[int] | None,
+    prepare: Prepare,
+    compute: Compute,
+    flip: bool,
 ) -> tuple[dict[str, Any], Tensor]:
-    """Measure a classifier's own head on the test images; return scores and logits."""
-    logits = head_logits(encoder, test.images, prepare, compute)
+    """Measure a classifier's own head on the test images; return scores and logits.
+
+    Args:
+        order: the number of each of the data's classes in the head; None if it is the same.
+    """
+
+    def logits_of(flip: bool) -> Tensor:
+        logits = head_logits(encoder, test.images, prepare, compute, flip=flip)
+        if order is None:
+            return logits
+        return logits[:, order]
+
+    logits = logits_of(flip=False)
     scores = classification_metrics(logits, test.labels)
     scores["reliability"] = reliability(logits, test.labels)[0]
     if flip:
-        flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
-        scores["accuracy_with_flip"] = accuracy(flipped, test.labels)
+        scores["accuracy_with_flip"] = accuracy(logits_of(flip=True), test.labels)
     return scores, logits
 
 
@@ -380,7 +413,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     elif classes == 1 or model.origin.problem_type:
         kind = model.origin.problem_type or "one output"
         reasons["head"] = f"the head of this model is for {kind}, no choice between classes"
-    elif own_names and own_names != names:
+    elif own_names and match_classes(own_names, names) is None:
         examples = ", ".join(own_names[:3])
         reasons["head"] = (
             f"the classes of this model ({examples}, ...) are not those of {data.name}"

@@ -23,7 +23,7 @@ class Curve:
         title: what is shown.
         key: of metrics.jsonl, measured in training; "" for none.
         val_key: of metrics.jsonl, measured on held-out images; "" for none.
-        lines: horizontal lines, name -> value; the first is the run's own measurement at its end.
+        lines: horizontal lines, name -> value; the run's own measurement at its end comes first.
         exact: whether values are drawn as they are, from 0; else pale, with a running mean on top.
         share: whether values are shares, written in percent.
     """

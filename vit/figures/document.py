@@ -75,9 +75,9 @@ def _as_text(value: Any) -> Any:
     return value
 
 
-def data_uri(png: bytes) -> str:
-    """Return a picture as a data URI."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+def data_uri(content: bytes, kind: str = "png") -> str:
+    """Return a picture, the content of a file of this kind, as a data URI."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _hash(source: str) -> str:

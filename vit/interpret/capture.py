@@ -11,6 +11,7 @@ patches under a mask.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
@@ -47,7 +48,8 @@ class AttentionMaps:
 
     The weights are those that mix the values: after any norms of queries and keys, whatever the
     kernel; in train mode, after attention dropout. Each forward pass replaces the maps of the one
-    before. The model is left as it was.
+    before. The model is left as it was. Passes in other threads are not captured: several threads
+    may each look into a model, also into the same.
 
     Args:
         model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g.
@@ -66,8 +68,9 @@ class AttentionMaps:
 
     Raises:
         AttentionError: the model is closed (compiled, exported), has no such layer or one of
-            another kind, a layer attends more than once per pass or computes nan, or a layer gave
-            no maps: the block never ends with fewer maps than `layers`.
+            another kind, a layer attends more than once per pass or computes nan, a layer gave no
+            maps (the block never ends with fewer maps than `layers`), or the block ends in another
+            thread.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class AttentionMaps:
         self._captured: set[int] = set()  # layers that gave maps since the block began
         self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
         self._undo = ExitStack()
+        self._thread = 0
 
     def __enter__(self) -> AttentionMaps:
+        self._thread = threading.get_ident()  # others may run the model too
         self._captured.clear()
         self.weights.clear()
         undo = self._undo
@@ -116,15 +121,24 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        if kind is None:
-            self._require_all_layers()
+        if kind is not None:
+            return
+        # A generator may be resumed in any thread, and would find the maps of an earlier pass
+        if threading.get_ident() != self._thread:
+            raise AttentionError(
+                "this `with` block ends in another thread than it began; it captures only passes "
+                "of the thread in which it began"
+            )
+        self._require_all_layers()
 
     def _forget(self, _model: nn.Module, _inputs: Any) -> None:
-        self.weights.clear()
+        if threading.get_ident() == self._thread:
+            self.weights.clear()
 
     def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        height, width = inputs[0].shape[-2:]
-        self._image_size = (height, width)
+        if threading.get_ident() == self._thread:
+            height, width = inputs[0].shape[-2:]
+            self._image_size = (height, width)
 
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         """Mix the values as the layer would have, and keep the weights on the way."""
@@ -163,8 +177,9 @@ class AttentionMaps:
             advice += "; a decoder runs only under a mask: for the encoder, pass model.encoder"
         raise AttentionError(
             f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
-            "they did not run within the `with` block, or compute attention in another way (as "
-            f"torch's own layer does, unless called with need_weights=False){advice}"
+            "they did not run within the `with` block and in its thread, or compute attention in "
+            "another way (as torch's own layer does, unless called with need_weights=False)"
+            f"{advice}"
         )
 
     def of(self, layer: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Find a model's attention layers and intercept them: ours, timm's, transformers' and torch's own.
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block
-every attention layer is made to call it, and a function that forms them takes its place. Afterwards
-the model is as it was.
+every attention layer is made to call it, and a function that forms them is called in its place, in
+the thread of the block alone. Afterwards the model is as it was.
 
 Letters: B batch, h heads, N queries, M keys, d width of a head.
 """
@@ -10,22 +10,24 @@ Letters: B batch, h heads, N queries, M keys, d width of a head.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vit.attention import MultiHeadSelfAttention
+from vit.encoder import held
 from vit.errors import AttentionError
 
 # Mixes a layer's values: its number, weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)
 Hook = Callable[[int, Tensor, Tensor], Tensor]
 NamedLayer = tuple[str, nn.Module]
-
-_intercepted: set[int] = set()  # ids of the layers that are intercepted now
 
 
 def attention_layers(model: nn.Module, every: bool = True) -> list[NamedLayer]:
@@ -108,12 +110,146 @@ def _is_attention(part: nn.Module) -> bool:
     return hasattr(config, "_attn_implementation") and isinstance(scale, float)
 
 
+class _Pass(threading.local):
+    """The forward pass that runs in a thread; each thread has its own.
+
+    Attributes:
+        running: numbers of the layers that run now, the innermost last.
+        attended: numbers of the layers that have attended in this pass.
+        is_whole: whether the model runs as a whole; a part of it may run alone.
+        weights: (B, h, N, M) of the layers that run now.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[int] = []
+        self.attended: set[int] = set()
+        self.is_whole = False
+        self.weights: dict[int, Tensor] = {}
+
+
+class _Interception(TorchFunctionMode):
+    """Calls a hook wherever an attention layer of a model calls torch's fused attention.
+
+    Only calls in the thread that entered it are intercepted: torch keeps its modes by thread.
+
+    Args:
+        layers: with their names.
+        hook: gets a layer's number, weights and values, and returns the mixed values.
+    """
+
+    def __init__(self, layers: list[NamedLayer], hook: Hook):
+        super().__init__()
+        self.is_open = True
+        self.layers = layers
+        self.numbers = {layer: number for number, (_, layer) in enumerate(layers)}
+        self.eager: set[nn.Module] = set()  # layers that return their weights too
+        self._hook = hook
+        self._pass = _Pass()
+        self._multi_head_attention = _copy_with_kernel(self._attend)
+
+    # --- Which layer runs in this thread ---
+
+    def watch(self, model: nn.Module, undo: ExitStack) -> None:
+        """Follow which layer of `model` runs, until `undo` closes."""
+        for layer in self.numbers:
+            undo.callback(layer.register_forward_pre_hook(self._enter_layer, prepend=True).remove)
+            # First of all, so that transformers' own hooks find the weights
+            leave = layer.register_forward_hook(self._leave_layer, prepend=True, always_call=True)
+            undo.callback(leave.remove)
+        # The model may be the layer itself, so a pass begins before any layer
+        undo.callback(model.register_forward_pre_hook(self._begin_pass, prepend=True).remove)
+        undo.callback(model.register_forward_hook(self._end_pass, always_call=True).remove)
+
+    def _begin_pass(self, *_: Any) -> None:
+        self._pass.running.clear()
+        self._pass.attended.clear()
+        self._pass.is_whole = True
+
+    def _end_pass(self, *_: Any) -> None:
+        self._pass.is_whole = False
+
+    def _enter_layer(self, layer: nn.Module, _inputs: Any) -> None:
+        number = self.numbers[layer]
+        # If a part of the model runs alone, each call of a layer is a pass of its own
+        if not self._pass.is_whole:
+            self._pass.attended.discard(number)
+        self._pass.running.append(number)
+
+    def _leave_layer(self, layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        # Another thread may have begun to run the layer before this block did
+        if self._pass.running:
+            self._pass.running.pop()
+        weights = self._pass.weights.pop(self.numbers[layer], None)
+        # transformers' layers return (mixed, weights), None for the weights if they are fused
+        if layer in self.eager and weights is not None and isinstance(output, tuple):
+            return (output[0], weights, *output[2:])
+        return None
+
+    # --- What it calls ---
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # Within this function the mode is off, so what it calls is not intercepted again
+        if self._pass.running:
+            if getattr(func, "__name__", "") == "scaled_dot_product_attention":
+                func = self._attend
+            elif func is F.multi_head_attention_forward:
+                func = self._multi_head_attention
+        return func(*args, **(kwargs or {}))
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        # Attention whose heads share keys is computed as ever
+        if enable_gqa:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal,
+                scale=scale, enable_gqa=enable_gqa,
+            )  # fmt: skip
+
+        # A layer that attends twice, e.g. for a difference of two maps, has no one map
+        number = self._pass.running[-1]
+        if number in self._pass.attended:
+            name = self.layers[number][0] or "the model itself"
+            raise AttentionError(
+                f"{name} attends more than once per forward pass, so no single map describes it"
+            )
+        self._pass.attended.add(number)
+        weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale)
+        self._pass.weights[number] = weights
+        return self._hook(number, weights, value)
+
+
+class _Opened(threading.local):
+    """The interceptions that a thread has entered, in this order; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.interceptions: list[_Interception] = []
+
+
+_opened = _Opened()
+
+
 @contextmanager
 def intercept_attention(
     model: nn.Module, hook: Hook, every: bool = True
 ) -> Iterator[list[NamedLayer]]:
     """Let `hook` mix the values of each attention layer of `model`, within the block.
 
+    Only in the thread of the block: others run the model as ever, or have a block of their own.
     The model is left as it was, even if the block raises.
 
     Args:
@@ -129,81 +265,57 @@ def intercept_attention(
             the block, a layer attends more than once per pass, so that no single map describes it.
     """
     layers = attention_layers(model, every)
-    if any(id(layer) in _intercepted for _, layer in layers):
-        raise AttentionError(
-            "another `with` block already records this model; leave that one first"
-        )
-
-    # What the hooks below know about the pass that runs now
-    numbers = {layer: number for number, (_, layer) in enumerate(layers)}
-    running: list[int] = []  # numbers of the layers that run now, the innermost last
-    attended: set[int] = set()  # numbers of the layers that have attended in this pass
-    passing: list[nn.Module] = []  # the model, while it runs as a whole
-    # Read here, so that blocks around different models or parts can be nested
-    original = F.scaled_dot_product_attention
-
-    def begin_pass(module: nn.Module, _inputs: Any) -> None:
-        attended.clear()
-        passing.append(module)
-
-    def end_pass(*_: Any) -> None:
-        passing.clear()
-
-    def enter_layer(layer: nn.Module, _inputs: Any) -> None:
-        # If a part of the model runs alone, each call of a layer is a pass of its own
-        if not passing:
-            attended.discard(numbers[layer])
-        running.append(numbers[layer])
-
-    def leave_layer(*_: Any) -> None:
-        running.pop()
-
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        # Another model's attention, or one whose heads share keys, is computed as ever
-        if not running or enable_gqa:
-            return original(
-                query, key, value, attn_mask, dropout_p, is_causal,
-                scale=scale, enable_gqa=enable_gqa,
-            )  # fmt: skip
-
-        # A layer that attends twice, e.g. for a difference of two maps, has no one map
-        number = running[-1]
-        if number in attended:
-            name = layers[number][0] or "the model itself"
+    interception = _Interception(layers, hook)
+    for other in _opened.interceptions:
+        if other.is_open and not interception.numbers.keys().isdisjoint(other.numbers):
             raise AttentionError(
-                f"{name} attends more than once per forward pass, so no single map describes it"
+                "another `with` block already records this model; leave that one first"
             )
-        attended.add(number)
-        weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale)
-        return hook(number, weights, value)
 
     with ExitStack() as undo:
-        # Know when a pass begins and ends, and which layer runs
-        undo.callback(model.register_forward_pre_hook(begin_pass, prepend=True).remove)
-        undo.callback(model.register_forward_hook(end_pass, always_call=True).remove)
-        for _, layer in layers:
-            _intercepted.add(id(layer))
-            undo.callback(_intercepted.discard, id(layer))
-            undo.callback(layer.register_forward_pre_hook(enter_layer, prepend=True).remove)
-            undo.callback(layer.register_forward_hook(leave_layer, always_call=True).remove)
-            _choose_fused_attention(layer, undo)
-        _set_until(undo, F, "scaled_dot_product_attention", attend)
-
-        # torch's own layer would compute everything in one kernel
-        undo.callback(
-            torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
-        )
-        torch.backends.mha.set_fastpath_enabled(False)
+        for layer in interception.numbers:
+            before = _choose_fused_attention(layer, undo)
+            if before == "eager":
+                interception.eager.add(layer)
+        interception.watch(model, undo)
+        undo.callback(_close, interception)
+        _leave_closed()
+        _opened.interceptions.append(interception)
+        interception.__enter__()
         yield layers
+
+
+def _close(interception: _Interception) -> None:
+    """Stop an interception."""
+    interception.is_open = False
+    _leave_closed()
+
+
+def _leave_closed() -> None:
+    """Leave the closed interceptions of this thread, as far as torch can.
+
+    Torch leaves the last one entered first, but blocks of generators end in any order: a closed
+    interception that is not the last stays, and does nothing.
+    """
+    entered = _opened.interceptions
+    while entered and not entered[-1].is_open:
+        entered.pop().__exit__(None, None, None)
+
+
+def _copy_with_kernel(attend: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a copy of the function of torch's own layer that calls `attend` as fused attention.
+
+    The function finds the fused one among its module's names, so the copy gets names of its own.
+    """
+    original = F.multi_head_attention_forward
+    names = dict(original.__globals__)
+    copy = FunctionType(
+        original.__code__, names, original.__name__, original.__defaults__, original.__closure__
+    )
+    names["scaled_dot_product_attention"] = attend
+    # Under a mode that was entered before, the function calls itself by its name
+    names["multi_head_attention_forward"] = copy
+    return copy
 
 
 def _weights(
@@ -246,17 +358,16 @@ def _weights(
     return weights
 
 
-def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> None:
-    """Make a layer call `F.scaled_dot_product_attention`, whatever its settings say."""
+def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> Any:
+    """Make a layer call `F.scaled_dot_product_attention` until `undo` closes.
+
+    Returns:
+        what the layer was set to before; None for torch's own.
+    """
     if isinstance(layer, MultiHeadSelfAttention):
-        _set_until(undo, layer, "kernel", "flash")
-    elif hasattr(layer, "fused_attn"):
-        _set_until(undo, layer, "fused_attn", True)
-    elif hasattr(layer, "config"):
-        _set_until(undo, layer.config, "_attn_implementation", "sdpa")
-
-
-def _set_until(undo: ExitStack, owner: Any, name: str, value: object) -> None:
-    """Set an attribute, until `undo` closes."""
-    undo.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, value)
+        return undo.enter_context(held(layer, "kernel", "flash"))
+    if hasattr(layer, "fused_attn"):
+        return undo.enter_context(held(layer, "fused_attn", True))
+    if hasattr(layer, "config"):
+        return undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
+    return None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +88,8 @@ def rollout_step(
     step = step / step.sum(-1, keepdim=True)
     if before is None:
         return step
-    return step @ before
+    with _full_precision(step):
+        return step @ before
 
 
 def relevance(
@@ -111,11 +114,46 @@ def relevance(
         (B, N, N): row = token, column = the input token that it depends on.
 
     Raises:
-        AttentionError: there is no such class, no score per image, or layers get different tokens.
+        AttentionError: there is no such class, no score per image, layers get different tokens, or
+            the model was made under torch.inference_mode().
     """
+    layers, gradients = _layers_and_gradients(model, inputs, score, run)
+    batch, _, tokens, _ = layers[0].shape
+
+    # Before the first layer, each token depends on itself alone
+    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):
+        contribution = (gradient * weights).float().clamp(min=0).mean(dim=1)  # (B, N, N)
+        with _full_precision(result):
+            result = result + contribution @ result
+    return result
+
+
+def _layers_and_gradients(
+    model: nn.Module,
+    inputs: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    run: Callable[[Tensor], Tensor] | None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return each layer's weights (B, h, N, N), and the gradient of the score by them.
+
+    Takes arguments of `relevance`, and raises what it raises.
+    """
+    # Such weights cannot have a part in a gradient
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_inference():
+            raise AttentionError(
+                f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
+                "build or load the model outside of it"
+            )
     if run is None:
         run = model
-    with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
+    with (
+        eval_mode(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        AttentionMaps(model, gradients=True) as maps,
+    ):
         # Frozen layers give their attention no gradient, so the input requires one
         output = run(inputs.detach().clone().requires_grad_())
         scores = score(output) if callable(score) else _class_scores(output, score)
@@ -125,26 +163,25 @@ def relevance(
                 "one number per image is needed"
             )
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
-        # Images do not mix, so the gradient of the sum is each image's own
-        gradients = torch.autograd.grad(scores.sum(), layers, allow_unused=True)
+        # Images do not mix, so the gradient of the sum is each image's own; it is zero by a layer
+        # that the score does not depend on
+        gradients = torch.autograd.grad(
+            scores.sum(), layers, allow_unused=True, materialize_grads=True
+        )
 
     # All layers must have the same tokens, or their matrices cannot be multiplied
-    batch, _, tokens, _ = layers[0].shape
+    tokens = layers[0].shape[-1]
     if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
         raise AttentionError(
             "these attention layers get different numbers of tokens; "
             "follow a part, model.encoder, and give run= for the whole"
         )
+    return [weights.detach() for weights in layers], list(gradients)
 
-    # Before the first layer, each token depends on itself alone
-    result = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):
-        # A layer that the score does not depend on has no gradient
-        if gradient is None:
-            continue
-        contribution = (gradient * weights.detach()).float().clamp(min=0).mean(dim=1)  # (B, N, N)
-        result = result + contribution @ result
-    return result.detach()
+
+def _full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which products of a tensor keep its precision, whatever is around."""
+    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _class_scores(logits: Tensor, number: int) -> Tensor:
@@ -288,7 +325,8 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
             )
 
         # Then one pass for each head without it
-        increase = torch.full((len(layers), max(heads.values())), float("nan"))
+        shape = (len(layers), max(heads.values()))
+        increase = torch.full(shape, float("nan"), dtype=torch.float32)
         for layer, count in heads.items():
             for head in range(count):
                 with intercept_attention(model, _silence(layer, head)):

@@ -206,7 +206,8 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> Class
     by_token = relevance(
         encoder,
         subject.inputs,
-        score=lambda logits: logits.gather(1, classes)[:, 0],
+        # A copy, since what was computed under torch.inference_mode() has no part in a gradient
+        score=lambda logits: logits.gather(1, classes.clone())[:, 0],
         run=lambda images: encoder.forward_head(encoder(images)),
     )  # (B, N, N)
 
@@ -261,7 +262,7 @@ def _relevance_panel(subject: ModelWithImages, by_token: Tensor, tokens: slice) 
         tokens: those from which the result is computed.
     """
     # Without the initial relevance of each token to itself
-    by_token = by_token - torch.eye(by_token.shape[-1], device=by_token.device)
+    by_token = by_token - torch.eye(by_token.shape[-1]).to(by_token)
     inputs = by_token[:, tokens].mean(1)  # (B, N)
     shares = inputs / inputs.sum(-1, keepdim=True).clamp(min=1e-12)
 

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.checkpoints.heads import LOST_HEAD
 from vit.checkpoints.origin import Origin
 from vit.encoder import eval_mode
 from vit.errors import CheckpointError, DataError
@@ -55,6 +56,11 @@ def require_head(model: Model) -> None:
             f"{source}: its head is for {problem_type or 'one output'}, no choice between classes; "
             "in Python, model.encoder.forward_head returns its logits"
         )
+    # A classifier that could not be loaded is told by its note
+    notes = model.origin.report.notes if model.origin else []
+    lost = [note for note in notes if note.startswith(LOST_HEAD)]
+    if not classes and lost:
+        raise CheckpointError(f"{source}: {lost[0]}")
     if not classes:
         raise CheckpointError(
             f"{source} has no classification head; use a classifier such as "

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vit.data.draws import derive_seed
+from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.features import Prepare, batches, encoder_features, pixel_features
@@ -127,9 +127,8 @@ def untrained(run: Run) -> VisionTransformer:
 
     A run that began with another model's weights would have begun with these.
     """
-    # As `vit.training.run.setup` does, and without touching anyone's random numbers
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(run.config.train.seed, "weights", 0))
+    # As `vit.training.run.setup` does
+    with seeded_weights(run.config.train.seed):
         model = run.objective.build_model(run.config, run.result.encoder.config)
     return model.encoder
 

@@ -11,7 +11,7 @@ from vit.training.objectives import objective_class
 
 def curves_of(
     settings: Mapping[str, Any],
-    tested_on: str,
+    data: Mapping[str, Any],
     scores: Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
 ) -> list[Curve]:
@@ -21,16 +21,19 @@ def curves_of(
 
     Args:
         settings: by "section.key".
-        tested_on: the images behind `scores`, `Dataset.tested_on`.
+        data: `Dataset.facts`; empty if nobody knows.
         scores: of summary.json; empty if the run is not finished.
         metrics: lines of metrics.jsonl.
     """
-    end = f"{tested_on.replace('training ', '')} at the end"
+    tested_on = data.get("tested_on", "test images").replace("training ", "")
+    end = f"{tested_on} at the end"
     # What the objective measures
     curves: list[Curve] = []
     for measure in objective_class(settings["train.objective"]).measures:
         if measure in CURVES:
             curves += CURVES[measure](settings, end, scores)
+    if settings["reconstruct.contrast"]:
+        curves.insert(1, other_view_curve(settings, data))
     # A curve of held-out images alone needs a run that has measured them
     measured: set[str] = set()
     for line in metrics:
@@ -41,7 +44,7 @@ def curves_of(
 def reconstruction_curves(
     settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
 ) -> list[Curve]:
-    """Return the loss over the masked patches, and how often an image's other view is found."""
+    """Return the loss over the masked patches."""
     # Level lines: the end, and the guesses that need no model
     lines = {}
     if scores:
@@ -52,10 +55,20 @@ def reconstruction_curves(
             "copying the nearest visible": baselines["nearest_visible_patch"],
         }
     title = "loss over the masked patches"
-    if not settings["reconstruct.contrast"]:
-        return [Curve(title, "loss", "val_loss", lines)]
-    other_view = Curve("other view found among the batch's", "pair_accuracy", share=True)
-    return [Curve(title, "masked_loss", "val_loss", lines), other_view]
+    key = "loss"
+    if settings["reconstruct.contrast"]:
+        # the loss is then a sum
+        key = "masked_loss"
+    return [Curve(title, key, "val_loss", lines)]
+
+
+def other_view_curve(settings: Mapping[str, Any], data: Mapping[str, Any]) -> Curve:
+    """Return how often an image's other view is found, beside how often a guess would find it."""
+    lines = {}
+    if data:
+        views = 2 * min(settings["train.batch_size"], data["train_images"])
+        lines["by guessing"] = 1 / (views - 1)
+    return Curve("other view found among the batch's", "pair_accuracy", lines=lines, share=True)
 
 
 def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:

@@ -127,7 +127,7 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
-        curves = curves_of(record.settings, record.tested_on, record.summary, record.metrics)
+        curves = curves_of(record.settings, record.data, record.summary, record.metrics)
         subtitle = f"{record.epochs:.1f} of {plural(record.settings['train.epochs'], 'epoch')}"
         figure = draw.curves_figure(record.metrics, curves, "Training curves", subtitle)
         pictures["curves"] = data_uri(draw.png_of(figure))

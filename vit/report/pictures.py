@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -57,6 +58,12 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None
         draw_dynamics(run, folder)
 
 
+def _save(run: Run, figure: Figure, path: Path) -> None:
+    """Write a picture, unless the run has lost its folder, which would be made anew."""
+    run.refuse_lost_folder()
+    save_figure(figure, path)
+
+
 def caption_of(run: Run) -> str:
     """Return the line below the title of every picture: data, images, epochs."""
     images = f"{len(run.data.train):,} images"
@@ -95,7 +102,7 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     figure = draw.reconstruction_figure(
         result.original, result.filled, result.hidden, images.label_names, title, caption
     )
-    save_figure(figure, folder.reconstructions)
+    _save(run, figure, folder.reconstructions)
 
 
 def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
@@ -106,14 +113,15 @@ def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -
     bins = scores["test_reliability"]
     error = scores["test_calibration_error"]
     question = "Can its confidence be trusted?"
-    save_figure(draw.reliability_figure(bins, error, question, caption), folder.reliability)
+    figure = draw.reliability_figure(bins, error, question, caption)
+    _save(run, figure, folder.reliability)
 
     # Which classes are confused
     table = read_confusion(scores["test_confusion"])
     if not draw.why_not_drawn(len(table)):
         names = run.data.test.class_names
         figure = draw.confusion_figure(table, names, "Confusion matrix", caption)
-        save_figure(figure, folder.confusion)
+        _save(run, figure, folder.confusion)
 
 
 def draw_attention(run: Run, folder: RunFiles) -> None:
@@ -144,7 +152,7 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     figure = draw.attention_figure(
         pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
     )
-    save_figure(figure, folder.attention)
+    _save(run, figure, folder.attention)
 
 
 def _mean_first(values: Tensor) -> Tensor:
@@ -198,9 +206,10 @@ def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
     """Draw curves.png: what was measured in training, the learning rate and the gradient norm."""
     metrics = read_metrics(folder.metrics)
     settings = flat_settings(run.config.to_dict())
-    curves = curves_of(settings, run.data.tested_on, scores, metrics)
+    curves = curves_of(settings, run.data.facts, scores, metrics)
     caption = f"{caption_of(run)} · seed {run.config.train.seed}"
-    save_figure(draw.curves_figure(metrics, curves, "Training curves", caption), folder.curves)
+    figure = draw.curves_figure(metrics, curves, "Training curves", caption)
+    _save(run, figure, folder.curves)
 
 
 def draw_dynamics(run: Run, folder: RunFiles) -> None:
@@ -209,7 +218,7 @@ def draw_dynamics(run: Run, folder: RunFiles) -> None:
     trained = f"{train.epochs} epochs on {len(run.data.train):,} images"
     caption = f"{run.data.name} · {trained} · seed {train.seed} · "
     figure = figure_of_dynamics(read_dynamics(folder.dynamics), caption)
-    save_figure(figure, folder.dynamics_picture)
+    _save(run, figure, folder.dynamics_picture)
 
 
 def figure_of_dynamics(dynamics: Dynamics, caption: str = "") -> Figure:

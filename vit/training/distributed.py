@@ -110,9 +110,6 @@ class Distributed:
         """Wrap `module` to average its gradients over the processes; a single one needs none."""
         if self.world_size == 1:
             return module
-        # with a single image in a process, the class token's gradient is a view with other strides,
-        # which is harmless
-        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         device_ids = None
         if device.type == "cuda":
             device_ids = [torch.cuda.current_device()]
@@ -215,7 +212,11 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         world_size=place.world_size,
     )
     try:
-        yield place
+        with warnings.catch_warnings():
+            # with a single image in a process, the class token's gradient is a view with other
+            # strides, which is harmless
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            yield place
     except RuntimeError as error:
         # gloo raises no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vit.data.augment import augment
-from vit.data.draws import Draws, draw_step, shard, steps_per_epoch
+from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, log, states_of
@@ -43,6 +43,7 @@ def train_and_save(
 
     Raises:
         TrainingError: a step was not finite; the states saved before are kept.
+        RunError: the run has lost its folder, or a state cannot be written.
         ConfigError: a callback's state could not be read again (`vit.training.step.states_of`).
     """
     first_step = run.step + 1
@@ -57,6 +58,8 @@ def train_and_save(
                     print(f"compiled and ran the first step in {seconds:.0f} s", flush=True)
                 # refuses a state that cannot be read again before more steps are lost with it
                 states_of(callbacks, None)
+            # a folder that is gone ends the run at once, not with the next save
+            run.refuse_lost_folder()
 
             # all processes ask whether to stop, the main one saves
             stop = stopping()
@@ -73,6 +76,7 @@ def train_and_save(
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
     """Save the state of this step, that of the callbacks included; the last two are kept."""
+    run.refuse_lost_folder()
     for callback in callbacks:
         callback.on_save()
     run.save(checkpoints, states_of(callbacks, run.callback_states))
@@ -107,7 +111,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     full_batch = min(batch_size, count) * config.augment.views
 
     total = run.total_steps
-    per_epoch = steps_per_epoch(count, batch_size)
+    per_epoch = config.steps_per_epoch(count)
     schedule = config.schedule(per_epoch)
     # the base rate is for 256 images (Goyal et al. 2017)
     peak = config.optim.blr * batch_size / 256

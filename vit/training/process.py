@@ -63,8 +63,12 @@ class StopRequests:
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
+                before = signal.getsignal(number)
                 # nohup ignores SIGHUP, so that a run outlives its terminal
-                if number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
+                if number.name == "SIGHUP" and before == signal.SIG_IGN:
+                    continue
+                # that of a program in which Python is embedded, which could not be put back
+                if before is None:
                     continue
                 self._handlers[number] = signal.signal(number, self._receive)
         return self
@@ -127,6 +131,9 @@ class StopRequests:
 
 def keep_freed_memory() -> None:
     """Tell glibc not to return freed memory to the system; do nothing with another C library.
+
+    It lasts as long as the process, so only programs call this: a library leaves its host's memory
+    alone.
 
     Every training step frees and allocates the same large blocks. glibc returns each to the kernel
     and gets it back page by page, zeroed: some 50,000 page faults per step of ViT-Tiny with 128

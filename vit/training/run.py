@@ -12,18 +12,18 @@ import torch
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.draws import derive_seed, steps_per_epoch
+from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization
 from vit.machine import choose_compute
 from vit.mae import Model
-from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, make_optimizer
+from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
 
@@ -72,7 +72,7 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
-    folder: RunFiles | None = None
+    folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
@@ -97,8 +97,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        train = self.config.train
-        return train.epochs * steps_per_epoch(len(self.data.train), train.batch_size)
+        return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
     def grad_accum_steps(self) -> int:
@@ -113,8 +112,22 @@ class Run:
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
+    def refuse_lost_folder(self) -> None:
+        """Refuse to write into a run folder that somebody removed, renamed or replaced.
+
+        Raises:
+            RunError: it is not the run's any more.
+        """
+        if self.folder is not None:
+            self.folder.refuse_if_lost()
+
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
+        """Save `result`, and what `vit.checkpoints.load_model` should know about it.
+
+        Raises:
+            RunError: the run has lost its folder.
+        """
+        self.refuse_lost_folder()
         save_model(
             folder,
             self.result,
@@ -131,6 +144,9 @@ class Run:
         Args:
             folder: of the states.
             callback_states: of the callbacks, by name; by default those that the run resumed with.
+
+        Raises:
+            RunError: the run has lost its folder, or the state cannot be written.
         """
         if callback_states is None:
             callback_states = self.callback_states or {}
@@ -166,6 +182,8 @@ class Run:
         state.update(architecture(self.model))
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
+        # once more: flushing the callbacks' files may have taken a while
+        self.refuse_lost_folder()
         save_state(folder, self.step, state)
 
 
@@ -226,22 +244,22 @@ def setup(
         began = state["precision"]
     chosen = choose_compute(config.run, config.train.precision, began=began)
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
+    total = config.train.epochs * config.steps_per_epoch(len(data.train))
     compute = choose_compute(config.run, precision, total)
 
-    # the model; new weights and the objective's own draw from this seed
-    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+    # the model; new weights and the objective's own draw from the seed
     objective_type = objective_class(config.train.objective)
-    if state is None:
-        initial = initial_model(config, data, init)
-    else:
-        model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
-        model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
-        initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
-    model = initial.model
-    set_kernel(model, config.run.attention)
-    objective = objective_type(model.to(compute.device), config, data).to(compute.device)
+    with seeded_weights(config.train.seed):
+        if state is None:
+            initial = initial_model(config, data, init)
+        else:
+            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
+            model.load_state_dict(state["model"])
+            normalize = Normalization(state["mean"], state["std"])
+            initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+        model = initial.model
+        set_kernel(model, config.run.attention)
+        objective = objective_type(model.to(compute.device), config, data).to(compute.device)
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
@@ -325,7 +343,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         RunError: with either number of epochs, the steps made would have been others.
     """
     # with either number, the steps made must lie before the phase in which the length matters
-    per_epoch = steps_per_epoch(count, config.train.batch_size)
+    per_epoch = config.steps_per_epoch(count)
     for number in (epochs, config.train.epochs):
         changed = replace(config, train=replace(config.train, epochs=number))
         _, falls_from, total = changed.schedule(per_epoch)

@@ -48,8 +48,10 @@ def summarize(
     weights = "those of the last step"
     if run.ema is not None:
         weights = "the average over the steps"
-    # seen in training, each view counted
-    images = config.train.epochs * len(data.train) * config.augment.views
+    # seen in training, each view counted; the steps of an epoch may leave images out
+    count = len(data.train)
+    seen = min(config.steps_per_epoch(count) * config.train.batch_size, count)
+    images = config.train.epochs * seen * config.augment.views
     return {
         "objective": config.train.objective,
         "init": config.model.init,

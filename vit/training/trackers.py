@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from vit.config import flat_settings
 from vit.errors import ConfigError, one_line
@@ -43,7 +45,10 @@ class TensorBoard(Callback):
 
 
 class Service(Callback):
-    """A tool that stores runs itself, under an id, so that a resumed run continues there."""
+    """A tool that stores runs itself, under an id, so that a resumed run continues there.
+
+    The process may be logging to a run of its own, which is the caller's: it is left alone.
+    """
 
     def __init__(self) -> None:
         self.id: str | None = None
@@ -82,10 +87,18 @@ class WandB(Service):
     name = "wandb"
 
     def begin(self, run: Run, folder: Path) -> str:
-        project = os.environ.get("WANDB_PROJECT", "vit")
-        config = run.config.to_dict()
+        # WANDB_RUN_ID, which a sweep sets, may be taken: by the caller's run
+        if self.id is None and self.library.run is not None:
+            self.id = uuid4().hex[:8]
         self._run = self.library.init(
-            project=project, dir=folder, name=folder.name, config=config, id=self.id, resume="allow"
+            project=os.environ.get("WANDB_PROJECT", "vit"),
+            dir=folder,
+            name=folder.name,
+            config=run.config.to_dict(),
+            id=self.id,
+            resume="allow",
+            # by default it returns the caller's
+            reinit="create_new",
         )
         # not by its own count of calls: a resumed run repeats some steps
         self._run.define_metric("*", step_metric="step")
@@ -99,29 +112,61 @@ class WandB(Service):
 
 
 class MLflow(Service):
-    """Writes to the server at MLFLOW_TRACKING_URI, in the experiment MLFLOW_EXPERIMENT_NAME.
+    """Writes to the server at MLFLOW_TRACKING_URI.
 
-    A thread of its own sends the metrics; a failure is logged, and does not stop the run.
+    The experiment is that of the caller's run or of their `mlflow.set_experiment`, else
+    MLFLOW_EXPERIMENT_NAME, else "vit". A thread of its own sends the metrics; a failure is logged,
+    and does not stop the run.
     """
 
     name = "mlflow"
 
     def begin(self, run: Run, folder: Path) -> str:
-        self.library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
-        active = self.library.start_run(self.id, run_name=folder.name)
-        # settings may be set once
-        if self.id is None:
-            self.library.log_params(flat_settings(run.config.to_dict()))
-        return active.info.run_id
+        # a client names its run in every call, and has no active one
+        self._client = self.library.MlflowClient()
+        if self.id is not None:
+            self._client.update_run(self.id, status="RUNNING")
+            return self.id
+        created = self._client.create_run(self._experiment(), run_name=folder.name)
+        run_id = created.info.run_id
+        entities = self.library.entities
+        settings = flat_settings(run.config.to_dict())
+        params = [entities.Param(key, str(value)) for key, value in settings.items()]
+        # at most 100 at a time
+        for start in range(0, len(params), 100):
+            self._client.log_batch(run_id, params=params[start : start + 100])
+        return run_id
+
+    def _experiment(self) -> str:
+        """Return the id of the experiment for a new run."""
+        active = self.library.active_run()
+        if active is not None:
+            return active.info.experiment_id
+        # `mlflow.set_experiment` sets it too
+        chosen = os.environ.get("MLFLOW_EXPERIMENT_ID")
+        if chosen is not None:
+            return chosen
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit")
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            return experiment.experiment_id
+        return self._client.create_experiment(name)
 
     def on_log(self, values: dict[str, Any]) -> None:
-        metrics = {key: value for key, value in values.items() if key != "step"}
-        self.library.log_metrics(metrics, step=values["step"], synchronous=False)
+        now = round(time.time() * 1000)
+        metrics = []
+        for key, value in values.items():
+            if key != "step":
+                metrics.append(self.library.entities.Metric(key, value, now, values["step"]))
+        self._client.log_batch(self.id, metrics, synchronous=False)
 
     def end(self, finished: bool) -> None:
         try:
             self.library.flush_async_logging()
-            self.library.end_run("FINISHED" if finished else "FAILED")
+            status = "FAILED"
+            if finished:
+                status = "FINISHED"
+            self._client.set_terminated(self.id, status)
         except Exception as error:
             # server or network may raise anything, and the model is still to be saved
             logger.warning("mlflow: some metrics were not sent (%s)", one_line(str(error)))

@@ -1,16 +1,16 @@
 """One small module per format: how to recognise it, its names, and what its settings say."""
 
-from vit.checkpoints.formats import dino, huggingface, mae, native, timm, torchvision
+from vit.checkpoints.formats import huggingface, native, self_supervised, timm, torchvision
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.refused import other_file, refusal
 
 FORMATS = (
     native.AUTOENCODER,
     native.ENCODER_ALONE,
-    mae.PRETRAINING,
-    mae.FINE_TUNED,
-    dino.DINO,
-    dino.DINOV2,
+    self_supervised.PRETRAINING,
+    self_supervised.FINE_TUNED,
+    self_supervised.DINO,
+    self_supervised.DINOV2,
     huggingface.VIT_MAE,
     huggingface.DINOV2,
     huggingface.VIT,

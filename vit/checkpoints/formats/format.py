@@ -28,9 +28,10 @@ class Hints:
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
-        head_eps: of a batch norm before the head; None if unknown.
-        no_head: why its head is left out; "" to keep it.
-        notes: for the user, on what the settings request but is not done here.
+        squash: whether images of another shape are squashed, not cropped.
+        prepared_size: (H, W) of the images that the settings make, if it is not the model's.
+        notes: for the user.
+        differences: what the settings request of the input but is not done here; each is a warning.
 
     Raises:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
@@ -44,9 +45,10 @@ class Hints:
     interpolation: str | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     crop_share: float | None = None
-    head_eps: float | None = None
-    no_head: str = ""
+    squash: bool = False
+    prepared_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         # the architecture; the width is called dim in a decoder
@@ -68,6 +70,8 @@ class Hints:
         share = self.crop_share
         if share is not None and not (_is_number(share) and 0 < share <= 1):
             raise ValueError(f"crop_share is {share!r}")
+        if not isinstance(self.squash, bool):
+            raise ValueError(f"squash is {self.squash!r}")
 
 
 # read once, because every checkpoint needs them

@@ -6,7 +6,7 @@ more token (DeiT's for distillation, read as a register) or no class token (I-JE
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from vit.checkpoints.formats.format import (
     pair,
 )
 from vit.checkpoints.names import KeyRule, shared, table, within
-from vit.checkpoints.reading import Source
+from vit.checkpoints.reading import Source, shorten
+from vit.checkpoints.report import size_text
 
 # ---- Names ---------------------------------------------------------------------------------------
 
@@ -121,6 +122,35 @@ DECODER_SETTINGS = {
 USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("bilinear", 1.0)}
 # numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
+# the steps of an image processor, unless its file or its class says otherwise
+STEPS: dict[str, Any] = {
+    "do_resize": True,
+    "do_center_crop": False,
+    "crop_size": 224,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+}
+# image processors that have no other steps -> what their files need not say
+_CLIP: dict[str, Any] = {
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "resample": Resampling.BICUBIC,
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+_VIT: dict[str, Any] = {
+    "size": {"height": 224, "width": 224},
+    "resample": Resampling.BILINEAR,
+    "image_mean": 0.5,
+    "image_std": 0.5,
+}
+_DEIT: dict[str, Any] = _VIT | {
+    "size": {"height": 256, "width": 256},
+    "do_center_crop": True,
+    "resample": Resampling.BICUBIC,
+}
+PROCESSORS = {"ViT": _VIT, "DeiT": _DEIT, "Bit": _CLIP, "CLIP": _CLIP}
 
 
 def huggingface_hints(source: Source) -> Hints:
@@ -167,81 +197,138 @@ def huggingface_hints(source: Source) -> Hints:
 
 
 def _read_preprocessor(source: Source, channels: int) -> Hints:
-    """Return how preprocessor_config.json prepares the input, and notes on what is not done here.
+    """Return how preprocessor_config.json prepares the input, and what of it is not done here.
 
     Args:
         source: the checkpoint.
         channels: of its images.
     """
-    processor = source.preprocessor
-    notes = []
+    settings, differences = _complete(source)
 
-    # the values of the pixels; without normalising, they stay from 0 to 1
-    mean = processor.get("image_mean")
-    std = processor.get("image_std")
-    if processor.get("do_normalize") is False:
-        mean = 0.0
-        std = 1.0
-    factor = processor.get("rescale_factor", 1 / 255)
-    if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
-        notes.append(
-            "its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before "
-            "normalising"
+    # Their pixels from 0 to 255 are multiplied by a factor, then normalised. Ours are from 0 to 1,
+    # so mean and deviation are divided by 255 times the factor.
+    scale = 255.0
+    if settings["do_rescale"]:
+        scale *= settings["rescale_factor"]
+    mean = (0.0,) * channels
+    std = (1.0,) * channels
+    if settings["do_normalize"]:
+        mean = _numbers(settings["image_mean"], channels)
+        std = _numbers(settings["image_std"], channels)
+
+    # how pictures are resized: one size of two sides squashes, unlike the shorter side alone
+    size = settings["size"]
+    squash = bool(settings["do_resize"]) and "height" in size
+    if settings["do_resize"] and size.keys() not in ({"height", "width"}, {"shortest_edge"}):
+        differences.append(
+            f"its preprocessor resizes pictures by {shorten(' and '.join(size))}; "
+            "here they are cropped to the model's shape"
         )
+    whole = (0, 0)
+    if settings["do_resize"]:
+        edge = size.get("shortest_edge", 0)
+        whole = (size.get("height", edge), size.get("width", edge))
 
-    # Size and shape. A crop keeps a share of the resized image. A size of two sides squashes,
-    # unlike one that names the shorter side.
-    resized = _height(processor.get("size"))
-    height = 0
+    # how much of that is kept
+    made = whole
     crop_share = 1.0
-    if processor.get("do_center_crop"):
-        height = _height(processor.get("crop_size"))
-        if 0 < height < resized:
-            crop_share = height / resized
-    size = processor.get("size")
-    if isinstance(size, dict) and "height" in size and processor.get("do_resize", True):
-        notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
-        height = height or resized
+    if settings["do_center_crop"]:
+        made = (settings["crop_size"]["height"], settings["crop_size"]["width"])
+        if not settings["do_resize"]:
+            differences.append(
+                "its preprocessor cuts out the middle of pictures as they are; "
+                "here they are resized first"
+            )
+        elif made[0] > whole[0] or made[1] > whole[1]:
+            differences.append("its preprocessor adds a black border, which is not done here")
+        else:
+            crop_share = made[0] / whole[0]
+            if abs(crop_share * whole[1] - made[1]) >= 1:
+                differences.append(
+                    f"its preprocessor keeps {size_text(made)} of {size_text(whole)} pixels; "
+                    "here the same share of height and width is kept, the height's"
+                )
 
     # The settings may say another size, at which the model was made.
-    image_size = pair(source.config.get("image_size"))
-    if height and image_size is not None and image_size[0] != height:
-        notes.append(
-            f"its preprocessor makes images {height} pixels high, its settings say "
-            f"{image_size[0]}; image_size={height} does so here"
-        )
-
-    # the filter; `vit.checkpoints.loading` notes one that is not supported
-    interpolation = None
-    number = processor.get("resample")
-    if number is not None:
-        interpolation = FILTERS.get(number, f"filter {number}")
+    prepared_size = None
+    if all(made) and pair(source.config.get("image_size")) not in (None, made):
+        prepared_size = made
     return Hints(
-        mean=_numbers(mean, channels),
-        std=_numbers(std, channels),
-        interpolation=interpolation,
+        mean=tuple(value / scale for value in mean),
+        std=tuple(value / scale for value in std),
+        interpolation=FILTERS.get(settings["resample"], f"filter {settings['resample']}"),
         crop_share=crop_share,
-        notes=tuple(notes),
+        squash=squash,
+        prepared_size=prepared_size,
+        differences=tuple(differences),
     )
 
 
-def _numbers(values: Any, channels: int) -> tuple[float, ...] | None:
-    """Return a mean or deviation as numbers, one per channel; None if there is none."""
-    if values is None:
-        return None
+def _complete(source: Source) -> tuple[dict[str, Any], list[str]]:
+    """Return all settings of a preprocessor, and what its class does that is not done here.
+
+    The file may leave settings to its class. Of its sizes, the sides are returned.
+    """
+    # what the file says; a step that is null is not done
+    given = {}
+    for key, value in source.preprocessor.items():
+        if value is not None or key.startswith("do_"):
+            given[key] = value
+
+    # its class, by its name or by that of the model
+    usual = {"deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
+    name = usual.get(str(source.config.get("model_type")), "ViT")
+    name = str(given.get("image_processor_type", given.get("feature_extractor_type", name)))
+    kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
+    differences = []
+    if kind not in PROCESSORS:
+        differences.append(
+            f"its preprocessor is a {shorten(name)}, whose steps are not known here; "
+            "mean, std and crop_share set what is done"
+        )
+    if given.get("do_pad"):
+        differences.append("its preprocessor pads pictures, which is not done here")
+
+    # its settings
+    settings = STEPS | PROCESSORS.get(kind, _VIT)
+    is_square = "height" in settings["size"]
+    settings |= given
+    settings["size"] = _sides(settings["size"], is_square)
+    settings["crop_size"] = _sides(settings["crop_size"], True)
+    return settings, differences
+
+
+def _numbers(values: Any, channels: int) -> tuple[float, ...]:
+    """Return a mean or deviation as numbers, one per channel."""
     if isinstance(values, int | float):
         return (float(values),) * channels
     return tuple(map(float, values))
 
 
-def _height(size: Any) -> int:
-    """Return the height, or shorter side, to which images are resized or cropped; 0 for none."""
-    height = size
-    if isinstance(size, dict):
-        height = size.get("shortest_edge", size.get("height"))
-    if type(height) is not int:
-        return 0
-    return height
+def _sides(size: Any, is_square: bool) -> dict[str, int]:
+    """Return a size as a dict of sides: height and width, or shortest_edge, or others.
+
+    Args:
+        size: as in the file.
+        is_square: of a single number; else it is the shorter side.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    if type(size) is int and not is_square:
+        return {"shortest_edge": size}
+    sides = pair(size)
+    if sides is not None:
+        return {"height": sides[0], "width": sides[1]}
+    if not isinstance(size, dict):
+        raise ValueError(f"the size of its preprocessor is {size!r}")
+    result = {}
+    for key, value in size.items():
+        if value is not None:
+            result[key] = value
+    if not all(type(value) is int and value > 0 for value in result.values()):
+        raise ValueError(f"the size of its preprocessor is {size!r}")
+    return result
 
 
 # ---- Formats -------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ def own_hints(source: Source) -> Hints:
             settings.interpolation,
             settings.class_names,
             crop_share=settings.crop_share,
+            squash=settings.squash,
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise source.error(f"{file} is damaged: {type(error).__name__}: {error}") from error

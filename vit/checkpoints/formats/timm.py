@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.names import KeyRule, shared, table, within
+from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 
 BLOCK = shared(
@@ -15,16 +15,6 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
-# a linear probe: a batch norm, in MAE's code without scale and shift, then the classifier
-_WEIGHT = ("head.1.weight", "head.0.running_var")
-_BIAS = (*_WEIGHT, "head.0.running_mean", "head.1.bias")
-LINEAR_PROBE = (
-    KeyRule("head.weight", (*_WEIGHT, "head.0.weight"), "normalised weight"),
-    KeyRule("head.bias", (*_BIAS, "head.0.weight", "head.0.bias"), "normalised bias"),
-    KeyRule("head.weight", _WEIGHT, "normalised weight"),
-    KeyRule("head.bias", _BIAS, "normalised bias"),
-)
-BATCHES = (r"head\.0\.num_batches_tracked", "how many batches its batch norm has seen")
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 
@@ -47,14 +37,7 @@ def timm_hints(source: Source) -> Hints:
 TIMM = Format(
     name="timm",
     anchor=ANCHOR,
-    rules=(*ENCODER, *DEIT_III, *LINEAR_PROBE),
-    dropped=(
-        BATCHES,
-        (
-            r"head\.\d+\..*",
-            "a head of several layers, as MoCo v3's projection; this encoder has one",
-        ),
-    ),
+    rules=(*ENCODER, *DEIT_III),
     hints=timm_hints,
     other_inputs="as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9",
 )

@@ -76,7 +76,8 @@ def hints(source: Source) -> Hints:
     settings = config.get("pretrained_cfg") or config
     labels = config.get("label_names") or settings.get("label_names")
     result = _hints_of_model(model, {**settings, "label_names": labels}, name)
-    return replace(result, notes=(*result.notes, *notes))
+    encoder = {**result.encoder, "num_classes": model.num_classes}
+    return replace(result, encoder=encoder, notes=(*result.notes, *notes))
 
 
 def _model_arguments(source: Source) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def training_hints(source: Source) -> Hints:
             args[key.removeprefix("args.")] = value
 
     # the input; a tag of another version, or other channels than the images have, say nothing
-    keys = ("mean", "std", "interpolation", "crop_pct", "in_chans")
+    keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
     options = {key: args.get(key) for key in keys}
     inputs: dict[str, Any] = {}
     try:
@@ -136,7 +137,21 @@ def training_hints(source: Source) -> Hints:
         std=inputs.get("std"),
         interpolation=inputs.get("interpolation"),
         crop_share=inputs.get("crop_pct"),
+        **_fitting(inputs.get("crop_mode")),
     )
+
+
+def _fitting(crop_mode: str | None) -> dict[str, Any]:
+    """Return the fields of `Hints` on how images of another shape are fitted: timm's crop_mode."""
+    if crop_mode in (None, "", "center"):
+        return {}
+    if crop_mode == "squash":
+        return {"squash": True}
+    difference = (
+        f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
+        "assuming 'center'"
+    )
+    return {"differences": (difference,)}
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
@@ -169,28 +184,6 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
             f"timm's {name} cannot be loaded: it has {reason}, which this encoder does not compute"
         )
 
-    # the head, which may have been replaced: a linear layer, or nothing, else it stays out
-    head = [model.head]
-    if isinstance(model.head, nn.Sequential):
-        head = list(model.head)
-    num_classes = 0
-    head_eps = None
-    no_head = ""
-    if _is_linear(head):
-        for part in head:
-            if isinstance(part, nn.Linear):
-                num_classes = part.out_features
-    else:
-        kinds = ", ".join(type(part).__name__ for part in head)
-        no_head = (
-            f"its head ({kinds}) computes more than a linear layer, "
-            "which is all that is computed here"
-        )
-    for part in head:
-        if isinstance(part, nn.BatchNorm1d):
-            head_eps = part.eps
-            break
-
     # the architecture, under our names
     block = model.blocks[0]
     mlp = "gelu"
@@ -213,7 +206,6 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         "no_embed_class": model.no_embed_class or None,
         "global_pool": model.global_pool or None,
         "norm_eps": block.norm1.eps,
-        "num_classes": num_classes,
     }
 
     # how its input is made
@@ -223,23 +215,14 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         mean = tuple(mean)
     if std is not None:
         std = tuple(std)
-    notes: tuple[str, ...] = ()
-    crop_mode = settings.get("crop_mode") or "center"
-    if crop_mode != "center":
-        notes = (
-            f"its settings fit images by {shorten(crop_mode)!r}, which is not supported; "
-            "assuming 'center'",
-        )
     return Hints(
         only_given(encoder),
         mean=mean,
         std=std,
         interpolation=settings.get("interpolation"),
         class_names=_class_names(settings.get("label_names") or ()),
-        notes=notes,
         crop_share=settings.get("crop_pct"),
-        head_eps=head_eps,
-        no_head=no_head,
+        **_fitting(settings.get("crop_mode")),
     )
 
 
@@ -283,25 +266,6 @@ def _not_computed(model: Any) -> str:
     if not isinstance(block.norm1, nn.LayerNorm) or not isinstance(attention_norm, nn.Identity):
         return f"other norms ({type(block.norm1).__name__})"
     return ""
-
-
-def _is_linear(head: list[nn.Module]) -> bool:
-    """Return whether a head of these parts is a linear layer with a bias, or nothing.
-
-    A batch norm may stand before the layer (see `LINEAR_PROBE`).
-    """
-    # the batch norm can be folded in if it has statistics
-    if head and isinstance(head[0], nn.BatchNorm1d) and head[0].running_mean is not None:
-        if len(head) < 2 or not isinstance(head[1], nn.Linear):
-            return False
-        head = head[1:]
-
-    # what computes nothing
-    parts = [part for part in head if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
-    if not parts:
-        return True
-    layer = parts[0]
-    return len(parts) == 1 and isinstance(layer, nn.Linear) and layer.bias is not None
 
 
 def _class_names(labels: Any) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
-from vit.data.draws import Draws, steps_per_epoch
+from vit.data.draws import Draws
+from vit.data.images import match_classes
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.mae import Model
@@ -34,7 +35,7 @@ class Classify(Objective):
         self.classes = len(names)
 
         # some patches are dropped in every step but those of the last epochs
-        per_epoch = steps_per_epoch(len(data.train), config.train.batch_size)
+        per_epoch = config.steps_per_epoch(len(data.train))
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
         self.keep = patches
@@ -76,19 +77,21 @@ class Classify(Objective):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy the head if its classes have the same names and it reads the same pooled token."""
+        """Copy the head, in the data's order, if its classes and the pooled token are the same."""
         old = loaded.encoder.config
         new = model.encoder.config
         # another pooled token would feed the head with features that it never saw
-        fits = (
-            old.num_classes == new.num_classes
-            and old.global_pool == new.global_pool
-            and loaded.origin.class_names == data.train.class_names
-        )
-        if not fits:
+        order = match_classes(loaded.origin.class_names, data.train.class_names)
+        fits = old.num_classes == new.num_classes and old.global_pool == new.global_pool
+        if not fits or order is None:
             return "its encoder is kept, with a new head"
-        model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
-        return "its encoder is kept, with its head"
+        # a row per class
+        head = {name: value[order] for name, value in loaded.encoder.head.state_dict().items()}
+        model.encoder.head.load_state_dict(head)
+        note = "its encoder is kept, with its head"
+        if not loaded.origin.class_names:
+            note += ", whose classes have no names: they are taken by their numbers"
+        return note
 
     def is_masked(self, step: int) -> bool:
         return step < self.whole_from and self.config.classify.drop_patches > 0

@@ -1,13 +1,19 @@
-"""facebookresearch/mae: pretrained models with their decoder, and fine-tuned classifiers."""
+"""Training files and backbones of self-supervised learners, by their authors' code.
+
+facebookresearch/mae (pretrained models with their decoder, and fine-tuned classifiers), DINO and its
+followers (facebookresearch/dino, bytedance/ibot, facebookresearch/dinov2).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
-from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR_PROBE
+from vit.checkpoints.formats.timm import ANCHOR, BLOCK, DEIT_III, ENCODER, OUTSIDE_BLOCKS
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
+
+# ---- MAE -----------------------------------------------------------------------------------------
 
 # the decoder, whose patches are flattened channel last
 DECODER = (
@@ -57,8 +63,49 @@ FINE_TUNED = Format(
     name="facebookresearch/mae, fine-tuned",
     anchor=ANCHOR,
     marks=(r"args\.blr",),  # timm's and DeiT's code has no blr
-    rules=(*ENCODER, *LINEAR_PROBE),
-    dropped=(BATCHES,),
+    rules=ENCODER,
     hints=fine_tuned_hints,
     global_pool="token",  # unless an fc_norm says otherwise
+)
+
+
+# ---- DINO, iBOT, DINOv2 --------------------------------------------------------------------------
+
+SWIGLU = table("""
+    mlp.fc1.@   mlp.w12.@
+    mlp.fc2.@   mlp.w3.@
+""")
+
+DINO = Format(
+    name="DINO",
+    anchor=ANCHOR,
+    marks=(
+        r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*",
+        r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)",
+        r"masked_embed",
+    ),
+    rules=(*ENCODER, *DEIT_III),
+    dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
+)
+
+DINOV2 = Format(
+    name="DINOv2",
+    anchor=ANCHOR,
+    marks=(
+        r"register_tokens",
+        r"mask_token",
+        r"blocks\.\d+\.\d+\.norm1\.weight",
+        r"blocks\.\d+\.mlp\.w12\.weight",
+    ),
+    rules=(
+        *OUTSIDE_BLOCKS,
+        *table("reg_token register_tokens"),
+        # a training file groups blocks in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
+        *(
+            r
+            for chunk in ("", r"*.")
+            for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")
+        ),
+    ),
+    dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
 )

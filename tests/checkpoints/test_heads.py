@@ -1,0 +1,253 @@
+"""Law: a classifier is loaded however its users replaced it, or a warning names it.
+
+Oracles: the models that the heads were trained in.
+"""
+
+import warnings
+
+import pytest
+import torch
+import torchvision
+import transformers as hf
+from small import HUGGINGFACE, close, random_model, refused, timm_model, under
+from torch import Tensor, nn
+
+from vit.checkpoints import load_model
+from vit.cli import main
+from vit.errors import CheckpointError
+from vit.look.predict import require_head
+
+WIDTH = 32
+SIZES = dict(num_heads=4, norm_eps=1e-6)
+
+
+def linear(**settings: bool) -> nn.Linear:
+    return nn.Linear(WIDTH, 7, **settings)
+
+
+def dropout(**settings: bool) -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(0.1), linear(**settings))
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 7))
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(WIDTH), linear())
+
+
+def probe(affine: bool) -> nn.Sequential:
+    # without scale, MAE's, whose code has this eps
+    norm = nn.BatchNorm1d(WIDTH, affine=affine, eps=1e-5 if affine else 1e-6)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    return nn.Sequential(norm, linear())
+
+
+def of_torchvision(heads: nn.Module | None = None, inner: nn.Module | None = None) -> nn.Module:
+    sizes = dict(image_size=16, patch_size=4, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48)
+    model = torchvision.models.VisionTransformer(**sizes, num_classes=3)
+    if heads is not None:
+        model.heads = heads
+    if inner is not None:
+        model.heads.head = inner
+    return random_model(model)
+
+
+def of_timm(head: nn.Module, **settings: object) -> nn.Module:
+    model = timm_model(**settings)
+    model.head = head
+    return random_model(model)
+
+
+def of_transformers(head: nn.Module) -> nn.Module:
+    model = hf.ViTForImageClassification(hf.ViTConfig(**HUGGINGFACE, layer_norm_eps=1e-6))
+    model.classifier = head
+    return random_model(model)
+
+
+class Net(nn.Module):
+    """As people write it: a backbone and a classifier of their own."""
+
+    def __init__(self, name: str, head: nn.Module, backbone: nn.Module | None = None):
+        super().__init__()
+        self.backbone = backbone or timm_model(num_classes=0)
+        self.name = name
+        setattr(self, name, head)
+        random_model(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return getattr(self, self.name)(self.backbone(images))
+
+
+class TransformersNet(Net):
+    def __init__(self, name: str, head: nn.Module):
+        model = hf.ViTModel(
+            hf.ViTConfig(**HUGGINGFACE, layer_norm_eps=1e-6), add_pooling_layer=False
+        )
+        super().__init__(name, head, model)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.backbone(images).last_hidden_state
+        return getattr(self, self.name)(tokens[:, 0])
+
+
+# that load
+REPLACED = {
+    "torchvision: heads": lambda: of_torchvision(linear()),
+    "torchvision: heads, list": lambda: of_torchvision(nn.Sequential(linear())),
+    "torchvision: heads, dropout": lambda: of_torchvision(dropout()),
+    "torchvision: heads.head": lambda: of_torchvision(inner=linear()),
+    "torchvision: heads.head, dropout": lambda: of_torchvision(inner=dropout()),
+    "torchvision: heads, no bias": lambda: of_torchvision(linear(bias=False)),
+    "timm: head": lambda: of_timm(linear()),
+    "timm: head, list": lambda: of_timm(nn.Sequential(linear())),
+    "timm: head, dropout": lambda: of_timm(dropout()),
+    "timm: head, no bias": lambda: of_timm(linear(bias=False)),
+    "timm: head, dropout, no bias": lambda: of_timm(dropout(bias=False)),
+    "timm: head, batch norm": lambda: of_timm(probe(affine=True)),
+    "timm: head, batch norm without scale": lambda: of_timm(probe(affine=False)),
+    "transformers: classifier": lambda: of_transformers(linear()),
+    "transformers: classifier, dropout": lambda: of_transformers(dropout()),
+    "transformers: classifier, no bias": lambda: of_transformers(linear(bias=False)),
+    "own: classifier": lambda: Net("classifier", linear()),
+    "own: head": lambda: Net("head", linear()),
+    "own: fc": lambda: Net("fc", linear()),
+    "own: classifier, dropout": lambda: Net("classifier", dropout()),
+    "own: classifier, no bias": lambda: Net("classifier", linear(bias=False)),
+    "own, transformers: classifier": lambda: TransformersNet("classifier", linear()),
+    "own, transformers: fc": lambda: TransformersNet("fc", dropout()),
+    "own, torchvision: fc": lambda: Net("fc", linear(), of_torchvision(nn.Identity())),
+    "own: deeper": lambda: Net("head", nn.ModuleDict({"fc": linear()}).fc),
+}
+# that are more than one linear layer
+COMPUTES_MORE = {
+    "torchvision: heads.head, two layers": lambda: of_torchvision(inner=two_layers()),
+    "torchvision: heads, two layers": lambda: of_torchvision(two_layers()),
+    "timm: head, two layers": lambda: of_timm(two_layers()),
+    "timm: head, layer norm": lambda: of_timm(normed()),
+    "transformers: classifier, two layers": lambda: of_transformers(two_layers()),
+    "own: head, layer norm": lambda: Net("head", normed()),
+    "own: classifier, two layers": lambda: Net("classifier", two_layers()),
+}
+
+
+def logits_of(model: nn.Module, images: Tensor) -> Tensor:
+    logits = model(images)
+    return getattr(logits, "logits", logits)
+
+
+def load(source: object, **options: object):
+    with warnings.catch_warnings(action="ignore"):
+        return load_model(source, **SIZES | options)
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "model."])
+@pytest.mark.parametrize("case", REPLACED)
+def test_a_replaced_head_gives_the_models_own_logits(case, wrapper, images, tmp_path):
+    theirs = REPLACED[case]()
+    torch.save({"state_dict": under(wrapper, theirs.state_dict())}, tmp_path / "net.pth")
+    ours = load(tmp_path / "net.pth")
+    close(ours.forward_head(ours(images)), logits_of(theirs, images))
+    assert not ours.origin.report.unexpected
+
+
+@pytest.mark.parametrize("case", [case for case in REPLACED if "own" not in case])
+def test_a_replaced_head_in_memory_needs_no_guess(case, images):
+    theirs = REPLACED[case]()
+    if "torchvision" in case:
+        assert "pass its state_dict()" in refused(theirs)
+        return
+    with warnings.catch_warnings(action="error"):
+        ours = load_model(theirs, mean=(0.5,) * 3, std=(0.5,) * 3)
+    close(ours.forward_head(ours(images)), logits_of(theirs, images))
+
+
+@pytest.mark.parametrize("case", COMPUTES_MORE)
+def test_a_lost_classifier_is_a_warning_that_names_it(case, images):
+    theirs = COMPUTES_MORE[case]()
+    sources = [theirs.state_dict()]
+    if case.startswith(("timm", "transformers")):
+        sources.append(theirs)
+    for source in sources:
+        options = SIZES if source is not theirs else {}
+        with pytest.warns(UserWarning, match="its classifier is left out: .*head|classifier"):
+            ours = load_model(source, **options)
+        assert ours.config.num_classes == 0
+        with pytest.raises(CheckpointError, match="its classifier is left out"):
+            require_head(ours)
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            load_model(source, num_classes=0, **options)
+        assert not any("classifier" in str(warning.message) for warning in caught)
+
+
+def test_an_option_names_the_head(images, tmp_path):
+    theirs = Net("answer", nn.ModuleDict({"layer": linear()}).layer)
+    state = under("net.", theirs.state_dict())
+    assert load(state).config.num_classes == 0
+    for name in ("answer", "net.answer"):
+        ours = load(state, head=name)
+        close(ours.forward_head(ours(images)), theirs(images))
+    assert "no module 'reply'" in refused(state, head="reply", **SIZES)
+    more = under("net.", Net("answer", two_layers()).state_dict())
+    assert "net.answer computes more than one linear layer" in refused(more, head="answer", **SIZES)
+
+    # a file of ours, too, and every command
+    torch.save(state, tmp_path / "net.pth")
+    argv = ["checkpoint", "convert", str(tmp_path / "net.pth"), "--head", "answer"]
+    argv += ["--num-heads", "4", "--norm-eps", "1e-6"]
+    assert main([*argv, "--to", "safetensors", "--out", str(tmp_path / "ours")]) == 0
+    ours = load_model(tmp_path / "ours", head="head")
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert "no module 'answer'" in refused(tmp_path / "ours", head="answer")
+
+
+def test_of_several_classifiers_one_is_named(images):
+    """A classifier of one's own may read the library's head, or stand in its place."""
+    theirs = Net("classifier", linear(), timm_model(num_classes=WIDTH))
+    state = theirs.state_dict()
+    message = refused(state, **SIZES)
+    assert "backbone.head, classifier" in message
+    assert "head names the one to load" in message
+    ours = load(state, head="backbone.head")
+    close(ours.forward_head(ours(images)), theirs.backbone(images))
+    ours = load(state, head="classifier")
+    assert torch.equal(ours.head.weight, state["classifier.weight"])
+    assert load(state, num_classes=0).config.num_classes == 0
+
+
+def test_what_precedes_a_layer_in_a_list_is_a_guess_unless_its_module_is_named():
+    state = of_timm(dropout()).state_dict()
+    with pytest.warns(UserWarning, match=r"what precedes head\.1 in its list is dropout"):
+        load_model(state, **SIZES)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(state, head="head", **SIZES)
+    assert not any("dropout" in str(warning.message) for warning in caught)
+
+
+def test_what_a_head_of_ones_own_reads_is_a_guess():
+    with_pooler = TransformersNet("classifier", linear())
+    state = with_pooler.state_dict() | {"backbone.pooler.dense.weight": torch.ones(32, 32)}
+    for source in (
+        Net("classifier", linear()).state_dict(),
+        Net("fc", linear(), of_torchvision(nn.Identity())).state_dict(),
+        state,
+    ):
+        with pytest.warns(UserWarning, match="nothing says what its head reads"):
+            load_model(source, **SIZES)
+    with pytest.warns(UserWarning, match="classifier may read its pooler"):
+        load_model(state, **SIZES)
+
+
+def test_heads_of_a_pretraining_are_no_classifiers():
+    state = under("model.backbone.", timm_model(num_classes=0).state_dict())
+    online = {"model.online_classifier.weight": torch.ones(7, 32)}
+    with pytest.warns(UserWarning, match="its classifier is left out: model.online_classifier"):
+        assert load_model(state | online, **SIZES).config.num_classes == 0
+    assert load(state | online, head="online_classifier").config.num_classes == 7
+    dino = {"model.head.mlp.0.weight": torch.ones(8, 32), "model.head.last_layer.weight": online}
+    dino["model.head.last_layer.weight"] = torch.ones(9, 8)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(state | dino, **SIZES)
+    assert not any("classifier" in str(warning.message) for warning in caught)

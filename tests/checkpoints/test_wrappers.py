@@ -1,0 +1,125 @@
+"""Law: a network that is whole loads, whatever its training has put beside it, and the report names it.
+
+What may belong to the network is refused, or a warning names it.
+"""
+
+import warnings
+
+import pytest
+import torch
+from small import autoencoder, close, mae_state, random_model, refused, timm_model, under
+from torch import Tensor, nn
+
+from vit.checkpoints import load_model
+
+LIGHTLY_DECODER = {
+    "decoder.mask_token": torch.zeros(1, 1, 24),
+    "decoder.decoder_blocks.0.norm1.weight": torch.ones(24),
+    "decoder.decoder_embed.weight": torch.ones(24, 32),
+}
+SALIENCY = {"decoder.upconv1.weight": torch.ones(8, 32, 3, 3), "decoder.out.bias": torch.ones(2)}
+CLASSIFIER = {"criterion.weight": torch.ones(5), "train_acc.tp": torch.ones(5, dtype=torch.long)}
+NORMALIZE = {"mean": torch.ones(1, 3, 1, 1), "std": torch.ones(1, 3, 1, 1)}
+# tensors beside a network under the prefix -> modules that the note names
+BESIDE = {
+    "Lightning classifier": ("model.", CLASSIFIER, ("criterion", "train_acc")),
+    "lightly MAE": (
+        "backbone.vit.",
+        {"backbone.mask_token": torch.zeros(1, 1, 32)} | LIGHTLY_DECODER,
+        ("mask_token", "decoder (3 tensors)"),
+    ),
+    "saliency": ("backbone.", SALIENCY, ("decoder (2 tensors)",)),
+    "segmentation": ("encoder.", {"segmentation_head.0.weight": torch.ones(3, 8)}, ("seg",)),
+    "queue": ("backbone.", {"queue": torch.ones(8, 4), "queue_ptr": torch.zeros(2)}, ("queue",)),
+    "normalising": ("backbone.", NORMALIZE, ("mean", "std")),
+}
+
+
+@torch.no_grad()
+def right(source: object, theirs: nn.Module, images: Tensor, **options: object):
+    ours = load_model(source, **{"num_heads": 4} | options)
+    close(ours.encoder(images), theirs.forward_features(images))
+    return ours
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_is_beside_a_whole_network_is_left_out_and_named(case, images, tmp_path):
+    prefix, others, names = BESIDE[case]
+    theirs = timm_model(num_classes=0)
+    file = {"state_dict": under(prefix, theirs.state_dict()) | others, "epoch": 3}
+    torch.save(file, tmp_path / "last.ckpt")
+    report = right(tmp_path / "last.ckpt", theirs, images).origin.report
+    assert report.dropped.keys() == {f"state_dict.{key}" for key in others}
+    (note,) = [note for note in report.notes if note.startswith("left out")]
+    assert all(name in note for name in names)
+
+
+def test_a_score_is_no_part_of_a_network(images):
+    theirs = timm_model()
+    file = {"state_dict": under("module.", theirs.state_dict()), "best_acc1": torch.tensor(71.2)}
+    ours = right(file, theirs, images)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert ours.origin.report.dropped == {"best_acc1": "a single number beside the network"}
+
+
+@pytest.mark.parametrize("prefix", ["", "backbone.", "model.encoder."])
+def test_the_encoder_alone_is_taken_from_any_whole_network(prefix, images):
+    theirs = timm_model(num_classes=0)
+    for others in (SALIENCY, {"lateral.weight": torch.ones(8, 32)}):
+        state = under(prefix, theirs.state_dict()) | others
+        right(state, theirs, images, part="encoder")
+
+    # unless it is not whole, or what is beside it may be a part of it
+    state = under(prefix, theirs.state_dict())
+    part = {"part": "encoder", "num_heads": 4}
+    for name in ("blocks.0.attn.gate.weight", "norm_pre.weight", "patch_embed.stem.weight"):
+        refused(state | {prefix + name: torch.ones(32)}, **part)
+    del state[f"{prefix}norm.bias"]
+    message = refused(state | SALIENCY, **part)
+    assert "missing: norm.bias" in message
+
+
+def test_a_decoder_that_is_not_whole_is_left_out_with_the_encoder_alone(images):
+    theirs = random_model(autoencoder())
+    state = mae_state(theirs) | {"decoder_blocks.0.attn.gate": torch.ones(3)}
+    assert "unexpected: decoder_blocks.0.attn.gate" in refused(state, num_heads=4, decoder_heads=3)
+    ours = load_model(state, num_heads=4, part="encoder")
+    close(ours(images), theirs.encoder(images))
+
+
+def test_what_may_be_anything_is_a_warning():
+    state = under("backbone.", timm_model().state_dict()) | {"prompts": torch.ones(4, 32)}
+    with pytest.warns(UserWarning, match="nothing says what it is: prompts; allow names it"):
+        load_model(state, num_heads=4)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(state, num_heads=4, allow="prompts")
+    assert not any("prompts" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("pattern", ["extra.*", "backbone.extra.*", "state_dict.backbone.extra.*"])
+def test_allow_works_without_what_wraps_the_network(pattern):
+    state = under("backbone.vit.", timm_model().state_dict())
+    state |= {"backbone.extra.weight": torch.ones(3)}
+    report = load_model({"state_dict": state}, num_heads=4, allow=pattern).origin.report
+    assert report.dropped == {"state_dict.backbone.extra.weight": "allowed"}
+
+
+def test_a_branch_by_its_plain_name(images):
+    """As lightly's DINO has them, and its MoCo and BYOL."""
+    student, teacher = timm_model(num_classes=0), timm_model(num_classes=0)
+    heads = {
+        "student_head.layers.0.weight": torch.ones(4, 32),
+        "teacher_head.weight": torch.ones(1),
+    }
+    file = under("student_backbone.vit.", student.state_dict())
+    file |= under("teacher_backbone.vit.", teacher.state_dict()) | heads
+    file = {"state_dict": file}
+    for branch, theirs in (("teacher", teacher), ("student", student), (None, teacher)):
+        right(file, theirs, images, branch=branch)
+    right(file, student, images, branch="student_backbone")
+    assert "no copy of the network is called 'pupil'" in refused(file, branch="pupil")
+
+    file = under("backbone.", student.state_dict())
+    file |= under("backbone_momentum.", teacher.state_dict())
+    for branch, theirs in (("momentum", teacher), ("backbone", student), (None, student)):
+        right(file, theirs, images, branch=branch)

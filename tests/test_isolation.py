@@ -1,0 +1,247 @@
+"""A library call leaves the process as it was, whichever state that was."""
+
+from __future__ import annotations
+
+import ctypes
+import locale
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from tiny import RECONSTRUCT, assert_same, changed, noise, without_layout
+from torch import Tensor, nn
+from torch.utils.data import random_split
+from tqdm import tqdm
+
+import vit
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.convert import convert_model
+from vit.evaluate import evaluate
+from vit.inputs import to_float
+from vit.interpret import (
+    AttentionMaps,
+    attention_rollout,
+    attention_statistics,
+    head_ablation,
+    relevance,
+)
+from vit.look.predict import embed, predict
+from vit.report.page import write_report
+from vit.training.process import SIGNALS
+from vit.training.run import Run
+
+CONFIG = changed(
+    RECONSTRUCT,
+    train={"objective": "classify", "epochs": 1},
+    run={"save_every": 100, "threads": 2, "snapshots": 2},
+)
+PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
+
+
+def patched() -> dict[str, int]:
+    """The functions that attention, layers and libraries call, by their identity."""
+    owners = (F, torch, Tensor, nn.Module, nn.Linear, nn.MultiheadAttention, nn.functional)
+    found = {}
+    for owner in owners:
+        for name, value in vars(owner).items():
+            if callable(value):
+                found[f"{owner.__name__}.{name}"] = id(value)
+    return found
+
+
+class Memory(ctypes.Structure):
+    """The beginning of glibc's `struct mallinfo2`, and room for its end."""
+
+    _fields_ = (
+        ("arena", ctypes.c_size_t),
+        ("free_chunks", ctypes.c_size_t),
+        ("fast_chunks", ctypes.c_size_t),
+        ("mapped_blocks", ctypes.c_size_t),
+        ("others", ctypes.c_size_t * 6),
+    )
+
+
+def maps_large_blocks() -> bool | None:
+    """Whether glibc maps a large block on its own, as by default; None with another C library."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return None
+    library.malloc.restype = ctypes.c_void_p
+    library.mallinfo2.restype = Memory
+    before = library.mallinfo2().mapped_blocks
+    block = ctypes.c_void_p(library.malloc(2**28))
+    after = library.mallinfo2().mapped_blocks
+    library.free(block)
+    return after > before
+
+
+def state() -> dict[str, object]:
+    """What a library could leave changed, by name."""
+    autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
+    numpy_state = np.random.get_state()
+    loggers = {
+        name: (logger.level, logger.disabled, len(logger.handlers))
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger)
+    }
+    return {
+        "torch's generator": torch.random.get_rng_state().tolist(),
+        "Python's generator": hash(random.getstate()),
+        "NumPy's generator": [str(numpy_state[0]), numpy_state[1].tolist(), *numpy_state[2:]],
+        "threads": torch.get_num_threads(),
+        "threads between operations": torch.get_num_interop_threads(),
+        "allocator": maps_large_blocks(),
+        "running threads": sorted(thread.name for thread in threading.enumerate()),
+        "gradients": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": autocast,
+        "dtype": str(torch.get_default_dtype()),
+        "device": str(torch.get_default_device()),
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "patched": patched(),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "filters": [str(item) for item in warnings.filters],
+        "warnings": warnings.showwarning.__name__,
+        "signals": [signal.getsignal(number) for number in SIGNALS],
+        "rcParams": str(dict(matplotlib.rcParams)),
+        "backend": matplotlib.get_backend(auto_select=False),
+        "root logger": (logging.root.level, len(logging.root.handlers)),
+        "loggers": loggers,
+        "streams": (id(sys.stdout), id(sys.stderr), id(sys.excepthook)),
+        "limits": (sys.getrecursionlimit(), Image.MAX_IMAGE_PIXELS, np.geterr()),
+        "locale": locale.setlocale(locale.LC_ALL),
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    config = changed(CONFIG, data={"cache": str(folder / "cache")})
+    return vit.fit(config, folder / "run", PAIRS, PAIRS[:6])
+
+
+@pytest.fixture
+def calls(run, tmp_path) -> dict[str, Callable[[], object]]:
+    """The public calls, by name."""
+    model = load_model(run.folder.path)
+    images = to_float(noise(2), (16, 16))
+    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+
+    def maps() -> list[Tensor]:
+        with AttentionMaps(model) as captured:
+            model(images)
+        return list(captured.weights.values())
+
+    def measured() -> object:
+        return evaluate(model, run.data, ["knn", "linear", "head"], run.normalize, run.compute)
+
+    return {
+        "fit": lambda: vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6]),
+        "load_model": lambda: load_model(run.folder.path),
+        "save_model": lambda: save_model(tmp_path / "saved", model, run.normalize, ("a", "b", "c")),
+        "convert": lambda: convert_model(model, "timm", tmp_path / "converted"),
+        "predict": lambda: predict(model, noise(2)),
+        "embed": lambda: embed(model, noise(2)),
+        "evaluate": measured,
+        "AttentionMaps": maps,
+        "attention_rollout": lambda: attention_rollout(maps()),
+        "relevance": lambda: relevance(model, images, 1, lambda x: model.forward_head(model(x))),
+        "head_ablation": lambda: head_ablation(model, lambda: model(images).square().mean()),
+        "attention_statistics": lambda: attention_statistics(model, [images]),
+        "write_report": lambda: write_report(run.folder.path, tmp_path / "page.html"),
+    }
+
+
+NAMES = (
+    *("fit", "load_model", "save_model", "convert", "predict", "embed", "evaluate"),
+    *("AttentionMaps", "attention_rollout", "relevance", "head_ablation", "attention_statistics"),
+    "write_report",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_leaves_the_process_as_it_was(name, calls):
+    torch.set_num_threads(1)
+    tqdm.monitor = None
+    torch.manual_seed(7)
+    before = state()
+    with without_layout():
+        calls[name]()
+    after = state()
+    for key, value in before.items():
+        if key == "loggers":
+            # what is imported for the first time adds its own
+            after[key] = {logger: after[key][logger] for logger in value}
+        assert after[key] == value, key
+    assert set(calls) == set(NAMES)
+
+
+def test_folds_around_a_training_differ(tmp_path):
+    """Cross-validation: each `random_split` draws from where the one before left the generator."""
+    torch.manual_seed(2024)
+    expected = [random_split(PAIRS, [18, 6])[1].indices for _ in range(3)]
+    torch.manual_seed(2024)
+    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    folds = []
+    for number in range(3):
+        train, test = random_split(PAIRS, [18, 6])
+        folds.append(test.indices)
+        vit.fit(config, tmp_path / str(number), train, test)
+    assert folds == expected
+    assert folds[0] != folds[1] != folds[2]
+
+
+class Ambient:
+    """A mode of the whole process, for a block."""
+
+    def __init__(self, switch: Callable[[object], object], on: object, off: object):
+        self.switch, self.on, self.off = switch, on, off
+
+    def __enter__(self) -> None:
+        self.switch(self.on)
+
+    def __exit__(self, *_: object) -> None:
+        self.switch(self.off)
+
+
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "dtype": lambda: Ambient(torch.set_default_dtype, torch.float64, torch.float32),
+    "device": lambda: torch.device("meta"),
+    "deterministic": lambda: Ambient(torch.use_deterministic_algorithms, True, False),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_training_is_the_same_in_every_mode_of_torch(mode, run, tmp_path):
+    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    with MODES[mode]():
+        before = state()
+        # a checkpoint loaded there has tensors of the mode
+        again = vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6])
+        after = state()
+        vit.fit(config, tmp_path / "next", PAIRS, PAIRS[:6], init=load_model(run.folder.path))
+    for key in ("gradients", "inference", "autocast", "dtype", "device", "deterministic"):
+        assert after[key] == before[key]
+    assert_same(dict(again.result.state_dict()), dict(run.result.state_dict()))
+    # and it can be trained further by hand
+    loss = again.result.train()(to_float(noise(2), (16, 16))).square().mean()
+    loss.backward()

@@ -1,0 +1,213 @@
+"""The classifier of a checkpoint, wherever its users have put it.
+
+A library has one name for its head. Whoever fine-tunes replaces it by a linear layer without a bias,
+by a list with dropout, under another name, or in a module of their own, beside the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vit.checkpoints.names import KeyRule
+from vit.checkpoints.report import first_few, size_text
+
+# what people call the module with the classifier
+NAMES = (
+    "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
+    "mlp_head", "classification_head", "classifier_head",
+)  # fmt: skip
+# a further classifier, as the online one of a pretraining: no user of the encoder asks for it
+FURTHER = re.compile(r"\w+_classifier")
+# heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
+# whose two encoders have names of their own
+PROJECTION = re.compile(
+    r"(.*\.)?(head\.(mlp2?|last_(layer|norm)2?)|fc\.(fc|bn)\d)\..*"
+    r"|(.*\.)?(base|momentum)_encoder\.head\..*"
+)
+LOST_HEAD = "its classifier is left out"
+"""How the note about a classifier that cannot be loaded begins."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A module that may be the classifier.
+
+    Attributes:
+        name: of the module, in the checkpoint.
+        keys: of all its tensors.
+        rules: which of them become our head, with whole names; empty if it is not one linear layer.
+        problem: why it is not one linear layer; "" if it is.
+        assumed: what is a guess about it, in words; "" for nothing.
+        further: whether it is one of several by its name, so that it is taken by request only.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    rules: tuple[KeyRule, ...] = ()
+    problem: str = ""
+    assumed: str = ""
+    further: bool = False
+
+
+def find_heads(
+    tensors: Mapping[str, Tensor], prefix: str, copies: Collection[str], width: int
+) -> list[Head]:
+    """Return the modules that may be the classifier of a network, in it first, then beside it.
+
+    Args:
+        tensors: of the whole checkpoint.
+        prefix: precedes the names of the network's tensors.
+        copies: the prefixes of other copies of the network.
+        width: D of its tokens.
+    """
+    # the modules directly in the network, and in each module that holds it, by their keys
+    places = places_of(prefix)
+    modules: dict[str, list[str]] = {}
+    for key in tensors:
+        if PROJECTION.fullmatch(key):
+            continue
+        for place in places:
+            word = key.removeprefix(place).partition(".")[0]
+            is_named = word in NAMES or FURTHER.fullmatch(word)
+            if key.startswith(f"{place}{word}.") and is_named:
+                modules.setdefault(place + word, []).append(key)
+                break
+
+    # not those that hold the network, or a copy of it, themselves
+    heads = []
+    for name, keys in modules.items():
+        if not any(path.startswith(f"{name}.") for path in (prefix, *copies)):
+            heads.append(_read(name, {key: tensors[key] for key in keys}, width))
+    return sorted(heads, key=lambda head: not head.name.startswith(prefix))
+
+
+def places_of(prefix: str) -> list[str]:
+    """Return the prefix of a network and those of the modules that hold it, the longest first.
+
+    >>> places_of("model.backbone.")
+    ['model.backbone.', 'model.', '']
+    """
+    words = prefix.split(".")[:-1]
+    return [".".join([*words[:count], ""]) for count in range(len(words), -1, -1)]
+
+
+def named_head(
+    tensors: Mapping[str, Tensor], prefix: str, copies: Collection[str], width: int, name: str
+) -> Head | None:
+    """Return the module that the user calls the classifier; None if there is none of this name.
+
+    Args:
+        tensors, prefix, copies, width: as for `find_heads`.
+        name: of the module, with or without those that hold it.
+    """
+    # of several, that which is nearest to the network
+    modules: dict[str, list[str]] = {}
+    for key in tensors:
+        match = re.match(rf"(?:.*?\.)??{re.escape(name)}(?=\.)", key)
+        if match and not any(key.startswith(copy) for copy in copies if copy):
+            modules.setdefault(match[0], []).append(key)
+    places = places_of(prefix)
+
+    def distance(module: str) -> int:
+        for number, place in enumerate(places):
+            if module.startswith(place):
+                return number
+        return len(places)
+
+    if not modules:
+        return None
+    module = min(modules, key=distance)
+    head = _read(module, {key: tensors[key] for key in modules[module]}, width)
+    # whoever names it knows what else is in it
+    return Head(head.name, head.keys, head.rules, head.problem)
+
+
+def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
+    """Return the head that a module's tensors make: one linear layer, or the problem.
+
+    Args:
+        name: of the module.
+        tensors: by their whole names.
+        width: D of the tokens that it reads.
+    """
+    keys = tuple(tensors)
+    further = FURTHER.fullmatch(name.rpartition(".")[2]) is not None
+
+    # its layers, by their names: a linear one has a matrix, a batch norm has statistics
+    layers: dict[str, list[str]] = {}
+    for key in keys:
+        layer, _, kind = key.rpartition(".")
+        layers.setdefault(layer, []).append(kind)
+    linear = [layer for layer in layers if f"{layer}.weight" in keys]
+    linear = [layer for layer in linear if tensors[f"{layer}.weight"].ndim == 2]
+    norms = [layer for layer, kinds in layers.items() if "running_var" in kinds]
+
+    # one linear layer, perhaps after a batch norm, and nothing else that has tensors
+    is_linear = len(linear) == 1 and set(layers[linear[0]]) <= {"weight", "bias"}
+    has_norm = len(norms) == 1 and next(iter(layers)) == norms[0]
+    if not is_linear or len(layers) > 1 + has_norm:
+        problem = f"computes more than one linear layer ({first_few(list(layers))})"
+        return Head(name, keys, problem=problem, further=further)
+    weight = f"{linear[0]}.weight"
+    bias = f"{linear[0]}.bias"
+    rows, columns = tensors[weight].shape
+    if columns != width or rows == 0:
+        problem = f"has a matrix of {size_text((rows, columns))} for tokens of {width} values"
+        return Head(name, keys, problem=problem, further=further)
+    if has_norm and bias not in keys:
+        return Head(name, keys, problem="is a batch norm and a layer without bias", further=further)
+
+    # a layer without a bias has one of zeros here
+    rules = [KeyRule("head.weight", (weight,)), KeyRule("head.bias", (bias,))]
+    if bias not in keys:
+        rules[1] = KeyRule("head.bias", (weight,), "zeros")
+    if has_norm:
+        rules = _fold(norms[0], weight, bias, "weight" in layers[norms[0]])
+
+    # a list's earlier parts that have no tensors are dropout, nearly always
+    assumed = ""
+    number = linear[0].rpartition(".")[2]
+    if number.isdecimal() and int(number) > has_norm:
+        assumed = f"assuming that what precedes {linear[0]} in its list is dropout"
+    return Head(name, keys, tuple(rules), assumed=assumed, further=further)
+
+
+def _fold(norm: str, weight: str, bias: str, has_scale: bool) -> list[KeyRule]:
+    """Return the rules of a linear probe: a batch norm, in MAE's code without scale, and a layer."""
+    weights = [weight, f"{norm}.running_var"]
+    biases = [weight, f"{norm}.running_var", f"{norm}.running_mean", bias]
+    if has_scale:
+        weights += [f"{norm}.weight"]
+        biases += [f"{norm}.weight", f"{norm}.bias"]
+    return [
+        KeyRule("head.weight", tuple(weights), "normalised weight"),
+        KeyRule("head.bias", tuple(biases), "normalised bias"),
+    ]
+
+
+def problem_of(head: nn.Module) -> str:
+    """Say why the head of a model in memory is not one linear layer, "" if it is, or is none.
+
+    A batch norm with statistics may stand before the layer, into which it is folded.
+    """
+    parts = list(head) if isinstance(head, nn.Sequential) else [head]
+    layers = [part for part in parts if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
+    norm = layers[0] if len(layers) == 2 else None
+    if isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None:
+        layers = layers[1:]
+    if not layers or (len(layers) == 1 and isinstance(layers[0], nn.Linear)):
+        return ""
+    kinds = ", ".join(type(part).__name__ for part in parts)
+    return f"computes more than one linear layer ({kinds})"
+
+
+def norm_eps(head: nn.Module | None) -> float | None:
+    """Return the eps of a batch norm in the head of a model in memory; None if there is none."""
+    for part in () if head is None else head.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            return part.eps
+    return None
