@@ -422,7 +422,7 @@ def at_step(step: int, number: str) -> str:
 
 @pytest.mark.parametrize(
     ("number", "code", "step"),
-    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGUSR1", 138, 2), ("SIGHUP", 129, 7)],
+    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGXCPU", 152, 2), ("SIGHUP", 129, 7)],
 )
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
@@ -480,6 +480,34 @@ INTERRUPTIONS = {
         "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
     ),
 }
+
+
+UNREAD = {
+    "the reader has gone": "reads, writes = os.pipe(); os.close(reads)",
+    "the disk is full": "writes = os.open('/dev/full', os.O_WRONLY)",
+}
+
+
+@pytest.mark.parametrize("unread", UNREAD)
+def test_run_goes_on_to_its_end_when_nobody_reads_what_it_says(whole, place, run, unread):
+    """As in `vit train 2>&1 | head`: after the bar of step 2, each line on stdout and stderr fails."""
+    lose = f"{UNREAD[unread]}; os.dup2(writes, 1); os.dup2(writes, 2)"
+    before = f"""
+import os, vit.progress, vit.training.callbacks as callbacks
+callbacks.SECONDS_BETWEEN_LINES = vit.progress.SECONDS_BETWEEN_LINES = 0
+original = callbacks.MetricsFile.on_log
+def on_log(self, values):
+    if values["step"] == 2:
+        {lose}
+    original(self, values)
+callbacks.MetricsFile.on_log = on_log
+"""
+    argv = ["--config", "mine.yaml", "--out", f"unread, {unread}"]
+    done = run(place, *argv, before=before, pictures=False)
+    assert done.code == 0
+    assert "step 2/12" in done.err
+    assert "step 12/12" not in done.err
+    assert_same_run(place / argv[-1], whole[0], pictures=False)
 
 
 LOSSES = {

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tqdm import tqdm
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.errors import TrainingError
+from vit.progress import Bar
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.process import StopRequests
@@ -227,7 +227,7 @@ def test_a_run_that_ends_after_its_first_step_shows_it():
 
 def test_bars_that_are_switched_off_show_nothing_and_stop_nothing(monkeypatch):
     """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
-    monkeypatch.setattr("vit.progress.tqdm", functools.partial(tqdm, disable=True))
+    monkeypatch.setattr("vit.progress.Bar", functools.partial(Bar, disable=True))
     assert [show(stream, start=0) for stream in (io.StringIO(), Terminal())] == ["", ""]
 
 

@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from argparse import Namespace
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 from vit.atomic import write_json
@@ -19,6 +20,7 @@ from vit.errors import one_line
 from vit.mae import Model
 from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
+from vit.progress import OptionalStream
 from vit.report.baselines import OWN_IMAGES, measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
@@ -51,7 +53,9 @@ def run(options: Namespace) -> int:
             located(command.config.model.init)
 
     try:
-        train(command)
+        # a run that takes hours goes on when whoever read its output has gone
+        with redirect_stdout(OptionalStream(sys.stdout)):
+            train(command)
     except KeyboardInterrupt as interrupt:
         # Python's own interrupt comes from a second Ctrl-C
         stopped = Stopped(signal.SIGINT)

@@ -244,8 +244,7 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
     distances = squares.float().sqrt()  # (L, L)
 
     # Its mean by the weights between patches; in half precision, squared pixels would overflow
-    prefix = geometry.num_prefix_tokens
-    attention = weights.float()[..., prefix:, prefix:]  # (B, h, L, L)
+    attention = weights.float()[..., geometry.patches, geometry.patches]  # (B, h, L, L)
     attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
     return (attention * distances).sum(-1).mean(-1)
 

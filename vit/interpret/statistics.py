@@ -59,10 +59,12 @@ def attention_statistics(
 
     def add(layer: int, weights: Tensor) -> None:
         layout = maps.geometry  # of these images: a model may take several sizes
-        prefix = layout.num_prefix_tokens
+        of_patches = weights[:, :, layout.patches]  # (B, h, L, N)
         distance = attention_distance(weights, layout)  # (B, h)
-        entropy = attention_entropy(weights, prefix)
-        prefix_mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
+        entropy = attention_entropy(of_patches)
+        before = of_patches[..., : layout.patches.start].sum(-1)
+        after = of_patches[..., layout.patches.stop :].sum(-1)
+        prefix_mass = (before + after).mean(-1)
         measures = torch.stack([distance, entropy, prefix_mass])  # (3, B, h)
 
         # In double precision, so that the spread survives the difference of two large sums; on the

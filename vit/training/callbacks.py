@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import torch
 
 from vit.atomic import write_text
-from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
+from vit.progress import SECONDS_BETWEEN_LINES, OptionalStream, progress_bar
 from vit.runs import read_metrics
 from vit.training.evaluation import measure
 from vit.training.process import Stopped, StopRequests
@@ -66,6 +66,7 @@ class MetricsFile(Callback):
 
     def on_save(self) -> None:
         # a state on disk never knows more steps than the file
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -174,19 +175,19 @@ class Progress(Callback):
     Args:
         run: at the step from which it continues.
         stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line now
-            and then.
+            and then, until it cannot be written any more.
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):
-        stream = stream or sys.stderr
+        optional_stream = OptionalStream(stream or sys.stderr)
         self._first_step = run.step + 1
         self._pause = SECONDS_BETWEEN_LINES
-        if stream.isatty():
+        if optional_stream.isatty():
             self._pause = SECONDS_BETWEEN_LOSSES
         line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
         bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         self._bar = progress_bar(
-            stream,
+            optional_stream,
             line,
             total=run.total_steps,
             initial=run.step,
