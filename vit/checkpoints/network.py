@@ -304,8 +304,8 @@ def _no_network(source: Source) -> CheckpointError:
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
-        "MAE, DINO, iBOT, DINOv2, MoCo v3, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, "
-        "ViTMSN, DeiT, I-JEPA and Dinov2"
+        "MAE, DINO, iBOT, DINOv2, MoCo v3, MSN, I-JEPA, torchvision, Google's .npz, SWAG, "
+        "mmpretrain, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
     )
 
 
