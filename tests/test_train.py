@@ -422,7 +422,7 @@ def at_step(step: int, number: str) -> str:
 
 @pytest.mark.parametrize(
     ("number", "code", "step"),
-    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGUSR1", 138, 2), ("SIGHUP", 129, 7)],
+    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGXCPU", 152, 2), ("SIGHUP", 129, 7)],
 )
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
@@ -467,6 +467,22 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert_same_run(folder, whole[0], pictures)
 
 
+def test_lines_that_have_changed_while_a_run_was_cut_are_refused_and_it_stays_as_it_is(place, run):
+    argv = ["--config", "mine.yaml", "--out", "edited", "--optim.cooldown=0.2"]
+    killed = run(place, *argv, "--run.dynamics_every=2", before=at_step(8, "SIGKILL"))
+    assert killed.code == -signal.SIGKILL
+    for name in ("metrics.jsonl", "dynamics.jsonl"):
+        path = place / "edited" / name
+        whole = path.read_text()
+        path.write_text(whole.replace("1", "2", 1))
+        before = content(place / "edited")
+        done = run(place, "--out", "edited", "--resume", "--train.epochs=5")
+        assert done.code == 2
+        assert f"{name} has changed since the run's state was saved" in done.err.splitlines()[-1]
+        assert content(place / "edited") == before
+        path.write_text(whole)
+
+
 INTERRUPTIONS = {
     "saving": at_call("vit.training.run:save_state", "SIGTERM"),
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),
@@ -480,6 +496,34 @@ INTERRUPTIONS = {
         "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
     ),
 }
+
+
+UNREAD = {
+    "the reader has gone": "reads, writes = os.pipe(); os.close(reads)",
+    "the disk is full": "writes = os.open('/dev/full', os.O_WRONLY)",
+}
+
+
+@pytest.mark.parametrize("unread", UNREAD)
+def test_run_goes_on_to_its_end_when_nobody_reads_what_it_says(whole, place, run, unread):
+    """As in `vit train 2>&1 | head`: after the bar of step 2, each line on stdout and stderr fails."""
+    lose = f"{UNREAD[unread]}; os.dup2(writes, 1); os.dup2(writes, 2)"
+    before = f"""
+import os, vit.progress, vit.training.callbacks as callbacks
+callbacks.SECONDS_BETWEEN_LINES = vit.progress.SECONDS_BETWEEN_LINES = 0
+original = callbacks.MetricsFile.on_log
+def on_log(self, values):
+    if values["step"] == 2:
+        {lose}
+    original(self, values)
+callbacks.MetricsFile.on_log = on_log
+"""
+    argv = ["--config", "mine.yaml", "--out", f"unread, {unread}"]
+    done = run(place, *argv, before=before, pictures=False)
+    assert done.code == 0
+    assert "step 2/12" in done.err
+    assert "step 12/12" not in done.err
+    assert_same_run(place / argv[-1], whole[0], pictures=False)
 
 
 LOSSES = {

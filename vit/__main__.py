@@ -2,11 +2,12 @@
 
 import sys
 
-from vit.training.process import leave_signals_to_the_system
+from vit.training.process import leave_signals_to_the_system, open_closed_streams
 
 
 def main() -> int:
     """Run the console command `vit`."""
+    open_closed_streams()
     leave_signals_to_the_system()
     from vit.cli import main  # only now, because this import takes a while
 

@@ -13,6 +13,45 @@ SECONDS_BETWEEN_LINES = 15.0
 T = TypeVar("T")
 
 
+class OptionalStream:
+    """A stream that is given up once it cannot be written, so that work goes on without its talk.
+
+    Its reader may have gone, its disk be full, or its terminal be closed.
+
+    Args:
+        stream: None for one that was closed from the start.
+    """
+
+    def __init__(self, stream: TextIO | None):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`, or drop it."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+            except (OSError, ValueError):
+                # Python raises a ValueError for a stream that it has closed
+                self._stream = None
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is still in memory, or drop it."""
+        if self._stream is not None:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._stream = None
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._stream is not None and self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        # e.g. encoding and fileno
+        return getattr(self._stream, name)
+
+
 class Bar(tqdm):
     """tqdm's bar without its monitor, a thread that would go on in the caller's process."""
 
@@ -22,7 +61,7 @@ class Bar(tqdm):
 class Lines:
     """A stream, e.g. a file or pipe, on which each state of a bar is a line."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: OptionalStream):
         self._stream = stream
 
     def write(self, text: str) -> None:
@@ -30,13 +69,14 @@ class Lines:
         # tqdm begins with a carriage return, and pads with spaces what it overwrites
         line = text.strip()
         if line:
-            print(line, file=self._stream, flush=True)
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
 
     def flush(self) -> None:
         """Do nothing: each line has been flushed."""
 
 
-def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
+def progress_bar(stream: OptionalStream, line: str, **options: Any) -> Bar:
     """Return a bar on a terminal; on any other stream, one that writes a line now and then.
 
     Args:
@@ -73,7 +113,9 @@ def work_bar(title: str, total: int | None, unit: str = " steps") -> Bar:
         line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
     else:
         line = f"{{desc}}  {{n:,}}{unit}  {{elapsed}} elapsed"
-    return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
+    return progress_bar(
+        OptionalStream(sys.stderr), line, desc=title, total=total, unit=unit, leave=False
+    )
 
 
 def track(

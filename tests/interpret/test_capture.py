@@ -305,6 +305,64 @@ def test_geometry(name):
         assert geometry == Geometry((2, 6), (4, 2), wide.get(name, 1), wide.get(name, 1) > 0)
 
 
+def composite(kind: str, size: int | list[int] = 16) -> nn.Module:
+    """A model of transformers that is not among MODELS."""
+    config = getattr(hf, f"{kind}Config")(**HF | dict(image_size=size, patch_size=4))
+    return getattr(hf, f"{kind}Model")(config).eval()
+
+
+OTHER_LAYOUTS = {
+    "torchvision": lambda: torchvision.models.VisionTransformer(16, 4, 2, 4, 16, 32).eval(),
+    "ChineseCLIPVision": lambda: composite("ChineseCLIPVision"),
+    "AltCLIPVision": lambda: composite("AltCLIPVision"),
+    "CLIPSegVision": lambda: composite("CLIPSegVision"),
+    "MetaClip2Vision": lambda: composite("MetaClip2Vision"),
+    "OwlViTVision": lambda: composite("OwlViTVision"),
+    "Owlv2Vision": lambda: composite("Owlv2Vision"),
+    "Blip2Vision": lambda: composite("Blip2Vision"),
+    "InstructBlipVision": lambda: composite("InstructBlipVision"),
+    "GitVision": lambda: composite("GitVision"),
+    "MLCDVision": lambda: composite("MLCDVision"),
+    "InternVLVision": lambda: composite("InternVLVision"),
+    "JanusVision": lambda: composite("JanusVision"),
+    "Yolos": lambda: composite("Yolos", [16, 16]),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OTHER_LAYOUTS)
+def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
+    """Without position and class embeddings, equal patches have equal weights, but for one."""
+    torch.manual_seed(0)
+    model = OTHER_LAYOUTS[name]()
+    for key, parameter in model.named_parameters():
+        if "pos" in key or "rot" in key:
+            nn.init.zeros_(parameter)
+        elif parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.3)  # far from uniform attention
+    images = torch.ones(1, 3, 16, 16)
+    images[:, :, 4:8, 8:12] = torch.randn(3, 4, 4)
+    with AttentionMaps(model, layers=[0]) as maps:
+        model(images)
+    grid, mass = maps.to_grid(0, (2, 3))
+    torch.testing.assert_close(grid.sum((2, 3)) + mass, torch.ones(1, 4), rtol=0, atol=1e-5)
+    others = grid.flatten(2)[..., [i for i in range(16) if i != 6]]
+    # MLCD turns queries and keys by their positions
+    if name != "MLCDVision":
+        torch.testing.assert_close(others, others[..., :1].expand_as(others), rtol=0, atol=1e-6)
+    assert ((grid[0, :, 1, 2] - others[0, :, 0]).abs() > 1e-4).any()
+    if maps.geometry.class_token:
+        assert maps.to_grid(0, "cls").maps.shape == (1, 4, 4, 4)
+    statistics = attention_statistics(model, [images], layers=[0])
+    assert 0 < statistics.distance.min() < 16
+    torch.testing.assert_close(statistics.prefix_mass[0], prefix_mass_of(maps), rtol=0, atol=1e-5)
+
+
+def prefix_mass_of(maps: AttentionMaps) -> Tensor:
+    patches = [maps.to_grid(0, divmod(patch, 4)).prefix_mass for patch in range(16)]
+    return torch.stack(patches).mean(0)[0]
+
+
 def test_a_model_with_an_unknown_layout_raises():
     model = model_named("transformers DeiT")
     model.config.model_type = "something new"

@@ -93,15 +93,15 @@ def test_no_weights_are_kept_while_batches_pass(monkeypatch):
     """Of a batch, at most one layer's weights are alive, as weak references show."""
     alive: list[weakref.ref] = []
     most = 0
-    measure = statistics.attention_entropy
+    measure = statistics.attention_distance
 
-    def watched(weights, prefix):
+    def watched(weights, geometry):
         nonlocal most
         alive.append(weakref.ref(weights))
         most = max(most, sum(reference() is not None for reference in alive))
-        return measure(weights, prefix)
+        return measure(weights, geometry)
 
-    monkeypatch.setattr(statistics, "attention_entropy", watched)
+    monkeypatch.setattr(statistics, "attention_distance", watched)
     attention_statistics(small_model(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
     assert len(alive) == 30
     assert most <= 2  # this layer's, and the one before while it is replaced

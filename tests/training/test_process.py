@@ -14,7 +14,14 @@ import pytest
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests, leave_signals_to_the_system
 
-CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138, "SIGHUP": 129}
+CODES = {
+    "SIGTERM": 143,
+    "SIGINT": 130,
+    "SIGUSR1": 138,
+    "SIGUSR2": 140,
+    "SIGHUP": 129,
+    "SIGXCPU": 152,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +88,62 @@ def test_what_may_be_ended_within_the_loop_ends_at_once_and_the_loop_after_its_s
             signal.raise_signal(signal.SIGTERM)
             raise AssertionError("reached")
         assert stop.agree(SINGLE) == signal.SIGTERM
+
+
+def interrupted_library():
+    """As safetensors does: its Rust swallows the exception that a signal raises."""
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except Stopped:
+        raise ValueError("the file is damaged") from None
+
+
+@pytest.mark.parametrize("within_the_loop", [False, True])
+def test_error_that_a_library_makes_of_a_signal_is_reported_as_the_signal(within_the_loop):
+    with pytest.raises(Stopped, match="SIGTERM"), StopRequests() as stop:  # noqa: PT012
+        if not within_the_loop:
+            interrupted_library()
+        with stop.deferred(), pytest.raises(Stopped, match="SIGTERM"), stop.raising():
+            interrupted_library()
+
+
+@pytest.mark.parametrize("measuring", [False, True])
+def test_error_that_comes_while_the_run_is_stopped_is_reported(measuring):
+    with pytest.raises(ValueError, match="disk"), StopRequests() as stop, stop.deferred():  # noqa: PT012
+        if measuring:
+            with pytest.raises(Stopped), stop.raising():
+                signal.raise_signal(signal.SIGTERM)
+        else:
+            signal.raise_signal(signal.SIGTERM)
+        raise ValueError("no state is saved: the disk is full")
+
+
+def test_a_signal_that_comes_again_and_again_is_acknowledged_once(capfd):
+    with pytest.raises(Stopped), StopRequests() as stop, stop.deferred():  # noqa: PT012
+        for _ in range(3):
+            signal.raise_signal(signal.SIGXCPU)
+    assert capfd.readouterr().err == "SIGXCPU: stopping after this step ...\n"
+
+
+CLOSED = """
+import os, sys
+from vit.training.process import open_closed_streams
+open_closed_streams()
+opened = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+print("talk"), print("talk", file=sys.stderr)
+os.write(2, b"talk")
+os.write(opened, str(opened).encode())
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_gets_what_a_program_prints_whose_streams_are_closed(tmp_path, closed):
+    line = f'"$0" -c "$1" file {closed}'
+    where = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = ["bash", "-c", line, sys.executable, CLOSED]
+    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == "3"
 
 
 def test_signal_that_comes_while_processes_agree_is_not_lost():

@@ -22,8 +22,9 @@ from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config
 from vit.data import Dataset
+from vit.data.augment import augment
 from vit.device import Compute
-from vit.errors import ConfigError, RunError
+from vit.errors import ConfigError, RunError, TrainingError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -34,7 +35,7 @@ from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
 from vit.training.run_folder import RunFolder
 from vit.training.state import load_state, save_state, saved_states, state_path
-from vit.training.step import restore
+from vit.training.step import Callback, restore
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
 PER_EPOCH, EPOCHS = 3, 3
@@ -484,6 +485,106 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(
     falls[:] = [False] * EPOCHS
     tmp_path.mkdir()
     assert session() == sessions[-1]
+
+
+class Fails(Callback):
+    """Raises an error of its own at a step, in one of its methods."""
+
+    def __init__(self, method: str, step: int):
+        self.step = 0
+        self.fails_at = step
+        original = getattr(self, method)
+
+        def fail(*arguments):
+            if self.step == step:
+                raise LookupError("of a callback")
+            return original(*arguments)
+
+        setattr(self, method, fail)
+
+    def on_gradient(self, step):
+        self.step = step
+
+
+# the step whose state the error leaves: none where an update had begun
+@pytest.mark.parametrize(
+    ("where", "saved"),
+    [
+        ("on_gradient", 5),
+        ("on_step", 5),
+        ("on_log", 5),
+        ("on_save", None),
+        ("stopping", 5),
+        ("images", 4),
+        ("update", None),
+        ("average", None),
+    ],
+)
+def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
+    tmp_path, monkeypatch, capfd, where, saved
+):
+    config = changed(CLASSIFY, data={"val_size": 1}, run={"val_every": 1, "save_every": 5})
+    if where != "on_save":
+        config = changed(config, run={"save_every": 1000})
+
+    def lines(folder: Path) -> list[dict]:
+        kept = []
+        for line in read_metrics(folder / "metrics.jsonl"):
+            kept.append({key: line[key] for key in line if "second" not in key})
+        return kept
+
+    def train(folder: Path, failing: bool) -> Run:
+        run = begin(config, folder)
+        callbacks = [MetricsFile(folder / "metrics.jsonl", run), Validation(StopRequests())]
+        if failing and where.startswith("on_"):
+            callbacks.insert(0, Fails(where, 5))  # before those that write
+        restore(callbacks, run.callback_states)
+
+        def fail_at(step: int, work):
+            def failing_work(*arguments, **options):
+                if run.step == step:
+                    raise LookupError("of the run")
+                return work(*arguments, **options)
+
+            return failing_work
+
+        with monkeypatch.context() as patch:
+            stopping = lambda: False  # noqa: E731
+            if failing and where == "stopping":
+                stopping = fail_at(5, stopping)
+            if failing and where == "images":
+                patch.setattr("vit.training.loop.augment", fail_at(4, augment))
+            if failing and where == "update":
+                patch.setattr(run.optimizer, "step", fail_at(4, run.optimizer.step))
+            if failing and where == "average":
+                patch.setattr(run.ema, "update_parameters", fail_at(4, run.ema.update_parameters))
+            train_and_save(run, callbacks, folder, stopping)
+        return run
+
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    whole = train(tmp_path / "whole", failing=False)
+    capfd.readouterr()
+    with pytest.raises(LookupError):
+        train(tmp_path / "cut", failing=True)
+    steps = [load_state(path)["step"] for path in saved_states(tmp_path / "cut")]
+    assert steps == ([] if saved is None else [saved])
+    assert capfd.readouterr().out.count(f"saved the state of step {saved}") == (saved is not None)
+    resumed = train(tmp_path / "cut", failing=False)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    for one, other in zip(
+        (resumed.objective, resumed.optimizer, resumed.ema),
+        (whole.objective, whole.optimizer, whole.ema),
+        strict=True,
+    ):
+        assert_same(one.state_dict(), other.state_dict())
+
+
+def test_a_state_is_not_saved_for_a_loss_that_is_not_finite(tmp_path):
+    run = begin(changed(CONFIG, optim={"blr": 1e37, "clip_grad": 0, "warmup_epochs": 0}))
+    with pytest.raises(TrainingError):
+        train_and_save(run, [], tmp_path)
+    assert saved_states(tmp_path) == []
 
 
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])

@@ -8,11 +8,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import fields
 
-from vit.errors import READER_GONE, exit_code_of, one_line
+from vit.errors import exit_code_of, one_line
 from vit.load_options import LoadOptions
 from vit.openmp import limit_spinning
+from vit.progress import OptionalStream
 
 
 def start(program: str, work: Callable[[], int]) -> int:
@@ -25,13 +27,24 @@ def start(program: str, work: Callable[[], int]) -> int:
     def one_warning(message: Warning | str, *_: object, **__: object) -> str:
         return f"{program}: warning: {one_line(_with_options(str(message)))}\n"
 
+    def flushed() -> int:
+        code = work()
+        sys.stdout.flush()
+        return code
+
     warnings.formatwarning = one_warning
     limit_spinning()
-    code = exit_code_of(program, work)
+    # Work does not end because nobody reads what is said about it; what it returns is on stdout
+    stderr = sys.stderr
+    with redirect_stderr(OptionalStream(stderr)):
+        code = exit_code_of(program, flushed)
 
-    # Python would write the rest at its end, and say that nobody reads it
-    if stdout is not None and code == READER_GONE:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    # Python would write the rest at its end, and complain
+    for stream in (sys.stdout, stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return code
 
 

@@ -36,7 +36,8 @@ class GridMaps(NamedTuple):
 
     Attributes:
         maps: (B, h, rows, columns); nan for masked patches, which are absent, not unattended.
-        prefix_mass: (B, h), the attention on class token and registers, which the maps leave out.
+        prefix_mass: (B, h), the attention on tokens without a place (class token, registers), which
+            the maps leave out.
     """
 
     maps: Tensor
@@ -259,8 +260,9 @@ def to_grid(
 
     # Prefix tokens have no place in the image: their part stands beside the map
     prefix = geometry.num_prefix_tokens
-    prefix_mass = rows[..., :prefix].sum(-1)  # (B, h)
-    patches = rows[..., prefix:]  # (B, h, L), under a mask (B, h, K)
+    end = rows.shape[-1] - geometry.num_suffix_tokens
+    prefix_mass = rows[..., :prefix].sum(-1) + rows[..., end:].sum(-1)  # (B, h)
+    patches = rows[..., prefix:end]  # (B, h, L), under a mask (B, h, K)
 
     # Under a mask, key k is patch ids_keep[k] of the grid
     if mask is not None:
@@ -277,10 +279,12 @@ def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> N
     visible = geometry.num_patches
     if mask is not None:
         visible = mask.ids_keep.shape[1]
-    if queries == keys == prefix + visible:
+    suffix = geometry.num_suffix_tokens
+    if queries == keys == prefix + visible + suffix:
         return
     raise AttentionError(
-        f"{queries} queries and {keys} keys are not {prefix} prefix tokens and {visible} patches; "
+        f"{queries} queries and {keys} keys are not {prefix + suffix} tokens without a place and "
+        f"{visible} patches; "
         "where the encoder ran under a mask, give it as mask=, where its tokens are laid out "
         "otherwise, geometry=Geometry(...)"
     )
@@ -290,7 +294,8 @@ def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask
     """Return the weights (B, h, N) of one query token per image, or their mean over patches."""
     prefix = geometry.num_prefix_tokens
     if query == "mean":
-        return weights[:, :, prefix:].mean(dim=2)
+        end = weights.shape[2] - geometry.num_suffix_tokens
+        return weights[:, :, prefix:end].mean(dim=2)
 
     # One query token for all images, or a patch for each
     batch = len(weights)

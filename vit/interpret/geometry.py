@@ -1,10 +1,11 @@
-"""The layout of a model's tokens in the image: prefix tokens, which have no place, then patches."""
+"""The layout of a model's tokens in the image: patches, and prefix tokens, which have no place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torchvision
 from torch import nn
 
 from vit.config import pair
@@ -19,8 +20,21 @@ PREFIX_TOKENS = {
     "dinov3_vit": 1,
     "beit": 1,
     "clip_vision_model": 1,
+    "chinese_clip_vision_model": 1,
+    "altclip_vision_model": 1,
+    "clipseg_vision_model": 1,
+    "metaclip_2_vision_model": 1,
+    "owlvit_vision_model": 1,
+    "owlv2_vision_model": 1,
+    "blip_2_vision_model": 1,
+    "instructblip_vision_model": 1,
+    "git_vision_model": 1,
+    "mlcd_vision_model": 1,
+    "internvl_vision": 1,
+    "yolos": 1,
     "deit": 2,
     "ijepa": 0,
+    "janus_vision_model": 0,
     "siglip_vision_model": 0,
 }
 
@@ -34,12 +48,14 @@ class Geometry:
         patch_size: (p, q) in pixels.
         num_prefix_tokens: class token and registers, before the patches.
         class_token: whether the first of them is a class token.
+        num_suffix_tokens: without a place too, after the patches: YOLOS's detection tokens.
     """
 
     grid_size: tuple[int, int]
     patch_size: tuple[int, int]
     num_prefix_tokens: int
     class_token: bool
+    num_suffix_tokens: int = 0
 
     @property
     def num_patches(self) -> int:
@@ -49,8 +65,13 @@ class Geometry:
 
     @property
     def num_tokens(self) -> int:
-        """N, prefix tokens and patches."""
-        return self.num_prefix_tokens + self.num_patches
+        """N, patches and the tokens before and after them."""
+        return self.num_prefix_tokens + self.num_patches + self.num_suffix_tokens
+
+    @property
+    def patches(self) -> slice:
+        """The place of the patches among the N tokens."""
+        return slice(self.num_prefix_tokens, self.num_prefix_tokens + self.num_patches)
 
     @property
     def middle(self) -> tuple[int, int]:
@@ -108,7 +129,7 @@ class Geometry:
 
 
 def geometry_of(model: nn.Module) -> Geometry:
-    """Return the layout of the tokens of a model of ours, timm's or transformers'.
+    """Return the layout of the tokens of a model of ours, timm's, transformers' or torchvision's.
 
     Raises:
         AttentionError: the model does not say how its tokens are laid out.
@@ -120,6 +141,11 @@ def geometry_of(model: nn.Module) -> Geometry:
     embedding = getattr(encoder, "patch_embed", None)
     if hasattr(embedding, "grid_size") and hasattr(encoder, "num_prefix_tokens"):
         return _from_patch_embedding(encoder)
+
+    # torchvision's have one class token
+    if isinstance(model, torchvision.models.VisionTransformer):
+        rows = model.image_size // model.patch_size
+        return Geometry((rows, rows), (model.patch_size, model.patch_size), 1, class_token=True)
 
     # transformers' models say their type, and that says which tokens come first
     config: Any = getattr(model, "config", None)
@@ -156,11 +182,12 @@ def _from_transformers(config: Any) -> Geometry:
     """Return the layout of a model of transformers, by its settings."""
     height, width = pair(config.image_size)
     p, q = pair(config.patch_size)
-    # All but I-JEPA and SigLIP, which have none of these, begin with a class token
+    # Where there are any, the first is a class token
     special = PREFIX_TOKENS[config.model_type]
     return Geometry(
         grid_size=(height // p, width // q),
         patch_size=(p, q),
         num_prefix_tokens=special + getattr(config, "num_register_tokens", 0),
         class_token=special > 0,
+        num_suffix_tokens=getattr(config, "num_detection_tokens", 0),
     )

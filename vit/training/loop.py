@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
+from vit.errors import TrainingError
 from vit.training.schedule import learning_rate, set_learning_rate
-from vit.training.step import Callback, Step, log, states_of
+from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
 
 if TYPE_CHECKING:
     from vit.inputs import Images
@@ -33,7 +34,8 @@ def train_and_save(
 ) -> None:
     """Make all remaining steps; the main process saves the run's state along the way.
 
-    It does so every `run.save_every` steps, before the learning rate falls, at the end, and where the run is stopped.
+    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the run
+    is stopped, and where an error ends it.
 
     Args:
         run: from `vit.training.run.setup`.
@@ -48,6 +50,7 @@ def train_and_save(
     """
     first_step = run.step + 1
     seconds_before = run.seconds
+    saved_step = run.step
     try:
         for callback in callbacks:
             log(run, callbacks, callback.on_start(run))
@@ -68,11 +71,18 @@ def train_and_save(
             if run.dist.is_main and (is_due or stop):
                 done.check()
                 save(run, callbacks, checkpoints)
+                saved_step = done.step
             if stop:
                 break
+    except TrainingError:
+        # a step that was not finite, which no state may hold
+        raise
+    except Exception:
+        if run.step > saved_step:
+            save_after_error(run, callbacks, checkpoints)
+        raise
     finally:
-        for callback in callbacks:
-            callback.close()
+        for_each(callbacks, lambda callback: callback.close())
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -81,6 +91,17 @@ def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
     for callback in callbacks:
         callback.on_save()
     run.save(checkpoints, states_of(callbacks, run.callback_states))
+
+
+def save_after_error(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
+    """Save the steps made before an error, unless they cannot be saved either."""
+    # that error is the one to report
+    with suppress(Exception):
+        # in the middle of an update, the weights belong to no step
+        is_finite = float(run.optimizer.found_inf) == 0  # type: ignore[attr-defined]
+        if run.dist.is_main and not run.is_updating and is_finite:
+            save(run, callbacks, checkpoints)
+            print(f"saved the state of step {run.step:,}; an error ends the run", flush=True)
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
@@ -173,21 +194,22 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
             done.check()
 
         # 5. The update, which the optimizer skips if `found_inf` is 1
+        run.is_updating = True
         set_learning_rate(optimizer, lr)
         optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
-            run.ema.update_parameters(run.model)
+            run.ema.update(run.model)
         optimizer.zero_grad(set_to_none=True)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
         # 6. Callbacks and caller, whose time does not count
         run.step = step + 1
+        run.is_updating = False
         run.seconds += time.perf_counter() - since
-        for callback in callbacks:
-            log(run, callbacks, callback.on_step(run, done))
+        finish_step(run, callbacks, done)
         yield done
         since = time.perf_counter()
 

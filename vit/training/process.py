@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit.training.distributed import Distributed
 
-# Schedulers send SIGTERM or SIGUSR1, a keyboard SIGINT, a closed terminal SIGHUP; Windows has two.
-NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
+# Schedulers send SIGTERM, SIGUSR1 or SIGUSR2, a keyboard SIGINT, a closed terminal SIGHUP, and the
+# system SIGXCPU when the time of `ulimit -t` is over; Windows has two of them.
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
 SIGNALS = [signal.Signals[name] for name in NAMES if hasattr(signal, name)]
 
 
@@ -43,13 +45,32 @@ def leave_signals_to_the_system() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def open_closed_streams() -> None:
+    """Let stdin, stdout and stderr lead nowhere where a program was started without (`2>&-`).
+
+    Otherwise the next file that it opens, a model, would get the number 2, and with it whatever is
+    printed there. Only programs call this, before they open anything.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # it gets the lowest number that is free, this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
 class StopRequests:
     """A context manager that turns signals into a flag, which the training loop reads.
 
     In a `deferred` block a signal only sets the flag; anywhere else it also raises `Stopped`, at
-    once, which loses nothing because every file is written whole or not at all. Once the flag is
-    set in such a block, SIGINT is Python's own. Only the main thread gets signals: elsewhere this
-    does nothing.
+    once, which loses nothing because every file is written whole or not at all. A library that is
+    interrupted may raise an error of its own, e.g. that a file is damaged: `Stopped` replaces it.
+    Once the flag is set in a `deferred` block, SIGINT is Python's own. Only the main thread gets
+    signals: elsewhere this does nothing.
 
     Attributes:
         requested: number of the last signal; 0 if none came.
@@ -58,6 +79,8 @@ class StopRequests:
     def __init__(self) -> None:
         self.requested = 0
         self._deferring = False
+        # whether `Stopped` was raised, and nobody was meant to catch it
+        self._raised = False
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequests:
@@ -73,16 +96,22 @@ class StopRequests:
                 self._handlers[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        self._raise_instead_of(error)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
+        is_first = not self.requested
         self.requested = number
         if not self._deferring:
+            self._raised = True
             raise Stopped(number)
         # whoever presses Ctrl-C now does not want to wait for the step
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # a limit of time is signalled every second
+        if not is_first:
+            return
         # os.write, because a print may be what the signal interrupted
         try:
             os.write(2, f"{signal.Signals(number).name}: stopping after this step ...\n".encode())
@@ -110,8 +139,18 @@ class StopRequests:
         try:
             self._raise_if_requested()
             yield
+        except Exception as error:
+            self._raise_instead_of(error)
+            raise
         finally:
             self._deferring = deferring
+            # who called this may go on, and an error after that is one
+            self._raised = False
+
+    def _raise_instead_of(self, error: BaseException | None) -> None:
+        """Raise `Stopped` in place of the error that a library has made of it."""
+        if self._raised and isinstance(error, Exception):
+            raise Stopped(self.requested) from error
 
     def _raise_if_requested(self) -> None:
         if self.requested:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
@@ -24,7 +23,7 @@ from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
-from vit.training.optimizer import make_ema, make_optimizer
+from vit.training.optimizer import AveragedWeights, make_optimizer
 from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, save_state
 from vit.weights import architecture, save_model
@@ -59,6 +58,7 @@ class Run:
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
+        is_updating: whether an update of the weights is under way: they belong to no step.
         seconds: seconds of training, over all sessions.
     """
 
@@ -68,7 +68,7 @@ class Run:
     normalize: Normalization
     objective: Objective
     optimizer: torch.optim.Optimizer
-    ema: AveragedModel | None = None
+    ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
     init_seconds: float = 0.0
@@ -77,6 +77,7 @@ class Run:
     folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
+    is_updating: bool = False
     seconds: float = 0.0
 
     def __repr__(self) -> str:
@@ -274,7 +275,7 @@ def setup(
     restore_frozen_rows(optimizer, frozen_rows)
     ema = None
     if config.optim.ema:
-        ema = make_ema(model, config.optim.ema)
+        ema = AveragedWeights(model, config.optim.ema)
 
     run = Run(
         config=config,
@@ -362,7 +363,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-        run.ema.n_averaged.fill_(state["step"] + 1)
+        run.ema.count = state["step"] + 1
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]

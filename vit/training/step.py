@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -143,8 +143,28 @@ def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None)
     """
     if line is None:
         return
+    seconds = round(run.seconds, 1)
+    for_each(callbacks, lambda callback: callback.on_log({**line, "seconds": seconds}))
+
+
+def finish_step(run: Run, callbacks: Sequence[Callback], done: Step) -> None:
+    """Tell all callbacks of a step, and pass on the lines of metrics that they return."""
+    for_each(callbacks, lambda callback: log(run, callbacks, callback.on_step(run, done)))
+
+
+def for_each(callbacks: Sequence[Callback], work: Callable[[Callback], None]) -> None:
+    """Do `work` for each callback, also after one has raised an error; raise the first one then.
+
+    So all others have done their part of the step, and its state can be saved.
+    """
+    errors = []
     for callback in callbacks:
-        callback.on_log({**line, "seconds": round(run.seconds, 1)})
+        try:
+            work(callback)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> None:
