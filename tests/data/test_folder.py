@@ -460,7 +460,29 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(0, 5))
 
 
+def rewrite_keeping_size_and_time(path: Path, image: Path) -> None:
+    """Write another image of as many bytes, and set the time back, as `cp -p` and `tar` do."""
+    before = path.stat()
+    content = image.read_bytes()
+    assert len(content) == before.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def replace_by_another_of_the_same_size_and_time(train: Path) -> None:
+    first, second = train / "ape" / "0.png", train / "ape" / "1.png"
+    other = train.parent / "other"
+    os.utime(second, ns=(0, first.stat().st_mtime_ns))
+    for source, target in ((first, other), (second, first), (other, second)):
+        source.rename(target)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewrite, size and time kept": lambda train: rewrite_keeping_size_and_time(
+        train / "ape" / "0.png", train / "ape" / "1.png"
+    ),
+    "replace": replace_by_another_of_the_same_size_and_time,
     "rewrite": lambda train: touch(plain(train / "ape" / "0.png", BLUE)),
     "change the time": lambda train: touch(train / "ape" / "0.png"),
     "add": lambda train: plain(train / "bee" / "extra.png", BLUE),
@@ -480,6 +502,8 @@ def test_changed_files_are_decoded_again(root, decoded, change):
     assert len(decoded) == len(train) == count
     if change == "rewrite":
         assert colours(train.images)[0] == BLUE
+    if change in ("rewrite, size and time kept", "replace"):
+        assert colours(train.images)[0] == NUMBERS[1]
 
 
 def test_images_are_mapped_and_writes_stay_private(root):
@@ -502,6 +526,26 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda content: bytes(len(content)),
     "one bit of a pixel": lambda content: content[:600] + bytes([content[600] ^ 4]) + content[601:],
 }
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file": lambda path: path.symlink_to(plain(path.parent / "mine.png")),
+    "a broken link": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_opened_as_a_cache_nor_replaced(root, kind):
+    load(root)
+    path = cache_of(root, "train")
+    path.unlink()
+    NO_FILES[kind](path)
+    before = os.lstat(path)
+    assert refusal(root).startswith(f"{path}: ")
+    assert os.lstat(path) == before
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")

@@ -109,7 +109,7 @@ def cached(
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
 
     Raises:
-        DataError: a picture cannot be read, or the cache cannot be written.
+        DataError: a picture cannot be read, `path` is no file, or the cache cannot be written.
     """
     try:
         # Pictures without a key would not be recognised: their file has no name, so that the
@@ -119,7 +119,13 @@ def cached(
             with tempfile.TemporaryFile(dir=path.parent) as out:
                 return _make(out, pictures, image_size, size, on_bad_image)
 
-        # The cache of an earlier run, unless it lacks pictures at which this run is to stop
+        # The cache of an earlier run, if there is one. To open a pipe would wait forever, and a
+        # link may lead to anything.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            problem = "where the cache belongs, there is something else than a file"
+            raise DataError(one_line(f"{path}: {problem}; remove it, or set data.cache"))
+
+        # It is used unless it lacks pictures at which this run is to stop
         result = _read(path, pictures, image_size, size)
         if result is not None and (on_bad_image == "skip" or not result.images.skipped):
             return result

@@ -164,6 +164,8 @@ class ImageFile(NamedTuple):
     name: str
     size: int
     mtime_ns: int
+    # when it was last written, moved or replaced; unlike mtime, nobody can set it back
+    ctime_ns: int
 
 
 def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
@@ -301,7 +303,8 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         if folders:
             class_name = class_key(folders[0])
         name = path.relative_to(root).as_posix()
-        files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
+        file = ImageFile(class_name, name, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        files.append(file)
 
     # Say which files are left out
     counts = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
@@ -450,7 +453,7 @@ def _key(
     size: Size | None,
     prepared: Preparation,
 ) -> str:
-    """Return a hash that changes with every file added, removed, renamed or written to.
+    """Return a hash that changes with every file added, removed, renamed, replaced or written to.
 
     It also changes with all else that shapes the images, and with the class names, because a new
     class among the training images renumbers those of the test images.
