@@ -315,6 +315,30 @@ def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area
     assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
 
 
+@pytest.mark.parametrize(
+    ("brightest", "advice"),
+    [(4095, "12 bits"), (1023, "10 bits"), (16383, "14 bits"), (32768, ""), (65535, "")],
+)
+def test_grey_of_few_bits_in_files_of_16_is_a_note(tmp_path, brightest, advice):
+    for number in range(4):
+        values = np.full((4, 4), 7 + number, "<u2")
+        values[0, 0] = brightest - number
+        (tmp_path / "root").mkdir(exist_ok=True)
+        Image.fromarray(values).save(tmp_path / "root" / f"{number}.{('png', 'tif')[number % 2]}")
+    # the same from the files and from the cache
+    for _ in range(2):
+        notes = [note for note in load(tmp_path / "root")[0].notes if "16-bit" in note]
+        assert len(notes) == bool(advice)
+        if advice:
+            assert f"{brightest:,}" in notes[0]
+            assert advice in notes[0]
+
+
+def test_grey_of_8_bits_and_colours_are_no_note(root):
+    Image.new("L", (4, 4), 3).save(root / "train" / "ape" / "grey.png")
+    assert not [note for note in load(root)[0].notes if "16-bit" in note]
+
+
 def gradient(width: int, height: int) -> Image.Image:
     """Every pixel differs from its neighbours, so that none is lost unseen."""
     return Image.fromarray(
