@@ -6,14 +6,16 @@ which input a result depends on.
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
+from vit.interpret.faithfulness import Faithfulness, faithfulness
+from vit.interpret.features import artifact_scores, pca_colours
 from vit.interpret.geometry import Geometry, geometry_of
+from vit.interpret.gradients import legrad, relevance
 from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
     attention_distance,
     attention_entropy,
     attention_rollout,
     head_ablation,
-    relevance,
     top_mass_mask,
 )
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
@@ -22,16 +24,21 @@ __all__ = [
     "AttentionError",
     "AttentionMaps",
     "AttentionStatistics",
+    "Faithfulness",
     "Geometry",
     "GridMaps",
+    "artifact_scores",
     "attention_distance",
     "attention_entropy",
     "attention_layers",
     "attention_rollout",
     "attention_statistics",
+    "faithfulness",
     "geometry_of",
     "head_ablation",
     "in_grid_order",
+    "legrad",
+    "pca_colours",
     "relevance",
     "to_grid",
     "top_mass_mask",
