@@ -35,8 +35,9 @@ class Witness(Callback):
 
     name = "witness"
 
-    def __init__(self, ends_at: int = 0):
+    def __init__(self, ends_at: int = 0, error: type[BaseException] = KeyError):
         self.ends_at, self.calls, self.count = ends_at, [], 0
+        self.error = error  # after a KeyboardInterrupt, no state is saved
 
     def on_start(self, run):
         self.calls.append(("start", run.step, run.folder.path.name))
@@ -44,7 +45,7 @@ class Witness(Callback):
     def on_step(self, run, done):
         self.count += 1
         if done.step == self.ends_at:
-            raise KeyError("ended")
+            raise self.error("ended")
 
     def on_log(self, values):
         self.calls.append(("log", values["step"]))
@@ -99,7 +100,7 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
-    assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
+    assert witness.calls[:2] == [("start", 5, "run"), ("log", 6)]
     assert witness.count == 6  # with those before it was ended
     for name, value in run.result.state_dict().items():
         assert torch.equal(value, whole[0].result.state_dict()[name]), name
@@ -193,8 +194,8 @@ def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(
 
 def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(KeyError):
-        fit(config, folder, PAIRS, TEST, [Witness(1)])
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     run = fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
@@ -203,8 +204,8 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     """Its snapshots were of one model at first, and of another in the end."""
     folder = tmp_path / "run"
     held = changed(config, optim={"cooldown": 0.5, "warmup_epochs": 0})
-    with pytest.raises(KeyError):
-        fit(held, folder, PAIRS, TEST, [Witness(1)])
+    with pytest.raises(KeyboardInterrupt):
+        fit(held, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
         with pytest.raises(
             ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"

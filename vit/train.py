@@ -278,13 +278,16 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
+    metrics = MetricsFile(folder.metrics, run)
+    if command.resume and (
+        state is None or read_config(folder.config).train.epochs != config.train.epochs
+    ):
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     all_callbacks += [
         Progress(run),
-        MetricsFile(folder.metrics, run),
+        metrics,
         validation,
         Snapshots(folder.snapshots, run),
     ]
@@ -297,7 +300,7 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    names = {Validation.name, DynamicsRecorder.name, *TRACKERS}
+    names = {MetricsFile.name, Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
         if type(callback).state_dict is not Callback.state_dict and not callback.name:

@@ -236,7 +236,7 @@ def test_mae_heads_by_its_families():
     }
     model = load_model(state)
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
-    assert sum("are a guess" in note for note in model.origin.report.notes) == 2
+    assert sum("as in the code of" in note for note in model.origin.report.notes) == 2
 
 
 def test_mae_fine_tuned(images, tmp_path):
@@ -644,12 +644,12 @@ OF_STAGES = ("swin_tiny_patch4_window7_224", "hiera_tiny_224", "convnext_atto", 
     [
         ("beit_base_patch16_224", "BEiT"),
         ("swin_tiny_patch4_window7_224", "Swin"),
-        ("eva02_tiny_patch14_224", "position"),
+        ("eva02_tiny_patch14_224", "no bias on its keys"),
         ("vit_small_patch16_dinov3", "position"),
         ("vit_base_patch16_clip_224", "CLIP"),
         ("vit_base_patch16_siglip_224", "SigLIP"),
-        ("vit_base_patch16_dinov3_qkvb", "^the state dict: this is EVA, or another with rotary"),
-        ("vit_pe_spatial_tiny_patch16_512", "this is CLIP"),
+        ("vit_base_patch16_dinov3_qkvb", "no bias on its keys, as BEiT and EVA"),
+        ("vit_pe_spatial_tiny_patch16_512", "a norm before its blocks, as CLIP"),
         ("vit_base_patch16_radio_v3", r"no norm after its blocks \(nor do RADIO and InternViT\)"),
         ("test_vit4", "norms have no bias"),
     ],

@@ -1,9 +1,11 @@
 """Laws of reading: nothing in a file is run; any damage ends in one line that names the file."""
 
 import argparse
+import gzip
 import json
 import os
 import pickle
+import re
 import struct
 import zipfile
 from pathlib import Path, PureWindowsPath
@@ -11,8 +13,10 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint
 from safetensors.torch import save_file
 from tiny import Payload
+from torch.distributed.checkpoint import format_utils
 
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
 from vit.errors import CheckpointError
@@ -230,6 +234,9 @@ def test_a_missing_a_locked_and_an_odd_path(tmp_path):
         (b'{"model_type": "vit"}', "is text, not weights; name the file of weights, or its folder"),
         (pickle.dumps({"weight": [1.0]}, 4), "is a plain Python pickle, which is not read"),
         (pickle.dumps({"weight": [1.0]}, 2), "is a plain Python pickle, which is not read"),
+        (b"\x08\x0a\x12\x07pytorch\x1a\x062.14.1", "an ONNX program"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
+        (gzip.compress(bytes(100), mtime=0), "packed by gzip"),
         (bytes(1000), "is damaged"),
         (b"PK\x03\x04" + bytes(100), "is damaged"),
         (struct.pack("<Q", 1 << 60) + b"{" + bytes(100), "is damaged"),
@@ -242,6 +249,55 @@ def test_a_missing_a_locked_and_an_odd_path(tmp_path):
 def test_what_is_no_checkpoint_is_refused(content, reason, tmp_path):
     (tmp_path / "x.pth").write_bytes(content)
     assert reason in refused(tmp_path / "x.pth")
+
+
+def test_a_file_of_another_kind_is_not_called_damaged(tmp_path):
+    for name in ("flax_model.msgpack", "model.tflite", "table.npy"):
+        (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00" + bytes(100))
+        assert "is neither a file of PyTorch nor of safetensors" in refused(tmp_path / name)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("weights/model.pth", b"...")
+    assert "a ZIP archive of other files (weights/model.pth)" in refused(tmp_path / "x.zip")
+
+
+def test_programs_of_torch_are_called_by_their_name_and_give_their_weights(tmp_path):
+    """As the messages say. torch.export takes seconds."""
+    layer = torch.nn.Linear(3, 2)
+    inputs = torch.ones(1, 3)
+    torch.jit.trace(layer, inputs).save(tmp_path / "script.pt")
+    assert "a TorchScript program" in refused(tmp_path / "script.pt")
+    torch.export.save(torch.export.export(layer, (inputs,)), tmp_path / "program.pt2")
+    assert "a program of torch.export" in refused(tmp_path / "program.pt2")
+
+    torch.save(torch.jit.load(tmp_path / "script.pt").state_dict(), tmp_path / "a.pth")
+    torch.save(torch.export.load(tmp_path / "program.pt2").state_dict, tmp_path / "b.pth")
+    for name in ("a.pth", "b.pth"):
+        tensors = read_checkpoint(tmp_path / name).tensors
+        assert torch.equal(tensors["weight"], layer.weight)
+
+
+def test_a_checkpoint_of_torch_distributed_names_the_command_that_joins_it(tmp_path):
+    folder = tmp_path / "parts"
+    torch.distributed.checkpoint.save({"model": TENSORS}, checkpoint_id=folder)
+    for path in (folder, folder / ".metadata", folder / "__0_0.distcp"):
+        message = refused(path)
+        assert "a checkpoint of torch.distributed" in message
+    assert f"`python -m {format_utils.__name__} dcp_to_torch {folder} FILE`" in message
+    format_utils.dcp_to_torch_save(folder, tmp_path / "joined.pth")  # what this command calls
+    tensors = read_checkpoint(tmp_path / "joined.pth").tensors
+    assert {name.removeprefix("model.") for name in tensors} == TENSORS.keys()
+
+
+def test_a_folder_of_saved_steps_names_them_in_their_order(tmp_path):
+    """As transformers' Trainer writes them."""
+    for step in (5, 10, 500):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        save_file(TENSORS, tmp_path / f"checkpoint-{step}" / "model.safetensors")
+    (tmp_path / "runs").mkdir()
+    message = refused(tmp_path)
+    folders = re.findall(r"checkpoint-(\d+)", message)
+    assert folders == ["5", "10", "500"]
+    assert read_checkpoint(tmp_path / "checkpoint-10").tensors.keys() == TENSORS.keys()
 
 
 def test_settings_that_cannot_be_read(tmp_path):

@@ -144,7 +144,7 @@ def test_distances_over_a_data_set(models, shown, drawn):
     assert numbers["distance_pixels"].shape == (3, 2)
     assert ((numbers["entropy_bits"] > 0) & (numbers["entropy_bits"] <= np.log2(15) + 1e-5)).all()
     model, _, _ = shown("encoder")
-    _, files = list_splits(models / "data")
+    _, files = list_splits(models / "data", (12, 16)).values()
     paths = [models / "data" / files[i].name for i in (0, len(files) // 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
     means = attention_statistics(model, [inputs])

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tiny import dataset
+from tiny import dataset, noise
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model
 from vit.cli import main
@@ -34,7 +35,7 @@ def embedded(models, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["mae", "encoder"])
 def test_a_folders_features_are_those_of_its_files(name, embedded, models):
     found, model = embedded(name, "data"), load_model(models / name)
-    train, test = list_splits(models / "data")  # as a run would use it
+    train, test = list_splits(models / "data", (12, 16)).values()  # as a run would use it
     assert list(found["files"]) == [file.name for file in (*train, *test)]
     assert list(found["splits"]) == ["train"] * len(train) + ["test"] * len(test)
     expected = embed(model, [models / "data" / file for file in found["files"]])
@@ -60,6 +61,18 @@ def test_image_files_have_their_features_and_neither_splits_nor_classes(
     # An image embedded alone is the same as among others
     alone = embedded("encoder", "two.png", "--overwrite")
     np.testing.assert_allclose(alone["pooled"][0], found["pooled"][2], atol=1e-6)
+
+
+def test_copies_of_an_image_are_in_one_split_as_in_a_run(embedded, models, tmp_path):
+    (tmp_path / "twice").mkdir()
+    for number, image in enumerate(noise(20, size=(12, 16))):
+        for copy in ("", " (copy)"):
+            to_pil_image(image).save(tmp_path / "twice" / f"{number:02}{copy}.png")
+    found = embedded("encoder", tmp_path / "twice")
+    tests = found["files"][found["splits"] == "test"].tolist()
+    assert tests == ["00 (copy).png", "00.png", "10 (copy).png", "10.png"]
+    config = DataConfig("folder", str(tmp_path / "twice"), cache=str(tmp_path / "cache"))
+    assert len(load_data(config, (12, 16)).test) == 4
 
 
 def test_one_image_of_a_folder_is_no_split(embedded, models, tmp_path):

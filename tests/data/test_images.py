@@ -1,14 +1,23 @@
 """Laws of image sets and their subsets: hashes, classes, and that a seed fixes a choice."""
 
 import unicodedata
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 from tiny import seeded
 
+from vit import data as data_module
 from vit.data import ImageSet, content_hash
-from vit.data.images import match_classes, spread_over_classes
+from vit.data.images import (
+    evenly_spaced,
+    hold_out,
+    hold_out_test_images,
+    match_classes,
+    spread_over_classes,
+)
+from vit.errors import DataError
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
@@ -65,6 +74,72 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
 
+
+# --- images to hold out ---------------------------------------------------------------------------
+
+
+def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
+    return evenly_spaced(len(among), most)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (19, 1), (20, 2), (25_000, 1000)])
+def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
+    images = torch.arange(count)[:, None].view(torch.uint8).view(count, 2, 2, 2)
+    dataset = ImageSet(images, torch.arange(count), (), "")
+    train, test, _ = hold_out_test_images(dataset, "")
+    numbers = torch.arange(held_out) * count // held_out
+    assert torch.equal(test.labels, numbers)
+    assert sorted([*train.labels.tolist(), *numbers.tolist()]) == list(range(count))
+    # of known hashes too
+    known = dataset.image_hashes
+    assert torch.equal(hold_out(known, held_out, evenly).nonzero()[:, 0], numbers)
+
+
+# which image each is, in their order; how many are held out of 100
+COPIES = {
+    "pairs side by side": (torch.arange(100) // 2, 10),
+    "one folder twice": (torch.arange(100) % 50, 10),
+    "ten of each, side by side": (torch.arange(100) // 10, 10),
+    "ten of each, in turn": (torch.arange(100) % 10, 10),
+    "a third is blank": (torch.arange(100) * (torch.arange(100) % 3 > 0), 6),
+    "all but one are blank": (torch.arange(100) == 50, 1),
+}
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_copies_of_an_image_are_on_one_side(case):
+    originals, count = COPIES[case]
+    held_out = hold_out(originals.long() * 7919, 10, evenly)
+    assert not set(originals[held_out].tolist()) & set(originals[~held_out].tolist())
+    assert int(held_out.sum()) == count
+
+
+def test_copies_of_the_only_image_are_held_out_like_others():
+    assert hold_out(torch.zeros(5, dtype=torch.int64), 2, evenly).tolist() == [1, 0, 1, 0, 0]
+
+
+def test_a_single_image_cannot_be_held_out():
+    with pytest.raises(DataError, match="photos: has only one image"):
+        hold_out_test_images(image_set([0], ("a",)), "photos")
+
+
+def test_an_image_hash_knows_the_pixels_and_goes_with_a_subset(monkeypatch):
+    images = image_set([0, 1, 1, 0], ("a", "b"))
+    hashes = images.image_hashes
+    assert len(hashes.unique()) == 4
+    doubled = images.subset(torch.tensor([3, 1, 3]))
+    assert torch.equal(doubled.image_hashes, hashes[[3, 1, 3]])
+
+    # with known ones, a large subset need not be read to have a hash of its own
+    known = replace(images, known_hashes=hashes)
+    monkeypatch.setattr(data_module, "HASHED", 0)
+    large = [known.subset(torch.tensor(rows)) for rows in ([3, 1], [3, 1], [1, 3], [3, 0])]
+    assert large[0].content_hash == large[1].content_hash
+    assert len({subset.content_hash for subset in large}) == 3
+    assert torch.equal(large[0].image_hashes, hashes[[3, 1]])
+
+
+# --- classes by name ------------------------------------------------------------------------------
 
 NUMBERS = tuple(map(str, range(12)))
 NFC = ("bee", "caf\u00e9")

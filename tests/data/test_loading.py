@@ -8,7 +8,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from tiny import save_images
+from tiny import noise, save_images
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import DataConfig, Source
 from vit.data import Dataset, ImageSet
@@ -119,3 +120,63 @@ def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
     assert data.warning.startswith("CIFAR-10 is not available")
     assert scenes.warning is None
+
+
+# --- copies of an image ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubled(tmp_path) -> Path:
+    """Thirty images of noise in three classes, each twice, as a PNG and as a BMP."""
+    for number, image in enumerate(noise(30, size=(4, 4))):
+        picture = to_pil_image(image)
+        path = tmp_path / "doubled" / "abc"[number % 3]
+        path.mkdir(parents=True, exist_ok=True)
+        picture.save(path / f"{number:02}.png")
+        picture.save(path / f"{number:02} (copy).bmp")
+    return tmp_path / "doubled"
+
+
+def shared_images(data: Dataset) -> int:
+    """The number of test images whose pixels are among the training images."""
+    train = {tuple(pixels.flatten().tolist()) for pixels in data.train.images}
+    return sum(tuple(pixels.flatten().tolist()) in train for pixels in data.test.images)
+
+
+@pytest.mark.parametrize("settings", [{}, dict(val_size=12), dict(limit=40, val_size=6)], ids=str)
+def test_copies_of_an_image_are_never_trained_and_measured_on(doubled, settings):
+    # the second time from the cache
+    for _ in range(2):
+        data = load(doubled, **settings)
+        assert shared_images(data) == 0
+        assert 0 < len(data.test) <= 18
+        assert data.facts["test_images_in_train"] == 0
+    if not settings:
+        assert (len(data.train), len(data.test)) == (54, 6)
+        assert [note for note in data.notes if "30 are copies of another image" in note]
+
+
+def test_a_data_set_of_the_callers_has_its_copies_on_one_side(tmp_path):
+    pixels = noise(30, size=(4, 4))
+    items = [(image, number % 3) for number, image in enumerate(pixels)] * 2
+    config = DataConfig(cache=str(tmp_path / "cache"))
+    data = load_data(config, (4, 4), items)
+    assert (shared_images(data), len(data.train), len(data.test)) == (0, 54, 6)
+
+
+@pytest.mark.parametrize("shared", [0, 2, 6])
+def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path, shared):
+    pixels = noise(16, size=(4, 4))
+    save_images(tmp_path / "root" / "train" / "a", pixels[:10].permute(0, 2, 3, 1).numpy())
+    tests = pixels[10 - shared : 16 - shared]
+    save_images(tmp_path / "root" / "test" / "a", tests.permute(0, 2, 3, 1).numpy())
+    for _ in range(2):
+        data = load(tmp_path / "root")
+        assert data.facts["test_images_in_train"] == shared_images(data) == shared
+        notes = [note for note in data.notes if "training images too" in note]
+        assert len(notes) == (shared > 0)
+        if shared == 6:
+            assert notes[0].startswith("all 6 test images")
+        elif shared:
+            assert notes[0].startswith("2 of the 6 test images")
+        assert data.facts["notes"] == data.notes

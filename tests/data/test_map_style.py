@@ -118,7 +118,8 @@ def test_items_of_many_forms_give_their_pixels_to_the_bit(load, form):
     data = load([make(image, number % 3) for number, image in enumerate(pixels)])
 
     # the images, to the bit; without test data, one in each ten of them is held out
-    train, test, _ = images.hold_out(30, at_random=True)
+    test = images.spread_at_random(30, 3).tolist()
+    train = [number for number in range(30) if number not in test]
     assert [number // 10 for number in test] == [0, 1, 2]
     assert torch.equal(data.train.images, pixels[train])
     assert torch.equal(data.test.images, pixels[test])

@@ -346,6 +346,15 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
 
 
+def test_what_was_decided_about_the_data_stands_on_the_page(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["data"]["notes"] = ["training + test images of each class: <b> 3 + 1", "6 are in both"]
+    (copied / "summary.json").write_text(json.dumps(summary))
+    words = read(copied).words
+    for note in summary["data"]["notes"]:
+        assert note in words
+
+
 def test_a_warning_stands_once(copied):
     results, summary = own_results(copied), json.loads((copied / "summary.json").read_text())
     summary["data"]["warning"] = "CIFAR-10 is not available."

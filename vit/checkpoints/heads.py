@@ -76,6 +76,10 @@ def find_heads(
             if key.startswith(f"{place}{word}.") and is_named:
                 modules.setdefault(place + word, []).append(key)
                 break
+            # a hidden layer before the head, in Google's models and timm's before 0.5
+            if word == "pre_logits" and f"{place}head.weight" in tensors:
+                modules.setdefault(f"{place}head", []).append(key)
+                break
 
     # not those that hold the network, or a copy of it, themselves
     heads = []

@@ -26,6 +26,7 @@ NOTES = {
     "normalised bias": "with the batch norm before it folded in",
     "zeros": "zeros: its layer has no bias",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
+    "sequence": "transposed from (N, 1, D)",
 }
 
 
@@ -76,6 +77,8 @@ class KeyRule:
             return tensors[0].new_zeros(len(tensors[0]))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
+        if self.change == "sequence":
+            return tensors[0].transpose(0, 1)
         return tensors[0]
 
     def write(self, tensor: Tensor, channels: int) -> list[Tensor]:
@@ -135,16 +138,14 @@ def _fold_bias(tensors: list[Tensor], eps: float | None) -> Tensor:
 def table(text: str) -> tuple[KeyRule, ...]:
     """Read a table: each line has our name, then theirs, or several of theirs to be stacked.
 
-    "(pixels)" at the end of a line means that the order of pixels differs.
+    A word in parentheses at the end of a line is a change; several are stacked by default.
     """
     # several of theirs are stacked, as W_Q, W_K and W_V in one matrix
     rules = []
     for line in text.strip().splitlines():
-        ours, *theirs = line.replace("(pixels)", "").split()
-        change = ""
-        if "(pixels)" in line:
-            change = "pixels"
-        elif len(theirs) > 1:
+        words, _, change = line.rstrip(" )").partition("(")
+        ours, *theirs = words.split()
+        if not change and len(theirs) > 1:
             change = "stack"
         rules.append(KeyRule(ours, tuple(theirs), change))
     return tuple(rules)

@@ -12,6 +12,7 @@ import pathlib
 import re
 import stat
 import warnings
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vit.errors import CheckpointError, one_line
-from vit.weights import CONFIG_HASH, config_hash
+from vit.weights import CONFIG_HASH, NAME, config_hash
 
 NO_WEIGHTS = ("showcase.safetensors",)  # a run's test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -41,11 +42,27 @@ OF_THESE_WEIGHTS = (
 PLAIN = str | int | float | None
 OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """The beginning of torch's files before its version 1.6, which were several pickles."""
-# what a failed download leaves in place of weights, by its first bytes
-FAILED_DOWNLOADS = {
-    b"<": "a web page: the download failed; fetch it again",
-    b"version https://git-lfs":
+# what stands in place of weights, by its first bytes: failed downloads, files of other tools
+OTHER_FILES = {
+    rb"\s*<": "a web page: the download failed; fetch it again",
+    rb"\s*version https://git-lfs":
         "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it",
+    # the first two fields are the version of the format and the name of a program
+    rb"\x08[\x01-\x1f][\x12\x1a\x22\x32\x3a\x42]":
+        "an ONNX program, which is not read; name the checkpoint that it was made of",
+    rb"\x89HDF":
+        "an HDF5 file, as Keras writes, which is not read; name weights of PyTorch",
+    rb"GGUF": "a GGUF file, as llama.cpp reads, which is not read; name weights of PyTorch",
+    rb"\x1f\x8b": "packed by gzip; unpack it, and name the file of weights in it",
+}  # fmt: skip
+# files of other tools in a ZIP archive, by the end of a name in it
+OTHER_ARCHIVES = {
+    "/constants.pkl":
+        "a TorchScript program, which is not read, as loading it would run its code; if you trust "
+        "it, torch.save(torch.jit.load(FILE).state_dict(), OTHER) writes its weights",
+    "/archive_format":
+        "a program of torch.export, which is not read, as it may hold code; if you trust it, "
+        "torch.save(torch.export.load(FILE).state_dict, OTHER) writes its weights",
 }  # fmt: skip
 
 
@@ -83,7 +100,9 @@ class Source:
         tensors: all of them, on the CPU; keys of nested dicts are joined by dots.
         values: everything else under such keys: plain values as they are, anything else as the
             name of its type.
-        config: the config.json next to the weights; empty if there is none.
+        config: the config.json next to the weights or, in our own files, in their metadata; empty
+            if there is neither.
+        config_place: which of them, for messages.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
         head: of a model in memory, which may have been replaced.
@@ -96,6 +115,7 @@ class Source:
     tensors: dict[str, Tensor]
     values: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    config_place: str = "config.json"
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
     head: nn.Module | None = None
@@ -104,8 +124,12 @@ class Source:
     notes: tuple[str, ...] = ()
 
     def error(self, problem: str) -> CheckpointError:
-        """Return an error that names the checkpoint."""
-        return CheckpointError(f"{self.path}: {problem}")
+        """Return an error that names the checkpoint, and its class if its settings do."""
+        name = str(self.path)
+        classes = self.config.get("architectures")
+        if isinstance(classes, list) and classes and str(classes[0]) not in name:
+            name += f" ({shorten(str(classes[0]))})"
+        return CheckpointError(f"{name}: {problem}")
 
 
 # ---- Files ---------------------------------------------------------------------------------------
@@ -151,6 +175,12 @@ def read_checkpoint(path: str | Path) -> Source:
                 )
             tensors |= tensors_in_file
             values |= values_in_file
+
+        # a file of ours that was copied without its config.json
+        config_place = "config.json"
+        if not config and f"__metadata__.{NAME}" in values:
+            config_place = "the settings in its metadata"
+            config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: {config_place}")
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror or error}"
@@ -160,6 +190,7 @@ def read_checkpoint(path: str | Path) -> Source:
         tensors,
         values,
         config,
+        config_place,
         preprocessor,
         files=tuple(parts),
         verified="sha256" in config,
@@ -197,6 +228,10 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(f"{path} holds several files of weights ({names}); name one of them")
 
+    # parts that torch.distributed has written
+    if (path / ".metadata").is_file():
+        raise CheckpointError(f"{path} {_sharded(path)}")
+
     # a run that has not written its model yet has states
     states = sorted((path / "checkpoints").glob("step-*.pt"))
     if states:
@@ -204,8 +239,39 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
             f"no model in {path}: this run is not finished; finish it with --resume, "
             f"or load the model as it is now: {states[-1]} is its last state"
         )
+
+    # the output of another trainer has a folder per saved step
+    folders = [child for child in path.iterdir() if child.is_dir() and _holds_weights(child)]
+    if folders:
+        names = ", ".join(str(folder) for folder in sorted(folders, key=_by_numbers)[-4:])
+        raise CheckpointError(f"no model in {path} itself; it has folders that hold one: {names}")
     raise CheckpointError(
         f"no model in {path}: neither model.safetensors nor another file of weights"
+    )
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Return whether a folder holds weights, as far as the names of its files tell."""
+    usual = (*FOLDER_FILES, ".metadata")
+    return any((folder / name).is_file() for name in usual) or bool(_weights_in(folder))
+
+
+def _by_numbers(path: Path) -> list[int | str]:
+    """Return a key that sorts checkpoint-9 before checkpoint-10."""
+    parts: list[int | str] = []
+    for part in re.split(r"(\d+)", path.name):
+        if part.isdecimal():
+            parts.append(int(part))
+        else:
+            parts.append(part)
+    return parts
+
+
+def _sharded(folder: Path) -> str:
+    """Say what the parts in a folder are, and which command joins them."""
+    return (
+        "is a checkpoint of torch.distributed, in parts; `python -m "
+        f"torch.distributed.checkpoint.format_utils dcp_to_torch {folder} FILE` joins them"
     )
 
 
@@ -249,11 +315,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+    return _parse_json(text, str(path))
+
+
+def _parse_json(text: str, place: str) -> dict[str, Any]:
+    """Return a JSON object; `place` is for the message."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{place} is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged: a JSON object is expected")
+        raise CheckpointError(f"{place} is damaged: a JSON object is expected")
     return value
 
 
@@ -289,18 +364,51 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not start:
         raise CheckpointError(f"{path} is empty")
 
-    # In safetensors, JSON follows the length of its header, which may be any 8 bytes.
-    is_safetensors = start[8:9] == b"{"
-    for magic, content in FAILED_DOWNLOADS.items():
-        if not is_safetensors and start.lstrip().startswith(magic):
-            raise CheckpointError(f"{path} is {content}")
     try:
-        if is_safetensors:
+        # in safetensors, JSON follows the length of its header, which may be any 8 bytes
+        if start[8:9] == b"{":
             return _read_safetensors(path)
+        names = _names_in_archive(path)
+        if names and all(name.endswith(".npy") for name in names):
+            return _read_numpy(path)
+        _refuse_other_file(path, start, names)
         tree = _read_torch(path)
+    except CheckpointError:
+        raise
     except Exception as error:  # both libraries raise nearly anything on damaged bytes
-        raise CheckpointError(f"{path} {_reason(error, start)}") from error
+        raise CheckpointError(f"{path} {_reason(error, start, path.suffix)}") from error
     return flatten(tree, path)
+
+
+def _names_in_archive(path: Path) -> list[str]:
+    """Return the names in a ZIP archive, as torch's own files are; none for another file."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def _refuse_other_file(path: Path, start: bytes, names: list[str]) -> None:
+    """Refuse a file that another tool has written, by what it is.
+
+    Args:
+        path: of the file.
+        start: its first bytes.
+        names: in it, if it is a ZIP archive.
+    """
+    if path.suffix == ".distcp" or path.name == ".metadata":
+        raise CheckpointError(f"{path} {_sharded(path.parent)}")
+    for magic, content in OTHER_FILES.items():
+        if re.match(magic, start):
+            raise CheckpointError(f"{path} is {content}")
+    for end, content in OTHER_ARCHIVES.items():
+        if any(name.endswith(end) for name in names):
+            raise CheckpointError(f"{path} is {content}")
+    if names and not any(name.endswith("data.pkl") for name in names):
+        raise CheckpointError(
+            f"{path} is a ZIP archive of other files ({shorten(', '.join(names))}); "
+            "unpack it, and name the file of weights in it"
+        )
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -311,6 +419,43 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors[name] = file.get_tensor(name)
         metadata = file.metadata() or {}
     return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
+
+
+def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the arrays of an .npz file as torch has them: Flax's layers are turned round.
+
+    Folders in a name are joined by dots. Of a layer of attention heads, a value called `.heads` is
+    their number.
+    """
+    tensors = {}
+    values = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            array = arrays[name]
+            layer, _, kind = name.replace("/", ".").rpartition(".")
+            # big_vision's bfloat16, which NumPy does not know
+            if array.dtype == np.dtype("V2"):
+                tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+            elif array.dtype.kind in "fiub":
+                tensor = torch.from_numpy(array)
+            else:
+                continue
+
+            # A kernel has the inputs first, (p, q, C, D) or (..., D); queries, keys and values have
+            # heads behind, (D, heads, values), as their biases have, (heads, values).
+            if kind == "kernel" and tensor.ndim == 4:
+                tensor = tensor.permute(3, 2, 0, 1)
+            elif kind == "kernel" and tensor.ndim == 3 and not layer.endswith(".out"):
+                values[f"{layer}.heads"] = tensor.shape[1]
+                tensor = tensor.flatten(1).T
+            elif kind == "kernel" and tensor.ndim >= 2:
+                tensor = tensor.flatten(0, -2).T
+            elif kind == "bias":
+                tensor = tensor.flatten()
+            if kind in ("kernel", "scale"):
+                kind = "weight"
+            tensors[f"{layer}.{kind}".lstrip(".")] = tensor
+    return tensors, values
 
 
 def _read_torch(path: Path) -> Any:
@@ -325,8 +470,8 @@ def _read_torch(path: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _reason(error: Exception, start: bytes) -> str:
-    """Say in a line what is wrong with a file, which begins with `start`.
+def _reason(error: Exception, start: bytes, suffix: str) -> str:
+    """Say in a line what is wrong with a file, which begins with `start` and has this suffix.
 
     torch's own message is long, and advises loading the file unsafely.
     """
@@ -352,6 +497,8 @@ def _reason(error: Exception, start: bytes) -> str:
     message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
     sentence = re.split(r"\. |\n", message)[0]
     reason = shorten(sentence, 160) or type(error).__name__
+    if suffix.lower() not in SUFFIXES:
+        return f"is neither a file of PyTorch nor of safetensors: {reason}; nothing in it was run"
     if "Unpickl" in type(error).__name__:
         return f"is damaged, or holds more than weights: {reason}; nothing in it was run"
     return f"is damaged, or not a checkpoint: {reason}"

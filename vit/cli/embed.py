@@ -19,8 +19,8 @@ from vit.cli.common import choose_device, images_or_data, load_options, refuse_g
 from vit.cli.images import list_images, note_small_input, pooled_features
 from vit.cli.outputs import output_file
 from vit.config import BUILT_IN, DataConfig, named_data
-from vit.data.folder import list_folder, readable
-from vit.data.images import evenly_spaced, hold_out
+from vit.data.folder import list_splits, readable
+from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import ConfigError, one_line
 
@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
     elif data in BUILT_IN:
         listed = list_data_set(options, data, model.origin.image_size)
     else:
-        listed = list_folder_images(options, data)
+        listed = list_folder_images(options, data, model.origin.image_size)
     if data not in BUILT_IN:
         note_small_input(model, listed.read(0, len(listed.files)))
     model = model.to(choose_device(options).device)
@@ -153,15 +153,10 @@ def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) ->
     return ListedImages(files, splits, labels.tolist(), data.train.class_names, read)
 
 
-def list_folder_images(options: Namespace, data: str) -> ListedImages:
+def list_folder_images(options: Namespace, data: str, image_size: tuple[int, int]) -> ListedImages:
     """Return the images of a folder, with the splits that a run on it would use."""
     folder = Path(data).expanduser()
-    files_by_split = list_folder(folder)
-    # Without a folder test, a run holds some of the images out
-    every, *tests = files_by_split.values()
-    if not tests and len(every) > 1:
-        train, test, _ = hold_out(len(every))
-        files_by_split = {"train": [every[i] for i in train], "test": [every[i] for i in test]}
+    files_by_split = list_splits(folder, image_size)
 
     # The classes of all images, so that a limit does not renumber them
     present: set[str] = set()

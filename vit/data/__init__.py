@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""
 
+HASHED = 2**30
+"""Bytes of images up to which all pixels are hashed at every start, which takes half a second."""
+
 
 @dataclass(frozen=True)
 class ImageSet:
@@ -30,6 +34,7 @@ class ImageSet:
         content_hash: 16 hexadecimal digits that identify exactly these images and labels.
         skipped: paths of unreadable files, left out on request.
         notes: lines for the user on what was decided without them.
+        known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
     """
 
     images: Images
@@ -38,9 +43,23 @@ class ImageSet:
     content_hash: str
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    known_hashes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @cached_property
+    def image_hashes(self) -> Tensor:
+        """Return int64 (N,), a hash of each image's pixels: copies have the same."""
+        if self.known_hashes is not None:
+            return self.known_hashes
+        hashes = []
+        # 16 MB at a time, because memory-mapped images need not fit in memory
+        count = max(2**24 // max(math.prod(self.images.shape[1:]), 1), 1)
+        for start in range(0, len(self), count):
+            for pixels in self.images[start : start + count].contiguous().numpy():
+                hashes.append(image_hash(pixels.data))
+        return torch.tensor(hashes, dtype=torch.int64)
 
     @property
     def labelled(self) -> bool:
@@ -66,11 +85,22 @@ class ImageSet:
         """Return the images at `indices`, int64 (M,) or bool (N,), as a set with its own hash."""
         images: Images = Rows(self.images, torch.arange(len(self))[indices])
         # a small subset is copied, as reading it row by row would take longer
-        if math.prod(images.shape) <= LARGE:
+        size = math.prod(images.shape)
+        if size <= LARGE:
             images = images[:]
         labels = self.labels[indices]
-        images_hash = content_hash(images, labels)
-        return ImageSet(images, labels, self.class_names, images_hash, self.skipped, self.notes)
+        hashes = None
+        if self.known_hashes is not None:
+            hashes = self.known_hashes[indices]
+
+        # to read the pixels of a large subset would take too long; known hashes identify them too
+        if hashes is not None and size > HASHED:
+            images_hash = content_hash(hashes, labels)
+        else:
+            images_hash = content_hash(images, labels)
+        return ImageSet(
+            images, labels, self.class_names, images_hash, self.skipped, self.notes, hashes
+        )
 
 
 class Rows:
@@ -93,6 +123,11 @@ class Rows:
     def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
         """Return a copy of some rows."""
         return self._images[self._rows[numbers]]
+
+
+def image_hash(pixels: bytes | memoryview) -> int:
+    """Return a hash of an image's pixels, uint8 (C, H, W), from -2**63 to 2**63 - 1."""
+    return int.from_bytes(hashlib.sha256(pixels).digest()[:8], signed=True)
 
 
 def content_hash(images: Images, labels: Tensor) -> str:
@@ -118,6 +153,7 @@ class Dataset:
         prepared: whether the images already are a model's input, by its `Preparation`.
         whole_content_hash: of both splits before `val_size` and `labels` took some away; "" if
             they took none.
+        copies: how many of the test images are training images too, to the pixel.
     """
 
     name: str
@@ -128,6 +164,7 @@ class Dataset:
     held_out: bool = False
     prepared: bool = False
     whole_content_hash: str = ""
+    copies: int = 0
 
     @property
     def description(self) -> str:
@@ -145,9 +182,21 @@ class Dataset:
     @property
     def notes(self) -> list[str]:
         """Lines for the user: which files are used, what was decided, what was left out."""
-        notes = [*self.train.notes, *self.test.notes]
+        notes = list(self._decisions)
         for path in (*self.train.skipped, *self.test.skipped):
             notes.append(f"unreadable, left out: {path}")
+        return notes
+
+    @property
+    def _decisions(self) -> list[str]:
+        """The notes of both splits, and one on images that are in both."""
+        notes = [*self.train.notes, *self.test.notes]
+        meaning = "scores on them say nothing about new images"
+        if self.copies == len(self.test):
+            notes.append(f"all {self.copies:,} {self.tested_on} are training images too: {meaning}")
+        elif self.copies:
+            number = f"{self.copies:,} of the {len(self.test):,} {self.tested_on}"
+            notes.append(f"{number} are training images too, to the pixel: {meaning}")
         # both splits may have the same note
         return list(dict.fromkeys(notes))
 
@@ -160,7 +209,6 @@ class Dataset:
     def facts(self) -> dict[str, Any]:
         """Name, source, counts and content hashes in plain values, as runs record them."""
         # two hashes: of these images, and of those before some were held out or lost their labels
-        # two hashes: of these images, and of those before some were held out or lost their labels
         return {
             "name": self.name,
             "source": self.source,
@@ -169,6 +217,8 @@ class Dataset:
             "test_images": len(self.test),
             "tested_on": self.tested_on,
             "skipped": len(self.train.skipped) + len(self.test.skipped),
+            "test_images_in_train": self.copies,
+            "notes": self._decisions,
             "content_hash": self.content_hash,
             "whole_content_hash": self.whole_content_hash or self.content_hash,
         }

@@ -2,7 +2,7 @@
 
 The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures. After them, where
 NumPy does not look, comes a JSON record: the pictures' key, labels and sizes, which of them were
-skipped, and the content hash. The images never need to fit in memory: the system reads a batch's
+skipped, the content hash, and a hash of each image. The images never need to fit in memory: the system reads a batch's
 rows from disk, and drops them.
 """
 
@@ -26,9 +26,10 @@ from typing import IO, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.lib import format as npy
+from torch import Tensor
 
 from vit.atomic import PARTIAL, lock, replacing
-from vit.data import ImageSet, content_hash
+from vit.data import HASHED, ImageSet, content_hash, image_hash
 from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -41,15 +42,11 @@ then keep detail."""
 MEASURED = 1000
 """Pictures, spread evenly, whose sizes are read for a note and to choose the size of the images."""
 
-HASHED = 2**30
-"""Largest cache, in bytes, whose pixels are compared with the content hash at every start, which
-takes half a second."""
-
 NAMED_CLASSES = 12
 """Most classes for which a note counts the images of each."""
 
-CACHE_LAYOUT = 4
-"""Increase it when the pixels made from a picture, or their place in the cache, change."""
+CACHE_LAYOUT = 5
+"""Increase it when the pixels made from a picture, or what a cache holds, change."""
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +207,10 @@ def _read(
         labels = record["labels"]
         skipped = record["skipped"]
         sizes = record["sizes"]
+        hashes = torch.tensor(record["image_hashes"], dtype=torch.int64)
         shape = (len(labels), 3, *(size or _size_to_keep(sizes[1], image_size)))
         complete = len(labels) + len(skipped) == len(pictures.items)
+        complete = complete and len(hashes) == len(labels)
         if pixels.dtype != np.uint8 or pixels.shape != shape or not complete:
             raise ValueError(f"{pixels.dtype} {pixels.shape}, {len(labels)} labels")
 
@@ -219,7 +218,7 @@ def _read(
         images_hash = ""
         if pixels.nbytes > HASHED:
             images_hash = record["content_hash"]
-        images = _image_set(pixels, labels, _names(pictures, skipped), images_hash)
+        images = _image_set(pixels, labels, hashes, _names(pictures, skipped), images_hash)
         if images.content_hash != record["content_hash"]:
             raise ValueError("its pixels are not what was written")
         return Cached(images, sizes)
@@ -257,20 +256,22 @@ def _make(
     )
     with closing(decoding):
         progress = track(decoding, f"decoding {pictures.split}", count, " images")
-        labels, skipped = _write_pixels(out, progress, pictures, on_bad_image)
+        labels, hashes, skipped = _write_pixels(out, progress, pictures, on_bad_image)
 
     # Only now is the number of readable images known; NumPy's header has room for it to change
     header["shape"] = (len(labels), 3, height, width)
     out.seek(0)
     npy.write_array_header_1_0(out, header)
     out.seek(0)
-    images = _image_set(_map(out), labels, _names(pictures, skipped))
+    image_hashes = torch.tensor(hashes, dtype=torch.int64)
+    images = _image_set(_map(out), labels, image_hashes, _names(pictures, skipped))
 
     # The record, after the pixels
     record = {
         "key": pictures.key,
         "content_hash": images.content_hash,
         "labels": labels,
+        "image_hashes": hashes,
         "skipped": skipped,
         "sizes": sizes,
     }
@@ -281,19 +282,21 @@ def _make(
 
 def _write_pixels(
     out: IO[bytes], decoded: Iterable[Decoded], pictures: Pictures[Any], on_bad_image: str
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[int], list[int], list[int]]:
     """Write the pixels of decoded pictures.
 
     Returns:
-        The labels of those that could be read, and the numbers of the others.
+        The labels and the image hashes of those that could be read, and the numbers of the others.
     """
     labels: list[int] = []
+    hashes: list[int] = []
     skipped: list[int] = []
     problem = ""
     for number, (pixels, label) in enumerate(decoded):
         if isinstance(pixels, bytes):
             out.write(pixels)
             labels.append(label)
+            hashes.append(image_hash(pixels))
             continue
         name = pictures.name_of(pictures.items[number])
         problem = one_line(f"{name}: not a readable image ({pixels})")
@@ -305,7 +308,7 @@ def _write_pixels(
     if not labels:
         unreadable = f"none of the {len(skipped)} {pictures.split} images can be read"
         raise DataError(f"{unreadable}, e.g. {problem}")
-    return labels, skipped
+    return labels, hashes, skipped
 
 
 def _names(pictures: Pictures[Any], numbers: Sequence[int]) -> list[str]:
@@ -314,13 +317,18 @@ def _names(pictures: Pictures[Any], numbers: Sequence[int]) -> list[str]:
 
 
 def _image_set(
-    pixels: np.ndarray, labels: list[int], skipped: list[str], images_hash: str = ""
+    pixels: np.ndarray,
+    labels: list[int],
+    hashes: Tensor,
+    skipped: list[str],
+    images_hash: str = "",
 ) -> ImageSet:
     """Return pixels and labels as an ImageSet.
 
     Args:
         pixels: uint8 (N, 3, h, w).
         labels: N integers.
+        hashes: int64 (N,), of each image.
         skipped: names of the pictures left out.
         images_hash: the content hash; "": to be computed.
     """
@@ -330,7 +338,7 @@ def _image_set(
     numbers = torch.tensor(labels, dtype=torch.int64)
     if not images_hash:
         images_hash = content_hash(images, numbers)
-    return ImageSet(images, numbers, (), images_hash, tuple(skipped))
+    return ImageSet(images, numbers, (), images_hash, tuple(skipped), known_hashes=hashes)
 
 
 def _map(file: IO[bytes]) -> np.memmap:

@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+import torch
+
 from vit import inputs
-from vit.data import ImageSet
+from vit.data import ImageSet, image_hash
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.images import class_key, hold_out
+from vit.data.images import choose_test_images, class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -56,8 +58,8 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
     order of torchvision's ImageFolder; folders of runs are left out. Without a test split,
-    M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the list (numbers i * N // M),
-    are held out. `inputs.decode` says how the pixels are made.
+    M = min(1000, max(1, N // 10)) of the N images, evenly spaced in the list (numbers i * N // M),
+    are held out; see `hold_out_test_images`. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -77,8 +79,8 @@ def load_folder(
     """
     # Which files, and their classes
     notes: list[str] = []
-    train_files, test_files = list_splits(root, notes)
-    class_names = tuple(sorted({file.class_name for file in (*train_files, *test_files)} - {""}))
+    train_files, *test_files = list_folder(root, notes).values()
+    class_names = tuple(sorted({file.class_name for file in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
     # How a file is read
@@ -110,8 +112,12 @@ def load_folder(
     if prepared != OWN:
         size = image_size
     train, sizes = load("train", train_files, size)
-    height, width = train.images.shape[-2:]
-    test, _ = load("test", test_files, (height, width))
+    if test_files:
+        height, width = train.images.shape[-2:]
+        test, _ = load("test", test_files[0], (height, width))
+    else:
+        train, test, note = hold_out_test_images(train, str(root))
+        notes.append(f"no test folder: {note}")
     notes += describe(train, test, sizes, image_size)
     return replace(train, notes=tuple(map(one_line, notes))), test
 
@@ -130,31 +136,40 @@ class ImageFile(NamedTuple):
     mtime_ns: int
 
 
-def list_splits(
-    root: Path, notes: list[str] | None = None
-) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return the training and test files, in order.
+def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
+    """Return the files by split, "train" and "test" or "val", as `load_folder` uses them.
 
-    Args:
-        root: the folder with the images.
-        notes: gets a line for everything that was decided without the user.
+    Without a test folder, the files are read: copies of one image are on one side. A file that
+    cannot be read is a training file. A single file is no split: its key is "".
 
     Raises:
-        DataError: as in `load_folder`, as far as it shows without reading an image.
+        DataError: as in `list_folder`.
     """
-    if notes is None:
-        notes = []
-    train, *tests = list_folder(root, notes).values()
-    if tests:
-        return train, tests[0]
+    files_by_split = list_folder(root)
+    files, *tests = files_by_split.values()
+    if tests or len(files) < 2:
+        return files_by_split
 
-    # Without a test split, hold out some of the images
-    if len(train) < 2:
-        advice = "it needs at least two, one to train on and one to test on"
-        raise DataError(f"{root}: has only one image; {advice}")
-    train_numbers, test_numbers, note = hold_out(len(train))
-    notes.append(f"no test folder: {note}")
-    return [train[i] for i in train_numbers], [train[i] for i in test_numbers]
+    # Which of those that can be read
+    def decode_file(file: ImageFile) -> Decoded:
+        return inputs.decode(os.path.join(root, file.name), image_size), -1
+
+    numbers = []
+    hashes = []
+    decoding = track(_in_threads(decode_file, files), "comparing", len(files), " images")
+    for number, (pixels, _) in enumerate(decoding):
+        if isinstance(pixels, bytes):
+            numbers.append(number)
+            hashes.append(image_hash(pixels))
+    test_numbers: set[int] = set()
+    if len(hashes) > 1:
+        held_out = choose_test_images(torch.tensor(hashes))
+        test_numbers = set(torch.tensor(numbers)[held_out].tolist())
+
+    # The files, in their order
+    train = [file for number, file in enumerate(files) if number not in test_numbers]
+    test = [file for number, file in enumerate(files) if number in test_numbers]
+    return {"train": train, "test": test}
 
 
 def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:

@@ -6,12 +6,15 @@ And which of its classes are a model's.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vit.data import ImageSet
 from vit.data.draws import make_generator
+from vit.errors import DataError, one_line
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
@@ -34,25 +37,102 @@ def spread_at_random(count: int, most: int) -> Tensor:
     return starts + (shares * lengths).long()
 
 
-def hold_out(count: int, at_random: bool = False) -> tuple[list[int], list[int], str]:
-    """Choose test images from a data set without any: M = min(1000, max(1, N // 10)) of N.
+def first_copies(image_hashes: Tensor) -> Tensor:
+    """Return int64 (N,), for each image the number of the first image with the same pixels.
 
     Args:
-        count: N.
+        image_hashes: int64 (N,), as in `ImageSet`.
+    """
+    _, groups = image_hashes.unique(return_inverse=True)
+    numbers = torch.arange(len(groups))
+    first = torch.full_like(numbers, len(groups))
+    return first.scatter_reduce(0, groups, numbers, "amin")[groups]
+
+
+def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Choose about `count` images to hold out, so that copies of one image are on one side.
+
+    Without copies, they are `choose(torch.arange(N), count)`. With copies, fewer are chosen, from
+    the first copies alone, and each takes its own copies along. An image with more copies than
+    `count`, e.g. a blank one, is not chosen: it would be most of what is held out. Only copies of a
+    single image, which is all the data, are on both sides.
+
+    Args:
+        image_hashes: int64 (N,), as in `ImageSet`.
+        count: from 0 to N.
+        choose: (numbers of images, int64 (E,); how many of them) -> which of the E, as indices or
+            as a mask.
+
+    Returns:
+        bool (N,).
+    """
+    total = len(image_hashes)
+    first = first_copies(image_hashes)
+    copies = first.bincount(minlength=total)  # of each first copy; 0 for the others
+    distinct = copies > 0
+    if int(distinct.sum()) == 1:
+        first = torch.arange(total)
+        copies = torch.ones_like(first)
+        distinct = copies > 0
+
+    # Small groups, or the smallest that there are
+    most_copies = max(count, int(copies[distinct].min()))
+    candidates = (distinct & (copies <= most_copies)).nonzero().flatten()
+    number = max(min(count, 1), count * len(candidates) // total)
+    held_out = torch.zeros(total, dtype=torch.bool)
+    held_out[candidates[choose(candidates, number)]] = True
+    return held_out[first]
+
+
+def choose_test_images(image_hashes: Tensor, at_random: bool = False) -> Tensor:
+    """Choose the test images of a data set without any: M = min(1000, max(1, N // 10)) of N.
+
+    Args:
+        image_hashes: int64 (N,), as in `ImageSet`.
         at_random: use `spread_at_random`; else they are evenly spaced (i * N // M).
 
     Returns:
-        The indices to train on, those to test on, and a note about it.
+        bool (N,); with copies of one image, as `hold_out` chooses.
     """
-    test_count = min(1000, max(1, count // 10))
+    total = len(image_hashes)
+    count = min(1000, max(1, total // 10))
+    spread = evenly_spaced
     if at_random:
-        test = spread_at_random(count, test_count).tolist()
+        spread = spread_at_random
+    return hold_out(image_hashes, count, lambda among, most: spread(len(among), most))
+
+
+def hold_out_test_images(
+    images: ImageSet, name: str, at_random: bool = False
+) -> tuple[ImageSet, ImageSet, str]:
+    """Hold out test images from a data set without any; see `choose_test_images`.
+
+    Args:
+        images: all that there are.
+        name: the data's name in messages.
+
+    Returns:
+        The images to train on, those to test on, and a note about it.
+
+    Raises:
+        DataError: there are fewer than two images.
+    """
+    total = len(images)
+    if total < 2:
+        advice = "it needs at least two, one to train on and one to test on"
+        raise DataError(one_line(f"{name}: has only one image; {advice}"))
+    held_out = choose_test_images(images.image_hashes, at_random)
+
+    # What was left out and decided is told once, with the training images
+    train = images.subset(~held_out)
+    test = replace(images.subset(held_out), skipped=(), notes=())
+    manner = "evenly spaced"
+    if at_random:
         manner = "spread at random"
-    else:
-        test = evenly_spaced(count, test_count).tolist()
-        manner = "evenly spaced"
-    train = sorted(set(range(count)).difference(test))
-    note = f"{len(test):,} of the {count:,} images, {manner}, are held out as test images"
+    note = f"{len(test):,} of the {total:,} images, {manner}, are held out as test images"
+    copies = total - len(images.image_hashes.unique())
+    if copies:
+        note += f"; {copies:,} are copies of another image, on the same side as it"
     return train, test, note
 
 

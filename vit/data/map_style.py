@@ -31,7 +31,7 @@ from vit.data.cache import (
     cached,
     describe,
 )
-from vit.data.images import class_key, hold_out
+from vit.data.images import class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
 
@@ -54,7 +54,7 @@ def load_datasets(
 
     Args:
         train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
-            held out (`hold_out`).
+            held out (`hold_out_test_images`).
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages; "": the class of `train`.
@@ -70,40 +70,33 @@ def load_datasets(
     name = name or type(train).__name__
     notes: list[str] = []
 
-    # Which items
-    train_rows: Sequence[int]
-    test_rows: Sequence[int]
-    _refuse_other_kinds(train)
-    if test is None:
-        _refuse_short(train, 2, name)
-        train_rows, test_rows, note = hold_out(len(train), at_random=True)
-        notes.append(f"no test set: {note}")
-        test = train
-    else:
-        _refuse_other_kinds(test)
-        _refuse_short(train, 1, name)
-        _refuse_short(test, 1, name)
-        train_rows = range(len(train))
-        test_rows = range(len(test))
+    # Which data sets
+    _refuse_other_kinds(train, name)
+    if test is not None:
+        _refuse_other_kinds(test, name)
     notes += _describe_labels(train)
 
     # Their images, from the cache
     class_names = class_names_of(train)
 
-    def load(split: str, dataset: Any, rows: Sequence[int], size: Size | None) -> Cached:
+    def load(split: str, dataset: Any, size: Size | None) -> Cached:
         if config.on_bad_image == "stop":
             _refuse_first(dataset, name)
-        pictures = _pictures(split, dataset, rows, name, class_names, image_size, size)
+        pictures = _pictures(split, dataset, name, class_names, image_size, size)
         folder = Path(os.path.expanduser(config.cache))
         path = cache_path(folder, name, split, image_size, OWN)
         return cached(path, pictures, image_size, size, config.on_bad_image)
 
     # The training images decide the size and the classes of both splits
-    train_images, sizes = load("train", train, train_rows, None)
+    train_images, sizes = load("train", train, None)
     train_images = _with_class_names(train_images, class_names, "train", name)
-    height, width = train_images.images.shape[-2:]
-    test_images, _ = load("test", test, test_rows, (height, width))
-    test_images = _with_class_names(test_images, train_images.class_names, "test", name)
+    if test is None:
+        train_images, test_images, note = hold_out_test_images(train_images, name, at_random=True)
+        notes.append(f"no test set: {note}")
+    else:
+        height, width = train_images.images.shape[-2:]
+        test_images, _ = load("test", test, (height, width))
+        test_images = _with_class_names(test_images, train_images.class_names, "test", name)
     notes += describe(train_images, test_images, sizes, image_size)
     return replace(train_images, notes=tuple(map(one_line, notes))), test_images
 
@@ -111,8 +104,8 @@ def load_datasets(
 # --- what a data set holds -----------------------------------------------------------------------
 
 
-def _refuse_other_kinds(dataset: Any) -> None:
-    """Refuse what cannot be indexed, and a mapping of several data sets."""
+def _refuse_other_kinds(dataset: Any, name: str) -> None:
+    """Refuse what cannot be indexed, a mapping of several data sets, and one without items."""
     kind = type(dataset).__name__
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         advice = "it needs __len__ and __getitem__; a list of its items has"
@@ -120,13 +113,8 @@ def _refuse_other_kinds(dataset: Any) -> None:
     if isinstance(dataset, Mapping) and "train" in dataset:
         parts = ", ".join(dataset)
         raise DataError(f'{kind}: several data sets in one ({parts}); hand over its ["train"]')
-
-
-def _refuse_short(dataset: Any, fewest: int, name: str) -> None:
-    """Refuse a data set with fewer than `fewest` items."""
-    if len(dataset) < fewest:
-        advice = "it needs at least one to train on and one to test on"
-        raise DataError(f"{name}: too few images; {advice}")
+    if not len(dataset):
+        raise DataError(f"{name}: has no images")
 
 
 def _refuse_first(dataset: Any, name: str) -> None:
@@ -241,18 +229,16 @@ def class_names_of(dataset: Any) -> tuple[str, ...]:
 def _pictures(
     split: str,
     dataset: Any,
-    rows: Sequence[int],
     name: str,
     class_names: tuple[str, ...],
     image_size: Size,
     size: Size | None,
 ) -> Pictures[int]:
-    """Return the rows of a data set and the functions that read one of them.
+    """Return all rows of a data set and the functions that read one of them.
 
     Args:
         split: "train" or "test".
         dataset: map-style.
-        rows: of its items, those to read.
         name: the data's name in messages.
         class_names: of the training data, which number the labels.
         image_size: (H, W) of the model's input.
@@ -303,9 +289,9 @@ def _pictures(
     key = ""
     fingerprint = getattr(dataset, "_fingerprint", None)
     if isinstance(fingerprint, str):
-        shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, rows)
+        shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, len(dataset))
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    return Pictures(split, rows, key, decode_row, size_of, name_of, _in_order)
+    return Pictures(split, range(len(dataset)), key, decode_row, size_of, name_of, _in_order)
 
 
 def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:

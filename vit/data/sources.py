@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import evenly_spaced, spread_at_random, spread_over_classes
+from vit.data.images import evenly_spaced, hold_out, spread_at_random, spread_over_classes
 from vit.errors import ConfigError, DataError
 from vit.inputs import OWN, Preparation
 
@@ -186,7 +189,12 @@ def load_data(
         if config.val_size > len(train) // 2:
             most = f"at most half of the {len(train):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
-        held_out = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
+        labels = train.labels
+
+        def choose(among: Tensor, most: int) -> Tensor:
+            return spread_over_classes(labels[among], most, config.subset_seed, "holdout")
+
+        held_out = hold_out(train.image_hashes, config.val_size, choose)
         # The files that were skipped in the training folder are listed once, with `train`
         test = replace(train.subset(held_out), skipped=test.skipped)
         train = train.subset(~held_out)
@@ -196,6 +204,8 @@ def load_data(
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
 
+    # Images in both splits make a score of what was trained on
+    copies = int(torch.isin(test.image_hashes, train.image_hashes).sum())
     return Dataset(
         name=name,
         source=source,
@@ -205,4 +215,5 @@ def load_data(
         held_out=config.val_size > 0,
         prepared=SOURCES[source].pictures and prepared != OWN,
         whole_content_hash=whole_content_hash,
+        copies=copies,
     )

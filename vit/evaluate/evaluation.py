@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset, ImageSet
-from vit.data.images import evenly_spaced, match_classes, spread_over_classes
+from vit.data.images import evenly_spaced, hold_out, match_classes, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
@@ -125,9 +125,25 @@ def evaluate(
             layers = list(range(last + 1))
         # measured once, because they take longer than all that is done with them
         with _timed(evaluation, "features"):
+            train = encoder_features(
+                encoder,
+                data.train.images,
+                prepare,
+                compute,
+                layers,
+                title="features of training images, 1 of 2",
+            )
+            test = encoder_features(
+                encoder,
+                data.test.images,
+                prepare,
+                compute,
+                layers,
+                title="features of test images, 2 of 2",
+            )
             features = Features(
-                train=encoder_features(encoder, data.train.images, prepare, compute, layers),
-                test=encoder_features(encoder, data.test.images, prepare, compute, layers),
+                train=train,
+                test=test,
                 layers=layers,
                 labelled=_choose_labelled(data, options),
             )
@@ -264,7 +280,12 @@ def _score_probe(
     # images to choose layer and strength by
     if options.held_out is None:
         holdout = min(options.holdout, len(images) // 2)
-        held_out = spread_over_classes(labels, holdout, seed, "holdout")
+
+        def choose(among: Tensor, most: int) -> Tensor:
+            return spread_over_classes(labels[among], most, seed, "holdout")
+
+        # a copy of a fitted image would choose the probe that knows it by heart
+        held_out = hold_out(data.train.image_hashes[images], holdout, choose)
     else:
         held_out = options.held_out[images]
 

@@ -199,7 +199,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
-            run.ema.update_parameters(run.model)
+            run.ema.update(run.model)
         optimizer.zero_grad(set_to_none=True)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
@@ -23,7 +22,7 @@ from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
-from vit.training.optimizer import make_ema, make_optimizer
+from vit.training.optimizer import AveragedWeights, make_optimizer
 from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, save_state, saved_states
 from vit.weights import architecture, save_model
@@ -68,7 +67,7 @@ class Run:
     normalize: Normalization
     objective: Objective
     optimizer: torch.optim.Optimizer
-    ema: AveragedModel | None = None
+    ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
     init_seconds: float = 0.0
@@ -270,7 +269,7 @@ def setup(
     restore_frozen_rows(optimizer, frozen_rows)
     ema = None
     if config.optim.ema:
-        ema = make_ema(model, config.optim.ema)
+        ema = AveragedWeights(model, config.optim.ema)
 
     run = Run(
         config=config,
@@ -371,7 +370,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-        run.ema.n_averaged.fill_(state["step"] + 1)
+        run.ema.count = state["step"] + 1
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]

@@ -1,8 +1,15 @@
 """One small module per format: how to recognise it, its names, and what its settings say."""
 
-from vit.checkpoints.formats import huggingface, native, self_supervised, timm, torchvision
+from vit.checkpoints.formats import (
+    huggingface,
+    native,
+    others,
+    self_supervised,
+    timm,
+    torchvision,
+)
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.refused import other_file, refusal
+from vit.checkpoints.formats.others import other_file, refusal
 
 FORMATS = (
     native.AUTOENCODER,
@@ -11,10 +18,16 @@ FORMATS = (
     self_supervised.FINE_TUNED,
     self_supervised.DINO,
     self_supervised.DINOV2,
+    self_supervised.MOCO,
+    self_supervised.JEPA,
     huggingface.VIT_MAE,
     huggingface.DINOV2,
     huggingface.VIT,
     torchvision.TORCHVISION,
+    others.SWAG,
+    others.MMPRETRAIN,
+    others.JEONSWORLD,
+    others.GOOGLE,
     timm.TIMM,
 )
 """Formats with more marks come first."""

@@ -1,0 +1,215 @@
+"""Files of other repositories.
+
+Those of plain vision transformers under other names have a table here; of other families, the
+commonest are refused with what this encoder does not compute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from vit.checkpoints.formats.format import HALVES, Format, Hints
+from vit.checkpoints.formats.torchvision import BLOCK as TORCHVISION_BLOCK
+from vit.checkpoints.formats.torchvision import OUTSIDE_BLOCKS as OUTSIDE_TORCHVISION
+from vit.checkpoints.names import table, within
+from vit.checkpoints.reading import Source
+
+# ---- The same encoder under other names ----------------------------------------------------------
+
+# Google's .npz, as `reading` turns it round. Its first code counted the parts of a block in one
+# row, its later one (big_vision) each kind of part.
+_GOOGLE_OUTSIDE = table("""
+    cls_token           cls
+    pos_embed           Transformer.posembed_input.pos_embedding
+    pos_embed           pos_embedding
+    patch_embed.proj.@  embedding.@
+    norm.@              Transformer.encoder_norm.@
+    head.@              head.@
+""")
+_GOOGLE_BLOCK = table("""
+    norm1.@             LayerNorm_0.@
+    norm2.@             LayerNorm_2.@
+    norm2.@             LayerNorm_1.@
+    mlp.fc1.@           MlpBlock_3.Dense_0.@
+    mlp.fc2.@           MlpBlock_3.Dense_1.@
+    mlp.fc1.@           MlpBlock_0.Dense_0.@
+    mlp.fc2.@           MlpBlock_0.Dense_1.@
+""")
+_GOOGLE_ATTENTION = table("""
+    attn.qkv.@          query.@ key.@ value.@
+    attn.proj.@         out.@
+""")
+
+_JEONSWORLD_OUTSIDE = table("""
+    cls_token           transformer.embeddings.cls_token
+    pos_embed           transformer.embeddings.position_embeddings
+    patch_embed.proj.@  transformer.embeddings.patch_embeddings.@
+    norm.@              transformer.encoder.encoder_norm.@
+    head.@              head.@
+""")
+_JEONSWORLD_BLOCK = table("""
+    norm1.@             attention_norm.@
+    attn.qkv.@          attn.query.@ attn.key.@ attn.value.@
+    attn.proj.@         attn.out.@
+    norm2.@             ffn_norm.@
+    mlp.fc1.@           ffn.fc1.@
+    mlp.fc2.@           ffn.fc2.@
+""")
+
+# before torchvision's table: the first row that fits counts
+_SWAG = table("""
+    pos_embed           encoder.pos_embedding       (sequence)
+    head.@              head.layers.head.@
+""")
+
+_MMPRETRAIN_BACKBONE = table("""
+    cls_token           cls_token
+    pos_embed           pos_embed
+    patch_embed.proj.@  patch_embed.projection.@
+    norm.@              ln1.@
+    fc_norm.@           ln2.@
+""")
+_MMPRETRAIN_BLOCK = table("""
+    norm1.@             ln1.@
+    attn.qkv.@          attn.qkv.@
+    attn.proj.@         attn.proj.@
+    ls1.gamma           attn.gamma1.weight
+    norm2.@             ln2.@
+    mlp.fc1.@           ffn.layers.0.0.@
+    mlp.fc2.@           ffn.layers.1.@
+    ls2.gamma           ffn.gamma2.weight
+""")
+
+
+def google_hints(source: Source) -> Hints:
+    """Return the number of heads, what the head reads, and how Google's code makes the input.
+
+    transformers' settings for these models make it in the same way.
+    """
+    encoder: dict[str, object] = {"global_pool": "avg"}
+    for name, value in source.values.items():
+        if name.endswith(".query.heads"):
+            encoder["num_heads"] = value
+    if any(re.fullmatch(r"(.*\.)?cls", name) for name in source.tensors):
+        encoder["global_pool"] = "token"
+    notes = (
+        "its kernels are transposed from JAX's order",
+        "its code approximates GELU by tanh; here it is exact, as in timm and transformers",
+    )
+    return Hints(encoder, squash=True, notes=notes)
+
+
+GOOGLE = Format(
+    name="Google's vision_transformer",
+    anchor=r"embedding\.weight",
+    marks=(r"Transformer\.encoder_norm\.weight",),
+    rules=(
+        *_GOOGLE_OUTSIDE,
+        *within(_GOOGLE_BLOCK, "blocks.#.", "Transformer.encoderblock_#."),
+        *within(
+            _GOOGLE_ATTENTION,
+            "blocks.#.",
+            "Transformer.encoderblock_#.MultiHeadDotProductAttention_1.",
+        ),
+        *within(
+            _GOOGLE_ATTENTION,
+            "blocks.#.",
+            "Transformer.encoderblock_#.MultiHeadDotProductAttention_0.",
+        ),
+    ),
+    hints=google_hints,
+    mean=HALVES[0],
+    std=HALVES[1],
+    interpolation="bilinear",
+)
+JEONSWORLD = Format(
+    name="jeonsworld/ViT-pytorch",
+    anchor=r"transformer\.embeddings\.patch_embeddings\.weight",
+    rules=(
+        *_JEONSWORLD_OUTSIDE,
+        *within(_JEONSWORLD_BLOCK, "blocks.#.", "transformer.encoder.layer.#."),
+    ),
+    hints=lambda source: Hints(squash=True),
+    global_pool="token",
+    mean=HALVES[0],
+    std=HALVES[1],
+    interpolation="bilinear",
+)
+SWAG = Format(
+    name="facebookresearch/SWAG",
+    anchor=r"conv_proj\.weight",
+    marks=(r"encoder\.layers\.layer_0\.ln_1\.weight",),
+    rules=(
+        *_SWAG,
+        *OUTSIDE_TORCHVISION,
+        *within(TORCHVISION_BLOCK, "blocks.#.", "encoder.layers.layer_#."),
+    ),
+    global_pool="token",
+)
+MMPRETRAIN = Format(
+    name="mmpretrain",
+    anchor=r"(?:backbone\.)?patch_embed\.projection\.weight",
+    marks=(r"(backbone\.)?layers\.0\.ln1\.weight",),
+    rules=(
+        *table("head.@ head.layers.head.@"),
+        *within(_MMPRETRAIN_BACKBONE, "", "backbone."),
+        *within(_MMPRETRAIN_BLOCK, "blocks.#.", "backbone.layers.#."),
+        *_MMPRETRAIN_BACKBONE,
+        *within(_MMPRETRAIN_BLOCK, "blocks.#.", "layers.#."),
+    ),
+    global_pool="token",  # unless an fc_norm says otherwise
+    crop_share=0.875,
+    other_inputs="as its DeiT and MAE do, but its VisionTransformer uses 0.5",
+)
+
+
+# ---- Other families and other files --------------------------------------------------------------
+
+# What this encoder does not compute, who has it, and the ends of keys that show it. The first match
+# counts. Who has it is an example: a key does not tell the family.
+NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "blocks in stages", "Swin and SimMIM's Swin",
+        (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
+    ),
+    (
+        "relative positions", "BEiT, data2vec and SimMIM",
+        (r"relative_position_bias_table", r"attention\.relative_position_bias\..*"),
+    ),
+    (
+        "rotary positions", "DINOv3 and EVA-02",
+        (
+            r"rope(_embed|_embeddings)?\..*", r"freqs_(cos|sin|cis)",
+            r"(?<!transformer\.)embeddings\.patch_embeddings\.weight",
+        ),
+    ),
+    ("a norm within its attention", "BEiT-3 and EVA-02", (r"attn\.inner_attn_ln\.weight",)),
+    ("no bias on its keys", "BEiT and EVA", (r"attn\.q_bias",)),
+    ("pooling by attention", "SigLIP", (r"attn_pool\..*", r"head\.probe", r"MAPHead_0\..*")),
+    (
+        "a norm before its blocks", "CLIP",
+        (r"norm_pre\.weight", r"pre_layrnorm\.weight", r"ln_pre\.weight", r"pre_norm\.weight"),
+    ),
+)  # fmt: skip
+
+
+def refusal(keys: Iterable[str]) -> str:
+    """Say which of `NOT_COMPUTED` the keys show; "" for none."""
+    keys = list(keys)
+    for part, families, ends in NOT_COMPUTED:
+        pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)
+        for key in keys:
+            if pattern.fullmatch(key):
+                return f"it has {part}, as {families} do, which this encoder does not ({key})"
+    return ""
+
+
+def other_file(keys: Iterable[str]) -> str:
+    """Say what a file without a network is instead; "" if its keys do not tell."""
+    keys = list(keys)
+    if any(re.fullmatch(r"(.*\.)?lora_[AB]\..*", key, re.DOTALL) for key in keys):
+        return "this is a LoRA adapter, not a model; merge it into its model with peft first"
+    if keys and all(re.fullmatch(r"(.*\.)?state\.\d+\.\w+", key, re.DOTALL) for key in keys):
+        return "this is an optimizer's state; the weights are in another file"
+    return ""
