@@ -43,7 +43,7 @@ from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps
-from vit.interpret.gradients import relevance
+from vit.interpret.explanations import relevance
 from vit.interpret.layers import intercept_attention
 from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss

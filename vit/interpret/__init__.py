@@ -6,10 +6,8 @@ which input a result depends on.
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
-from vit.interpret.faithfulness import Faithfulness, faithfulness
-from vit.interpret.features import artifact_scores, pca_colours
+from vit.interpret.explanations import Faithfulness, faithfulness, legrad, relevance
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.gradients import legrad, relevance
 from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
     attention_distance,
@@ -27,7 +25,6 @@ __all__ = [
     "Faithfulness",
     "Geometry",
     "GridMaps",
-    "artifact_scores",
     "attention_distance",
     "attention_entropy",
     "attention_layers",
@@ -38,7 +35,6 @@ __all__ = [
     "head_ablation",
     "in_grid_order",
     "legrad",
-    "pca_colours",
     "relevance",
     "to_grid",
     "top_mass_mask",

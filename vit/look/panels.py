@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.gradients import relevance
+from vit.interpret.explanations import relevance
 from vit.interpret.measures import rollout_step
 from vit.look.predict import require_head
 from vit.look.subject import ModelWithImages

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vit.errors import AttentionError
-from vit.interpret import artifact_scores, pca_colours
+from vit.look.features import artifact_scores, pca_colours
 
 
 def rotation(width: int) -> torch.Tensor:
