@@ -304,8 +304,8 @@ def _no_network(source: Source) -> CheckpointError:
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
-        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, Google's .npz, SWAG, mmpretrain, and "
-        "Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
+        "MAE, DINO, iBOT, DINOv2, MoCo v3, MSN, I-JEPA, torchvision, Google's .npz, SWAG, "
+        "mmpretrain, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
     )
 
 
@@ -553,21 +553,21 @@ def _find_heads(network: Network) -> list[Head]:
     kernels = next(value for key, value in tensors.items() if anchor.fullmatch(key))
     width = kernels.shape[0] if kernels.ndim else 0
 
-    # a model in memory knows more of its head than tensors show
-    heads = find_heads(tensors, network.prefix, network.copies, width)
+    # a model in memory knows more of its head than tensors show, as does known code
+    problem = network.hints.head_problem
     if network.source.head is not None:
         problem = problem_of(network.source.head)
-        heads = [replace(head, problem=problem or head.problem) for head in heads]
 
     # the named one, once
+    heads = find_heads(tensors, network.prefix, network.copies, width)
     name = network.options.head
-    if name is None:
-        return heads
-    named = named_head(tensors, network.prefix, network.copies, width, name)
-    if named is None:
-        usual = first_few([head.name for head in heads]) or "none"
-        raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
-    return [named, *(head for head in heads if not head.name.startswith(named.name))]
+    if name is not None:
+        named = named_head(tensors, network.prefix, network.copies, width, name)
+        if named is None:
+            usual = first_few([head.name for head in heads]) or "none"
+            raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
+        heads = [named, *(head for head in heads if not head.name.startswith(named.name))]
+    return [replace(head, problem=problem or head.problem) for head in heads]
 
 
 def _choose_head(network: Network, heads: list[Head]) -> Head | None:

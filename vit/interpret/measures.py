@@ -281,15 +281,16 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
     """
     if not 0 < share <= 1:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")
-    # In double precision: rounding in the sums decides about no patch
-    flat = maps.double().nan_to_num().flatten(2)  # (B, h, L)
+    # In double precision: rounding in the sums decides about no patch; on the CPU, because Apple's
+    # GPUs have none
+    flat = maps.cpu().double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
 
     # A patch belongs to the mask while the larger ones together hold less than the share
     mass_of_larger = values.cumsum(-1) - values
     inside = (mass_of_larger < share * values.sum(-1, keepdim=True)) & (values > 0)
     mask = torch.zeros_like(inside).scatter(-1, order, inside)
-    return mask.unflatten(-1, maps.shape[2:])
+    return mask.unflatten(-1, maps.shape[2:]).to(maps.device)
 
 
 @torch.no_grad()

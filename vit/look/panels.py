@@ -235,8 +235,8 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
     targets = model.targets(subject.inputs)  # (B, L, pixels of a patch)
 
     # The error of one patch per image
-    rows, columns = torch.tensor(patches).T
-    images = torch.arange(len(patches))
+    rows, columns = torch.tensor(patches, device=targets.device).T
+    images = torch.arange(len(patches), device=targets.device)
     numbers = rows * subject.geometry.grid_size[1] + columns  # (B,)
 
     def score(predicted: Tensor) -> Tensor:
