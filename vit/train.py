@@ -274,7 +274,9 @@ def set_up(
     validation = Validation(stop)
     restore([*all_callbacks, validation], run.callback_states)
 
-    # the folder, and the callbacks that write to it at once
+    # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
+    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        folder.forget_later_steps(run.step)
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)

@@ -29,7 +29,8 @@ def attention_rollout(
 
     Args:
         weights: (B, h, N, N) of each layer, from the first to the last; `w.amax(1, keepdim=True)`
-            for the maximum over heads in place of their mean.
+            for the maximum over heads in place of their mean. Rows are scaled to sum to 1 before I
+            is added, which other code does not do, so its rollouts of a maximum or minimum differ.
         discard: share of each layer's smallest weights to leave out; the columns of prefix tokens
             are kept.
         num_prefix_tokens: class token and registers.
