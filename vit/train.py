@@ -276,17 +276,22 @@ def set_up(
     validation = Validation(stop)
     restore([*all_callbacks, validation], run.callback_states)
 
-    # the folder, and the callbacks that write to it at once
+    # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
+    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        folder.forget_later_steps(run.step)
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
+    metrics = MetricsFile(folder.metrics, run)
+    if command.resume and (
+        state is None or read_config(folder.config).train.epochs != config.train.epochs
+    ):
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     all_callbacks += [
         Progress(run),
-        MetricsFile(folder.metrics, run),
+        metrics,
         validation,
         Snapshots(folder.snapshots, run),
     ]
@@ -299,7 +304,7 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    names = {Validation.name, DynamicsRecorder.name, *TRACKERS}
+    names = {MetricsFile.name, Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
         if type(callback).state_dict is not Callback.state_dict and not callback.name:

@@ -125,7 +125,6 @@ def test_order_is_imagefolders(tmp_path):
         "a/2.png",
         "a/10.png",
         "a/z/1.png",
-        "a/.hidden.PNG",
         "a/Z.JPG",
         "a-b/1.png",
         "a/b/1.webp",
@@ -176,6 +175,50 @@ def test_hostile_name_cannot_forge_a_line(root, caplog):
     for text in messages:
         assert text.isprintable()
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
+
+
+OF_SYSTEMS = ["._0.png", ".hidden.PNG", "Thumbs.db", "desktop.ini", ".DS_Store", "Icon\r"]
+FOLDERS_OF_SYSTEMS = ["__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", ".thumbnails"]
+FOLDERS_OF_SYSTEMS += ["System Volume Information", "@Recycle", "Temporary Items", "THUMBS.DB"]
+
+
+@pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
+def test_what_systems_put_beside_images_is_none_of_them(tmp_path, split):
+    for number in range(4):
+        plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
+    for place in ("", split, f"{split}a/"):
+        for name in OF_SYSTEMS:
+            (tmp_path / "root" / place / name).write_bytes(b"\x00\x05\x16\x07")
+        for name in FOLDERS_OF_SYSTEMS:
+            plain(tmp_path / "root" / place / name / "a" / "photo.png")
+            (tmp_path / "root" / place / name / "._photo.png").write_bytes(b"\x00\x05\x16\x07")
+    train, test = load(tmp_path / "root")
+    assert (len(train) + len(test), train.class_names) == (4, ("a", "b"))
+    assert len(folder.list_files(tmp_path / "root")) == 4
+    # only what might be an image is told of
+    ignored = [note for note in train.notes if "ignored" in note]
+    assert [note.rpartition(": ")[2] for note in ignored] == ["4 hidden"]
+    assert not [note for note in train.notes if "not used" in note]
+
+
+@pytest.mark.parametrize("with_tests", [True, False])
+def test_a_class_whose_images_are_all_unreadable_is_none(tmp_path, with_tests):
+    root = tmp_path / "root"
+    for number in range(12):
+        plain(root / "train" / "ac"[number % 2] / f"{number:02}.png", (number, 0, 0))
+        if with_tests:
+            plain(root / "test" / "ac"[number % 2] / f"{number:02}.png", (100 + number, 0, 0))
+    (root / "train" / "b").mkdir()
+    (root / "train" / "b" / "broken.png").write_bytes(b"broken")
+    # the second time from the cache
+    for _ in range(2):
+        train, test = load(root, "skip")
+        assert train.class_names == test.class_names == ("a", "c")
+        assert [note for note in train.notes if note.endswith("are left out: b")]
+        for split in (train, test):
+            assert split.content_hash == content_hash(split.images, split.labels)
+            numbers = split.images[:, 0, 0, 0] % 100
+            assert torch.equal(split.labels, (numbers % 2).long())
 
 
 @pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
