@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import RECONSTRUCT, changed, noise, without_pictures
+from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
 from vit.config import ModelConfig
@@ -212,6 +212,42 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
         ):
             fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
+def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):
+    """Its lines, snapshots and scores, too, wherever it is killed on the way."""
+    held = changed(config, optim={"cooldown": 0.5}, run={"snapshots": 3, "dynamics_every": 1})
+    longer = changed(held, train={"epochs": 3})
+    whole = fit(longer, tmp_path / "whole", PAIRS, TEST, [Witness()])
+    folder = tmp_path / "run"
+    fit(held, folder, PAIRS, TEST, [Witness()])
+    # ended at its first step, with the last states of the shorter run removed
+    with pytest.raises(KeyError):
+        fit(longer, folder, PAIRS, TEST, [Witness(4)], resume=True)
+    assert not (folder / "summary.json").exists()
+    assert load_model(folder)
+    run = fit(longer, folder, PAIRS, TEST, [witness := Witness()], resume=True)
+    assert_same(dict(run.result.state_dict()), dict(whole.result.state_dict()))
+    assert (run.step, witness.count) == (9, 9)
+    timeless = {"images_per_second": 0, "seconds": 0}
+    for path in ("metrics", "dynamics"):
+        lines = [
+            [line | timeless for line in read_metrics(getattr(one.folder, path))]
+            for one in (run, whole)
+        ]
+        assert lines[0] == lines[1]
+    assert run.summary["test_loss"] == whole.summary["test_loss"]
+    assert run.summary["content_hash"] == whole.summary["content_hash"]
+    # the first run's that come before, and the longer run's
+    assert list(run.folder.saved_snapshots()) == ["step 0", "step 2", "step 9"]
+
+
+def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config):
+    with pytest.raises(
+        ConfigError,
+        match=r"^train\.epochs: [^\n]*optim\.cooldown[^\n]*--model\.init \S+whole [^\n]*$",
+    ):
+        fit(changed(config, train={"epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
 
 
 def test_a_single_class_measures_nothing(config, tmp_path):

@@ -23,6 +23,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
+from vit.machine import choose_device
 from vit.mae import Model
 from vit.runs import read_metrics
 from vit.settings import (
@@ -221,6 +222,7 @@ def set_up(
     # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
+    choose_device(config.run.device)
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()
@@ -276,7 +278,9 @@ def set_up(
         restore([*recorders, validation], run.callback_states)
     restore([*trackers, *callbacks], run.callback_states)
 
-    # the folder, and the callbacks that write to it at once
+    # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
+    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        folder.forget_later_steps(run.step)
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)

@@ -346,7 +346,8 @@ def test_transformers_loads_the_folder(case, tmp_path):
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
-    assert convert_model(ours, "huggingface", tmp_path / "hf") == []
+    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "global_pool avg" in note
     theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
@@ -464,9 +465,20 @@ def test_another_eps_is_noted(tmp_path):
 
 def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_path):
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
-    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
-    assert "this head reads the mean of the patches" in note
+    left_out, _ = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "this head reads the mean of the patches" in left_out
     assert load_model(tmp_path / "hf").config.num_classes == 0
+
+
+@pytest.mark.parametrize("changed", [{}, {"layer_scale": 0.1}])
+def test_pooling_by_the_mean_is_lost_for_transformers_and_noted(changed, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", global_pool="avg", **changed)
+    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "global_pool avg" in note
+    assert load_model(tmp_path / "hf").config.global_pool == "token"
+    assert load_model(tmp_path / "hf", global_pool="avg").config.global_pool == "avg"
+    assert convert_model(ours, "timm", tmp_path / "timm") == []
+    assert load_model(tmp_path / "timm").config.global_pool == "avg"
 
 
 def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
