@@ -620,8 +620,8 @@ class OptimConfig(Section, section="optim"):
     warmup_epochs: NonNegativeFloat = 1.0
     """epochs of warm-up"""
     cooldown: Share = 1.0
-    """the last share of the steps, in which the learning rate falls; below 1, until then --resume
-    may change train.epochs"""
+    """the last share of the steps, in which the learning rate falls; below 1, --resume may change
+    train.epochs: the run goes on from where it was held"""
 
     # How weights are held back, and gradients averaged
     weight_decay: NonNegativeFloat = 0.05
@@ -810,6 +810,19 @@ class Config:
         warmup = round(self.optim.warmup_epochs * steps_per_epoch)
         cooldown = total - round(self.optim.cooldown * total)
         return warmup, max(warmup, cooldown), total
+
+    def held_steps(self, count: int) -> int:
+        """Return the number of steps, with `count` images, that a longer run would begin with.
+
+        They come before the last phase, in which the learning rate falls or classification sees
+        whole images; 0 if the rate falls from the start, towards the end of just this run.
+        """
+        if self.optim.cooldown == 1:
+            return 0
+        per_epoch = self.steps_per_epoch(count)
+        _, falls_from, _ = self.schedule(per_epoch)
+        whole_from = round((self.train.epochs - self.classify.whole_epochs) * per_epoch)
+        return min(falls_from, whole_from)
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         """Yield the settings that would turn a run into another.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -74,6 +75,12 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not values.is_cuda:
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return a float32 tensor of constants, made once per device: making one waits for a GPU."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def device_name(device: torch.device) -> str:

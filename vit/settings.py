@@ -11,6 +11,7 @@ import argparse
 import ast
 import inspect
 import os
+import shlex
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -393,6 +394,11 @@ def refuse_conflicts(requested: Config, before: Config, out: Path, epochs: int) 
         if key == "train.epochs" and new == epochs and before.optim.cooldown < 1:
             continue
         advice = "leave it out (and --config: the run has its own), or start another with --out"
+        if key == "train.epochs":
+            advice = (
+                "its learning rate falls from the start (optim.cooldown 1); to train longer, begin "
+                f"another run with its model: --model.init {shlex.quote(str(out))} --out DIR"
+            )
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {advice}")
 
 

@@ -23,6 +23,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
+from vit.machine import choose_device
 from vit.mae import Model
 from vit.runs import read_metrics
 from vit.settings import (
@@ -220,6 +221,7 @@ def set_up(
     # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
+    choose_device(config.run.device)
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()
@@ -274,17 +276,22 @@ def set_up(
     validation = Validation(stop)
     restore([*all_callbacks, validation], run.callback_states)
 
-    # the folder, and the callbacks that write to it at once
+    # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
+    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        folder.forget_later_steps(run.step)
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
+    metrics = MetricsFile(folder.metrics, run)
+    if command.resume and (
+        state is None or read_config(folder.config).train.epochs != config.train.epochs
+    ):
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     all_callbacks += [
         Progress(run),
-        MetricsFile(folder.metrics, run),
+        metrics,
         validation,
         Snapshots(folder.snapshots, run),
     ]
@@ -297,7 +304,7 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    names = {Validation.name, DynamicsRecorder.name, *TRACKERS}
+    names = {MetricsFile.name, Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
         if type(callback).state_dict is not Callback.state_dict and not callback.name:

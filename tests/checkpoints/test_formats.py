@@ -236,7 +236,7 @@ def test_mae_heads_by_its_families():
     }
     model = load_model(state)
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
-    assert sum("are a guess" in note for note in model.origin.report.notes) == 2
+    assert sum("as in the code of" in note for note in model.origin.report.notes) == 2
 
 
 def test_mae_fine_tuned(images, tmp_path):

@@ -16,17 +16,13 @@ from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConf
 from vit.data import Dataset
 from vit.device import Compute
 from vit.errors import TrainingError
-from vit.inputs import Normalization
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import train_steps
-from vit.training.optimizer import make_ema
 from vit.training.run import CPU_TOKENS, Run, setup
 from vit.training.schedule import learning_rate
 from vit.training.step import Step
 
-CPU, META = torch.device("cpu"), torch.device("meta")
 # two epochs of 8, 8 and 4 images, as in CLASSIFY
 CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})
 
@@ -289,51 +285,6 @@ def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
     assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
     assert rounded == pytest.approx(exact, rel=0.02)
     assert rounded != exact
-
-
-# --- nothing waits for the device -----------------------------------------------------------------
-
-
-class Descent(torch.optim.AdamW):
-    """AdamW's fused kernel does not know the device "meta"."""
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    parameter.sub_(parameter.grad, alpha=1e-3)
-
-
-ON_DEVICE = {
-    "block, pad": changed(
-        CONFIG, augment={"crop": "pad"}, mask={"kind": "block"}, model={"drop_path": 0.5}
-    ),
-    "grid, shuffled": changed(
-        CONFIG, augment={"crop": "none", "shuffle": "within"}, mask={"kind": "grid"}
-    ),
-    "classify, random, resized, shuffled": changed(CLASSIFY, augment={"shuffle": "across"}),
-}
-
-
-@pytest.mark.parametrize("name", ON_DEVICE)
-def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path, monkeypatch):
-    """On "meta", a device whose tensors hold nothing, whatever would wait for a GPU raises."""
-    monkeypatch.setattr(RunConfig, "steps_between_lines", lambda config, total: 1000)
-    run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2}))
-    run.objective.to(META)
-    run.compute = Compute(META)
-    run.normalize = Normalization([0.5] * 3, [0.5] * 3)
-    run.optimizer = Descent(run.model.parameters())
-    run.ema = make_ema(run.model, 0.9)
-    recorder = DynamicsRecorder(run.model, 1, 6, tmp_path / "dynamics.jsonl")
-    steps = train_steps(run, [recorder])
-    done = [next(steps) for _ in range(2)]  # the sixth and last would be looked at
-    assert [step.images for step in done] == [8, 8]
-    last = done[-1]  # what the recorder measured is read when it is written
-    for read in (lambda: last.loss, lambda: last.metrics, recorder.on_save):
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            read()
 
 
 # --- what is not finite ---------------------------------------------------------------------------

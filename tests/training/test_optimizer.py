@@ -20,7 +20,7 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
-from vit.training.optimizer import make_ema, make_optimizer, parameter_groups
+from vit.training.optimizer import AveragedWeights, make_optimizer, parameter_groups
 from vit.training.schedule import learning_rate, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
@@ -304,10 +304,10 @@ def test_average_is_a_model_of_its_own_that_does_not_learn():
     """What it averages is held in test_loop, step by step."""
     torch.manual_seed(0)
     learning = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    ema = make_ema(learning, 0.9)
+    ema = AveragedWeights(learning, 0.9)
     before = copy.deepcopy(ema.module.state_dict())
     for _ in range(50):  # weights that stay are their own average to the bit
-        ema.update_parameters(learning)
+        ema.update(learning)
     with torch.no_grad():
         for value in learning.parameters():
             value.fill_(5.0)

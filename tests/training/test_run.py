@@ -33,6 +33,7 @@ from vit.training.evaluation import measure
 from vit.training.loop import save, train_and_save, train_steps
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
+from vit.training.run_folder import RunFolder
 from vit.training.state import load_state, save_state, saved_states, state_path
 from vit.training.step import Callback, restore
 
@@ -82,6 +83,12 @@ def go(run: Run, steps: int | None = None) -> list[float]:
         if len(losses) == steps:
             break
     return losses
+
+
+def go_and_save(run: Run, states: Path, until: int | None = None) -> None:
+    """Make the steps up to `until`, or all, and save the states that a run saves."""
+    run.config = changed(run.config, run={"save_every": 1000})
+    train_and_save(run, [], states, lambda: run.step == until)
 
 
 def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
@@ -269,35 +276,49 @@ def test_length_may_change_until_the_learning_rate_falls(tmp_path):
         assert_same(resumed.model.state_dict(), whole.model.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("before", "steps", "epochs", "message"),
-    [
-        (
-            CONFIG,
-            6,
-            4,
-            r"at step 6, and with 3 epochs \(9 steps\) the last phase begins after step 5;",
-        ),
-        (
-            CONFIG,
-            5,
-            2,
-            r"at step 5, and with 2 epochs \(6 steps\) the last phase begins after step 4;",
-        ),
-        (
-            changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 2}),
-            4,
-            4,
-            "begins after step 3;",
-        ),
-    ],
-)
-def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path):
-    run = begin(held := changed(before, optim={"cooldown": 0.4}))
-    go(run, steps)
-    run.save(tmp_path)
-    with pytest.raises(RunError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
-        begin(changed(held, train={"epochs": epochs}), tmp_path)
+MUON = changed(CONFIG, optim={"name": "muon", "ema": 0.9}, augment={"views": 2})
+WHOLE_AT_LAST = changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 1})
+
+
+@pytest.mark.parametrize("config", [CONFIG, MUON, WHOLE_AT_LAST], ids=["mae", "muon", "classify"])
+@pytest.mark.parametrize("cut", [None, 1], ids=["finished", "cut in its last phase"])
+def test_a_run_goes_on_from_before_its_last_phase_as_one_that_was_longer(config, cut, tmp_path):
+    """It is longer in the end, to the bit, and can become longer again."""
+    held = changed(config, optim={"cooldown": 0.3})
+    states = tmp_path / "checkpoints"
+    run = begin(held)
+    count = run.held_steps
+    assert 0 < count < run.total_steps
+    if cut:
+        go_and_save(run, states, count + cut)
+    else:
+        go_and_save(run, states)
+    for epochs in (EPOCHS + 2, EPOCHS + 3):
+        other = changed(held, train={"epochs": epochs})
+        whole = begin(other)
+        go(whole)
+        resumed = begin(other, states)
+        assert resumed.step == count
+        assert any(f"goes on from step {count}" in note for note in resumed.notes)
+        RunFolder(tmp_path).forget_later_steps(resumed.step)
+        go_and_save(resumed, states)
+        assert resumed.step == epochs * other.steps_per_epoch(IMAGES)
+        assert_same(resumed.result.state_dict(), whole.result.state_dict())
+        assert_same(resumed.optimizer.state_dict(), whole.optimizer.state_dict())
+        count = resumed.held_steps
+
+
+def test_a_run_whose_steps_a_shorter_or_a_falling_one_would_not_have_made_is_refused(tmp_path):
+    """Nor can one go on whose state from before the last phase is lost."""
+    held = changed(CONFIG, optim={"cooldown": 0.3})
+    states = tmp_path / "run" / "checkpoints"
+    run = begin(held)
+    go_and_save(run, states)
+    with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*--model\.init \S+run --out DIR$"):
+        begin(changed(held, train={"epochs": 1}), states)
+    state_path(states, run.held_steps).unlink()
+    with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*no state is kept; [^\n]*$"):
+        begin(changed(held, train={"epochs": 4}), states)
 
 
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):

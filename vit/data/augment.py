@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
-from vit.device import to_device
+from vit.device import constant, to_device
 from vit.inputs import cut_to_shape, to_float
 from vit.patches import patchify, unpatchify
 
@@ -107,7 +107,7 @@ def sample_boxes(
     # torch 2.11; there, move these samples to the border.
     padding = "border"
     if images.device.type == "mps":
-        border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
+        border = 1 - 1 / constant((images.shape[-1], images.shape[-2]), images.device)
         grid = grid.clamp(-border, border)
         padding = "zeros"
     return F.grid_sample(
@@ -156,7 +156,7 @@ def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
 
 def luma(images: Tensor) -> Tensor:
     """Return each pixel's brightness (ITU-R 601): (B, 3, H, W) -> (B, 1, H, W)."""
-    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)
+    weights = constant((0.299, 0.587, 0.114), images.device)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 

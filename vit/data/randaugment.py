@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import to_device
+from vit.device import constant, to_device
 
 FILL = 128
 """The grey of areas that a moved image uncovers."""
@@ -116,7 +116,7 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     """Return the luma of ITU-R 601: (b, 3, H, W) -> uint8 (b, 1, H, W)."""
     # Pillow's whole numbers, out of 65,536; the half of it makes the division round
-    weights = torch.tensor([19595.0, 38470.0, 7471.0], device=images.device)[:, None, None]
+    weights = constant((19595.0, 38470.0, 7471.0), images.device)[:, None, None]
     return (((images * weights).sum(1, keepdim=True) + 32768) / 65536).to(torch.uint8)
 
 

@@ -239,10 +239,10 @@ def masked_figure(
     mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
-    weights = np.nan_to_num(maps.detach().double().cpu().numpy())
+    weights = np.nan_to_num(maps.detach().cpu().double().numpy())
     total = weights.sum((-2, -1))
     if masses is not None:
-        total = total + masses.detach().double().cpu().numpy()
+        total = total + masses.detach().cpu().double().numpy()
     on_visible = (weights * ~masked[:, None]).sum((-2, -1)) / np.where(total > 0, total, 1)
 
     # The three pictures of each image, and its maps
@@ -328,7 +328,7 @@ class ImageMaps:
         self.image_size = (images.shape[-2], images.shape[-1])
 
         # Values in the unit of the picture, and their colours
-        values = maps.detach().double().cpu().numpy()
+        values = maps.detach().cpu().double().numpy()
         centre = None
         if unit is None:
             # Shares become comparable between grids: 1 is uniform, whatever their size
@@ -344,7 +344,7 @@ class ImageMaps:
         self.some_elsewhere = masses is not None and bool(masses.any())
         self.shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
-            on_patches = 1 - masses.detach().double().cpu().numpy()
+            on_patches = 1 - masses.detach().cpu().double().numpy()
             for image, panel in np.argwhere(on_patches < MOST):
                 self.shares[image][panel] = f"{percent(on_patches[image, panel])} on patches"
         self.some_low = any(any(row) for row in self.shares)

@@ -178,7 +178,7 @@ def _described_layers(layers: Mapping[int, Tensor], prefix: int) -> dict[str, An
 def codes_of(weights: Tensor) -> Tensor:
     """Weights (..., N), rows sum to 1 -> uint8 codes (..., N): the nearest to 255 sqrt(w)."""
     # Normalised anew, in float64: sums of weights in bfloat16 are off by up to SLACK
-    exact = weights.detach().to("cpu", torch.float64)
+    exact = weights.detach().cpu().double()
     return (exact / exact.sum(-1, keepdim=True)).sqrt().mul(SCALE).round().to(torch.uint8)
 
 
@@ -232,7 +232,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
         on_neighbours = []
         entropies = []
         for image, close in zip(images, neighbours, strict=True):
-            weights = image.weights[layer][:, prefix:, prefix:].detach().double().cpu()  # (h, L, L)
+            weights = image.weights[layer][:, prefix:, prefix:].detach().cpu().double()  # (h, L, L)
             share = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
             logs = share.clamp(min=1e-12).log2()
             shares.append(share)
@@ -260,7 +260,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
 def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
     """Raise UserError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
-        off = (weights.detach().double().sum(-1) - 1).abs().max()
+        off = (weights.detach().cpu().double().sum(-1) - 1).abs().max()
         # Written so that nan is refused too: it is not below anything
         sums_to_one = bool(off <= SLACK)
         if weights.shape[1:] != (tokens, tokens) or not sums_to_one:

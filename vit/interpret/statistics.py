@@ -60,14 +60,18 @@ def attention_statistics(
     def add(layer: int, weights: Tensor) -> None:
         layout = maps.geometry  # of these images: a model may take several sizes
         of_patches = weights[:, :, layout.patches]  # (B, h, L, N)
-        # In double precision, so that the spread survives the difference of two large sums
-        distance = attention_distance(weights, layout).double()  # (B, h)
+        distance = attention_distance(weights, layout)  # (B, h)
         entropy = attention_entropy(of_patches)
         before = of_patches[..., : layout.patches.start].sum(-1)
         after = of_patches[..., layout.patches.stop :].sum(-1)
         prefix_mass = (before + after).mean(-1)
+        measures = torch.stack([distance, entropy, prefix_mass])  # (3, B, h)
+
+        # In double precision, so that the spread survives the difference of two large sums; on the
+        # CPU, because Apple's GPUs have none
+        distance, entropy, prefix_mass = measures.cpu().double()
         measures = torch.stack([distance, distance.square(), entropy, prefix_mass], dim=-1)
-        sums[layer] = sums.get(layer, 0) + measures.sum(0).cpu()
+        sums[layer] = sums.get(layer, 0) + measures.sum(0)
 
     # Each layer's weights are measured as they are computed, and not kept
     count = 0

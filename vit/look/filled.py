@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from vit.device import Compute
 from vit.evaluate.reconstruction import Reconstruction, reconstruct
 from vit.look.subject import ModelWithImages
@@ -19,6 +17,5 @@ def fill_in(subject: ModelWithImages) -> Reconstruction:
     """
     model: Any = subject.model  # one with a decoder
     assert subject.mask is not None
-    # A few pictures are filled in at once, wherever the model was trained
-    compute = Compute(torch.device("cpu"))
+    compute = Compute(subject.device)
     return reconstruct(model, subject.pixels, model.origin.normalize, subject.mask, compute)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.measures import relevance, rollout_step
+from vit.interpret.explanations import relevance
+from vit.interpret.measures import rollout_step
 from vit.look.predict import require_head
 from vit.look.subject import ModelWithImages
 
@@ -235,8 +236,8 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
     targets = model.targets(subject.inputs)  # (B, L, pixels of a patch)
 
     # The error of one patch per image
-    rows, columns = torch.tensor(patches).T
-    images = torch.arange(len(patches))
+    rows, columns = torch.tensor(patches, device=targets.device).T
+    images = torch.arange(len(patches), device=targets.device)
     numbers = rows * subject.geometry.grid_size[1] + columns  # (B,)
 
     def score(predicted: Tensor) -> Tensor:

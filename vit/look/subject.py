@@ -37,7 +37,8 @@ class ModelWithImages:
         names: of the images: files without suffixes, or classes.
         data: a description of the images, for a caption.
         load: image numbers -> uint8 (B, C, H, W), as the model takes them.
-        mask: the patches that the encoder does not see; None for whole images.
+        mask: the patches that the encoder does not see, moved to the model's device; None for whole
+            images.
         query: the token whose attention is shown.
         paths: the images' files; empty if they come from a data set.
     """
@@ -49,6 +50,15 @@ class ModelWithImages:
     mask: Mask | None = None
     query: Query = "mean"
     paths: Sequence[str | Path] = ()
+
+    def __post_init__(self) -> None:
+        if self.mask is not None:
+            self.mask = self.mask.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and with it its inputs and its maps."""
+        return next(self.model.parameters()).device
 
     # --- The images, at each step of their preparation ---
 
@@ -64,8 +74,8 @@ class ModelWithImages:
 
     @cached_property
     def inputs(self) -> Tensor:
-        """All images, normalised: the model's input."""
-        return self.model.origin.normalize(self.images)
+        """All images, normalised: the model's input, on its device."""
+        return self.model.origin.normalize(self.images.to(self.device))
 
     @property
     def batch_size(self) -> int:
@@ -75,11 +85,11 @@ class ModelWithImages:
         return max(1, min(MAX_TOKENS // tokens, MAX_WEIGHTS // weights))
 
     def batches(self) -> Iterator[Tensor]:
-        """Yield the model's input in batches (b, C, H, W), each read when needed."""
+        """Yield the model's input in batches (b, C, H, W) on its device, each read when needed."""
         origin = self.model.origin
         for numbers in torch.arange(len(self.names)).split(self.batch_size):
             images = to_float(self.load(numbers.tolist()), origin.image_size)
-            yield origin.normalize(images)
+            yield origin.normalize(images.to(self.device))
 
     # --- The patches ---
 
@@ -90,11 +100,11 @@ class ModelWithImages:
 
     @property
     def masked(self) -> Tensor:
-        """Which patches are masked: bool (B, rows, columns)."""
+        """Which patches are masked: bool (B, rows, columns), on the CPU."""
         shape = (len(self.names), *self.geometry.grid_size)
         if self.mask is None:
             return torch.zeros(shape, dtype=torch.bool)
-        return self.mask.mask.bool().view(shape)
+        return self.mask.mask.bool().view(shape).cpu()
 
     def with_mask(
         self, ratio: float, seed: int, masked: Patch | None = None, visible: Patch | None = None

@@ -34,8 +34,8 @@ def train_and_save(
 ) -> None:
     """Make all remaining steps; the main process saves the run's state along the way.
 
-    It does so every `run.save_every` steps, at the end, where the run is stopped, and where an error
-    ends it.
+    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the run
+    is stopped, and where an error ends it.
 
     Args:
         run: from `vit.training.run.setup`.
@@ -66,7 +66,8 @@ def train_and_save(
 
             # all processes ask whether to stop, the main one saves
             stop = stopping()
-            is_due = done.step % run.config.run.save_every == 0 or done.step == run.total_steps
+            is_due = done.step % run.config.run.save_every == 0
+            is_due |= done.step in (run.held_steps, run.total_steps)
             if run.dist.is_main and (is_due or stop):
                 done.check()
                 save(run, callbacks, checkpoints)
@@ -85,7 +86,7 @@ def train_and_save(
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
-    """Save the state of this step, that of the callbacks included; the last two are kept."""
+    """Save the state of this step, that of the callbacks included."""
     run.refuse_lost_folder()
     for callback in callbacks:
         callback.on_save()
@@ -199,7 +200,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
-            run.ema.update_parameters(run.model)
+            run.ema.update(run.model)
         optimizer.zero_grad(set_to_none=True)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()

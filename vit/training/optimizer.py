@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from vit.config import OptimConfig
 from vit.errors import ConfigError
@@ -107,19 +107,34 @@ def make_optimizer(
     return Muon(groups, config.betas, products, dist)
 
 
-def make_ema(model: nn.Module, decay: float) -> AveragedModel:
-    """Build the exponential moving average of a model's weights over the steps, start included.
+class AveragedWeights(nn.Module):
+    """The exponential moving average of a model's weights over the steps, start included.
 
     The decay is min(decay, (1 + step) / (10 + step)), so that the random start is soon forgotten
-    (averaging: Polyak & Juditsky 1992).
+    (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it counts on the host: a
+    count that is copied to a GPU makes every step wait.
+
+    Args:
+        model: whose weights are averaged; the average is on its device.
+        decay: the largest.
+
+    Attributes:
+        module: a copy of the model, with the average as its weights.
+        count: the weights averaged so far.
     """
 
-    def average(averages: Any, weights: Any, _: Any) -> None:
-        # it is on the CPU, so nothing waits
-        updates = int(ema.n_averaged)
-        torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
+    module: nn.Module
 
-    ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
-    # the first update copies the weights
-    ema.update_parameters(model)
-    return ema
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__()
+        self.module = deepcopy(model).requires_grad_(False)
+        self.decay = decay
+        self.count = 1
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Add the model's weights, those after a step."""
+        decay = min(self.decay, self.count / (9 + self.count))
+        averages = list(self.module.parameters())
+        torch._foreach_lerp_(averages, list(model.parameters()), 1 - decay)
+        self.count += 1

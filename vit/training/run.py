@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig
@@ -23,9 +23,9 @@ from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
-from vit.training.optimizer import make_ema, make_optimizer
+from vit.training.optimizer import AveragedWeights, make_optimizer
 from vit.training.run_folder import RunFolder
-from vit.training.state import load_latest_state, save_state, saved_states
+from vit.training.state import load_latest_state, save_state
 from vit.weights import architecture, save_model
 
 CPU_TOKENS = 8_448
@@ -68,7 +68,7 @@ class Run:
     normalize: Normalization
     objective: Objective
     optimizer: torch.optim.Optimizer
-    ema: AveragedModel | None = None
+    ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
     init_seconds: float = 0.0
@@ -101,6 +101,11 @@ class Run:
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
+
+    @property
+    def held_steps(self) -> int:
+        """The step whose state is kept, for a longer run; 0 for none."""
+        return self.config.held_steps(len(self.data.train))
 
     @property
     def grad_accum_steps(self) -> int:
@@ -142,7 +147,7 @@ class Run:
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
-        """Save the state of this step; the last two are kept (see `vit.training.state`).
+        """Save the state of this step (see `vit.training.state` for which are kept).
 
         Args:
             folder: of the states.
@@ -187,7 +192,7 @@ class Run:
             state["model_ema"] = dict(self.ema.module.state_dict())
         # once more: flushing the callbacks' files may have taken a while
         self.refuse_lost_folder()
-        save_state(folder, self.step, state)
+        save_state(folder, self.step, state, kept=self.held_steps)
 
 
 def describe_compute(run: Run) -> str:
@@ -270,7 +275,7 @@ def setup(
     restore_frozen_rows(optimizer, frozen_rows)
     ema = None
     if config.optim.ema:
-        ema = make_ema(model, config.optim.ema)
+        ema = AveragedWeights(model, config.optim.ema)
 
     run = Run(
         config=config,
@@ -298,18 +303,13 @@ def find_state(
 ) -> dict[str, Any] | None:
     """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
 
-    The main process reads it for all. Its key "damaged" holds a line about each newer, damaged one.
+    With another `train.epochs`, it is the newest that a run of that length would have had. The main
+    process reads it for all. Its key "notes" holds a line about each newer, damaged one.
 
     Raises:
         RunError: every saved state is damaged, or it belongs to other data or settings.
     """
-
-    def read() -> tuple[dict[str, Any], list[str]] | None:
-        if not saved_states(folder):
-            return None
-        return load_latest_state(folder)
-
-    latest = dist.broadcast_from_main(read)
+    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
     if latest is None:
         return None
     state, damaged = latest
@@ -324,41 +324,33 @@ def find_state(
     for key, old, new in config.conflicts(state["config"]):
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
-            refuse_late_change(config, old, state["step"], len(data.train))
             continue
         raise RunError(
             f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with "
             "--out"
         )
-    return {**state, "damaged": damaged}
 
-
-def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> None:
-    """Refuse another number of epochs for a run whose learning rate already falls towards its end.
-
-    Args:
-        config: the settings now, with the new `train.epochs`.
-        epochs: those that the run began with.
-        step: steps made.
-        count: number of training images.
-
-    Raises:
-        RunError: with either number of epochs, the steps made would have been others.
-    """
-    # with either number, the steps made must lie before the phase in which the length matters
-    per_epoch = config.steps_per_epoch(count)
-    for number in (epochs, config.train.epochs):
-        changed = replace(config, train=replace(config.train, epochs=number))
-        _, falls_from, total = changed.schedule(per_epoch)
-        # from there on, classification sees whole images
-        whole_from = round((number - config.classify.whole_epochs) * per_epoch)
-        last = min(falls_from, whole_from)
-        if step > last:
+    # steps that a run of this length would not have made are not used
+    step = state["step"]
+    epochs = state["config"]["train"]["epochs"]
+    before = replace(config, train=replace(config.train, epochs=epochs))
+    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
+    if epochs != config.train.epochs and step > held:
+        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
+        if earlier is None:
+            out = shlex.quote(str(folder.parent))
             raise RunError(
-                f"train.epochs: the run is at step {step:,}, and with {number} epochs "
-                f"({total:,} steps) the last phase begins after step {last:,}; "
-                "leave it out, or begin another run with --out"
+                f"train.epochs: the run is at step {step:,} of {epochs} epochs, and of "
+                f"{config.train.epochs} epochs only the first {held:,} steps would be the same, of "
+                "which no state is kept; leave it out, or begin another run with its model: "
+                f"--model.init {out} --out DIR"
             )
+        state, damaged = earlier
+        damaged.append(
+            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
+            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+        )
+    return {**state, "notes": damaged}
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
@@ -371,13 +363,13 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-        run.ema.n_averaged.fill_(state["step"] + 1)
+        run.ema.count = state["step"] + 1
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]
 
     # what the user should know: damage, and what else may change the last bits
-    run.notes += state["damaged"]
+    run.notes += state["notes"]
     before = (state["computed_on"], state["torch"])
     if before != (describe_compute(run), torch.__version__):
         effect = "from here results may differ in their last bits"

@@ -1,0 +1,283 @@
+"""On a GPU, simulated: nothing mixes devices, no step waits, losses are the CPU's, a run goes on on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from simulated_gpu import DeviceMismatchError, Record, simulated_gpu
+from tiny import (
+    CLASSIFY,
+    NORMALIZE,
+    RECONSTRUCT,
+    autoencoder,
+    changed,
+    dataset,
+    encoder,
+    noise,
+    randomize,
+    save_images,
+    without_layout,
+)
+from torch import Tensor
+
+import vit
+import vit.data.augment
+import vit.data.draws
+import vit.training.loop
+from vit.checkpoints import save_model
+from vit.cli import main
+from vit.config import Config
+from vit.interpret import attention_statistics, head_ablation, top_mass_mask
+from vit.look.filled import fill_in
+from vit.look.panels import (
+    class_relevance,
+    decoder_panels,
+    head_panels,
+    reconstruction_relevance,
+    rollout_panels,
+)
+from vit.look.predict import embed, predict
+from vit.look.subject import with_files
+from vit.runs import read_mapping
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.loop import train_steps
+from vit.training.run import Run, find_state, setup
+
+# 20 images: batches of 8, 8 and 4
+DATA = dataset()
+# epochs so many that none of the first nine steps is one whose results are written
+LONG = changed(
+    RECONSTRUCT, model={"decoder_depth": 2}, train={"epochs": 200}, optim={"warmup_epochs": 0.0}
+)
+CLASSES = changed(CLASSIFY, train={"epochs": 200}, optim={"warmup_epochs": 0.0})
+CONFIGS = {
+    "adamw, bf16": changed(LONG, train={"precision": "bf16"}),
+    "ema, pad": changed(LONG, augment={"crop": "pad"}, optim={"ema": 0.9}),
+    "muon, views, contrast, jitter": changed(
+        LONG,
+        augment={"views": 2, "color_jitter": 0.4, "grayscale": 0.2},
+        reconstruct={"contrast": 0.1},
+        optim={"name": "muon"},
+    ),
+    "block, drop path, freeze, shuffle, parts": changed(
+        LONG,
+        mask={"kind": "block"},
+        augment={"shuffle": "across"},
+        model={"drop_path": 0.1, "freeze": ["encoder.W_Q"]},
+        run={"grad_accum_steps": 2},
+    ),
+    "classify, all": changed(
+        CLASSES,
+        augment={"crop": "pad"},
+        classify={"drop_patches": 0.0, "whole_epochs": 0.0},
+        optim={"name": "muon", "layer_decay": 1.0, "ema": 0.9},
+    ),
+    "classify, drop patches, layer decay": CLASSES,
+}
+# The most kernels of a step. Where one needs more, something is computed tensor by tensor.
+KERNELS = {
+    "adamw, bf16": 350,
+    "ema, pad": 250,
+    "muon, views, contrast, jitter": 570,
+    "block, drop path, freeze, shuffle, parts": 550,
+    "classify, all": 455,
+    "classify, drop patches, layer decay": 290,
+}
+
+
+def start(config: Config, device: str, state: dict | None = None) -> Run:
+    return setup(changed(config, run={"device": device}), DATA, state=state)
+
+
+def gpu_losses(config: Config, record: Record, steps: int = 4) -> list[float]:
+    """Losses of the first steps; `record` holds what the steps after the first did."""
+    run = start(config, "cuda")
+    assert all(parameter.is_cuda for parameter in run.objective.parameters())
+    loop = train_steps(run)
+    done = [next(loop)]
+    record.clear()
+    done += [next(loop) for _ in range(steps - 1)]
+    waits = record.waits.copy()
+    losses = [step.loss for step in done]
+    assert record.waits.total() - waits.total() == steps  # it sees who reads a loss
+    record.waits = waits
+    return losses
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_stay_on_the_gpu_wait_for_nothing_and_have_the_losses_of_the_cpu(name):
+    config = CONFIGS[name]
+    with simulated_gpu() as record:
+        losses = gpu_losses(config, record)
+    assert record.waits == {}
+    assert record.kernels.total() / 3 <= KERNELS[name], record.kernels
+    loop = train_steps(start(config, "cpu"))
+    tolerance = 1e-4 if config.train.precision == "fp32" else 1e-2
+    assert losses == pytest.approx([next(loop).loss for _ in range(4)], rel=tolerance)
+
+
+def test_what_watches_the_steps_waits_only_where_it_writes(tmp_path):
+    with simulated_gpu() as record:
+        run = start(LONG, "cuda")
+        recorder = DynamicsRecorder(run.model, 1, run.total_steps, tmp_path / "dynamics.jsonl")
+        loop = train_steps(run, [recorder])
+        next(loop)
+        record.clear()
+        next(loop)
+        assert record.waits == {}
+        recorder.on_save()
+        assert record.waits
+
+
+def pageable(values: Tensor, device: torch.device) -> Tensor:
+    return values.to(device)
+
+
+def stays(values: Tensor, device: torch.device) -> Tensor:
+    return values
+
+
+def floats_stay(values: Tensor, device: torch.device) -> Tensor:
+    return values if values.is_floating_point() else values.to(device)
+
+
+FINITE = Tensor.isfinite
+
+
+def asks(values: Tensor) -> Tensor:
+    assert bool(FINITE(values).all())
+    return FINITE(values)
+
+
+MUTANTS = {
+    "noise of the mask": ("adamw, bf16", vit.data.draws, "to_device", stays),
+    "grid of the crop": ("adamw, bf16", vit.data.augment, "to_device", stays),
+    "targets": ("classify, all", vit.training.loop, "to_device", floats_stay),
+    "memory not pinned": ("adamw, bf16", vit.training.loop, "to_device", pageable),
+    "bool of a tensor": ("adamw, bf16", Tensor, "isfinite", asks),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_step_that_is_wrong_on_a_gpu_is_found(mutant, monkeypatch):
+    name, owner, function, wrong = MUTANTS[mutant]
+    monkeypatch.setattr(owner, function, wrong)
+    with simulated_gpu() as record:
+        try:
+            gpu_losses(CONFIGS[name], record, steps=2)
+        except DeviceMismatchError:
+            return
+    assert record.waits
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["muon, views, contrast, jitter", "classify, all"])
+def test_a_run_goes_on_on_another_device(name, tmp_path):
+    """On the GPU, then the CPU, then the GPU."""
+    config = CONFIGS[name]
+    losses = []
+    for device in ("cuda", "cpu", "cuda"):
+        with simulated_gpu():
+            run = start(config, device, find_state(tmp_path, config, DATA))
+            loop = train_steps(run)
+            losses += [next(loop).loss for _ in range(3)]
+            run.save(tmp_path)
+    loop = train_steps(start(config, "cpu"))
+    assert losses == pytest.approx([next(loop).loss for _ in range(9)], rel=1e-4)
+
+
+ALL = """data.source=scenes data.limit=30 data.val_size=10 model.patch_size=8 model.embed_dim=16
+model.depth=2 model.num_heads=2 model.decoder_dim=16 model.decoder_depth=1 model.decoder_heads=2
+train.epochs=2 train.batch_size=8 run.device=cuda run.val_every=1 run.dynamics_every=1
+run.snapshots=2 run.save_every=2 optim.ema=0.9 augment.color_jitter=0.4"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A whole run on the GPU with its pictures and its page."""
+    folder = tmp_path_factory.mktemp("gpu") / "run"
+    settings = [f"--{setting}" for setting in ALL.split()]
+    with simulated_gpu(), without_layout():
+        assert main(["train", *settings, f"--out={folder}"]) == 0
+    return folder
+
+
+@pytest.mark.slow  # the pictures
+def test_a_run_ends_with_its_pictures(trained):
+    assert read_mapping(trained / "summary.json")["device"] == "Simulated GPU"
+    for name in ("reconstructions.png", "attention.png", "curves.png", "dynamics.png"):
+        assert (trained / name).stat().st_size > 1000
+    assert "</html>" in (trained / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["evaluate --method=knn", "evaluate --method=reconstruction", "embed --out={}"]
+)
+def test_commands_compute_there(command, trained, tmp_path):
+    name, *options = command.format(tmp_path / "features.npz").split()
+    options += ["--data=scenes", "--limit=16", "--device=cuda"]
+    with simulated_gpu() as record:
+        assert main([name, str(trained), *options]) == 0
+    assert record.kernels["attention"] >= 2
+
+
+def on_both(look: Callable[[str], list[Tensor]]) -> None:
+    """What is looked at is the same on the CPU and on a GPU without float64, as Apple's are."""
+    by_cpu = look("cpu")
+    with simulated_gpu(float64=False):
+        by_gpu = [x.cpu() for x in look("cuda")]
+    for one, other in zip(by_cpu, by_gpu, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+@pytest.fixture
+def files(tmp_path) -> list[Path]:
+    save_images(tmp_path / "images", noise(2).permute(0, 2, 3, 1).numpy())
+    return sorted((tmp_path / "images").iterdir())
+
+
+def test_an_autoencoder_that_was_moved_is_looked_into_there(files, tmp_path):
+    save_model(tmp_path, randomize(autoencoder()), NORMALIZE)
+
+    def look(device: str) -> list[Tensor]:
+        subject = with_files(vit.load_model(tmp_path).to(device), files)
+        masked = subject.with_mask(0.75, seed=0, visible=(0, 0))
+        hidden = masked.middle_patches(masked.masked)
+        masked.query = (0, 0)
+        maps = head_panels(subject).maps
+        return [
+            maps,
+            top_mass_mask(maps).float(),
+            head_panels(masked, layer=None).maps,
+            decoder_panels(masked, hidden).maps,
+            rollout_panels(masked, discard=0.5).maps,
+            reconstruction_relevance(masked, hidden).maps,
+            fill_in(masked).filled,
+            attention_statistics(subject.model.encoder, subject.batches()).distance_spread,
+            *embed(subject.model, files),
+        ]
+
+    on_both(look)
+
+
+def test_a_classifier_that_was_moved_predicts_and_explains_there(files, tmp_path):
+    save_model(tmp_path, randomize(encoder(num_classes=3)), NORMALIZE, ("ape", "bee", "cat"))
+
+    def look(device: str) -> list[Tensor]:
+        subject = with_files(vit.load_model(tmp_path).to(device), files)
+        explained = class_relevance(subject)
+        silenced = head_ablation(
+            subject.model, lambda: subject.model(subject.inputs).square().mean()
+        )
+        return [explained.panels.maps, predict(subject.model, files), silenced]
+
+    on_both(look)
