@@ -24,6 +24,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
+from vit.machine import choose_device
 from vit.mae import Model
 from vit.runs import read_metrics
 from vit.settings import (
@@ -226,6 +227,7 @@ def set_up(
     # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
+    choose_device(config.run.device)
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()

@@ -447,9 +447,12 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     settings: dict[str, Any] = {}
     if options.fc_norm is None:
         settings["fc_norm"] = fc_norm
-    if options.num_classes is None and classes:
-        settings["num_classes"] = classes
     _compare(network, settings, hints)
+
+    # settings are not changed by those who replace a head
+    stated = hints.get("num_classes", 0)
+    if options.num_classes is None and classes and stated not in (0, classes):
+        network.note(f"its settings say {stated} classes, its head has {classes}")
 
     # the pooling, which needs no head
     keeps_head = classes > 0 and options.num_classes in (None, classes)

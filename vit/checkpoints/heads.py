@@ -20,8 +20,9 @@ NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
     "mlp_head", "classification_head", "classifier_head",
 )  # fmt: skip
-# a further classifier, as the online one of a pretraining: no user of the encoder asks for it
-FURTHER = re.compile(r"\w+_classifier")
+# a further classifier, as the online one of a pretraining or one of several tasks; a further head is
+# one only if it is a linear layer
+FURTHER = re.compile(r"\w+_(classifier|head)")
 # heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
 # whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -84,8 +85,11 @@ def find_heads(
     # not those that hold the network, or a copy of it, themselves
     heads = []
     for name, keys in modules.items():
-        if not any(path.startswith(f"{name}.") for path in (prefix, *copies)):
-            heads.append(_read(name, {key: tensors[key] for key in keys}, width))
+        if any(path.startswith(f"{name}.") for path in (prefix, *copies)):
+            continue
+        head = _read(name, {key: tensors[key] for key in keys}, width)
+        if not (head.further and head.problem and name.endswith("_head")):
+            heads.append(head)
     return sorted(heads, key=lambda head: not head.name.startswith(prefix))
 
 
@@ -108,23 +112,16 @@ def named_head(
         tensors, prefix, copies, width: as for `find_heads`.
         name: of the module, with or without those that hold it.
     """
-    # of several, that which is nearest to the network
+    # its whole name, else the rest of it after the modules that hold the network, else after any
     modules: dict[str, list[str]] = {}
     for key in tensors:
         match = re.match(rf"(?:.*?\.)??{re.escape(name)}(?=\.)", key)
         if match and not any(key.startswith(copy) for copy in copies if copy):
             modules.setdefault(match[0], []).append(key)
-    places = places_of(prefix)
-
-    def distance(module: str) -> int:
-        for number, place in enumerate(places):
-            if module.startswith(place):
-                return number
-        return len(places)
-
     if not modules:
         return None
-    module = min(modules, key=distance)
+    whole_names = [name, *(place + name for place in places_of(prefix)), next(iter(modules))]
+    module = next(whole for whole in whole_names if whole in modules)
     head = _read(module, {key: tensors[key] for key in modules[module]}, width)
     # whoever names it knows what else is in it
     return Head(head.name, head.keys, head.rules, head.problem)

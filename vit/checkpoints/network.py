@@ -461,6 +461,9 @@ def _why_outside(network: Network, key: str) -> str:
             if words:
                 return f"another copy of the network; branch {words[0]} takes it"
             return "another copy of the network"
+        places = set(places_of(copy)) - set(places_of(network.prefix))
+        if any(key.startswith(place) for place in places):
+            return "beside another copy of the network"
 
     # a score, as best_acc1
     if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:
@@ -494,7 +497,7 @@ def leave_beside(network: Network) -> None:
     if unknown:
         network.guess(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning"
+            f"{first_few(unknown)}; allow names it without this warning, head if it is the classifier"
         )
 
 
@@ -525,7 +528,9 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
     for other in others:
         reason = first_reason(network.format.dropped, other.keys[0].removeprefix(network.prefix))
         if not reason:
-            reason = f"{other.name} {other.problem or 'is one of several heads'}"
+            reason = (
+                f"{other.name} {other.problem or 'is one of several (head names the one to load)'}"
+            )
         for key in other.keys:
             network.report.dropped[key] = reason
     if others and head is None:
