@@ -565,7 +565,7 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
             if failing and where == "update":
                 patch.setattr(run.optimizer, "step", fail_at(4, run.optimizer.step))
             if failing and where == "average":
-                patch.setattr(run.ema, "update_parameters", fail_at(4, run.ema.update_parameters))
+                patch.setattr(run.ema, "update", fail_at(4, run.ema.update))
             train_and_save(run, callbacks, folder, stopping)
         return run
 
