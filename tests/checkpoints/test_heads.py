@@ -154,15 +154,20 @@ def test_a_replaced_head_gives_the_models_own_logits(case, wrapper, images, tmp_
     assert not ours.origin.report.unexpected
 
 
-@pytest.mark.parametrize("case", [case for case in REPLACED if "own" not in case])
+@pytest.mark.parametrize("case", REPLACED)
 def test_a_replaced_head_in_memory_needs_no_guess(case, images):
+    """What a module of one's own computes between the library's model and its head is one."""
     theirs = REPLACED[case]()
     if "torchvision" in case:
         assert "pass its state_dict()" in refused(theirs)
         return
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings(record=True, action="always") as caught:
         ours = load_model(theirs, mean=(0.5,) * 3, std=(0.5,) * 3)
     close(ours.forward_head(ours(images)), logits_of(theirs, images))
+    texts = [str(warning.message) for warning in caught]
+    if "own" in case:
+        texts = [text for text in texts if "dropout" not in text and "its head reads" not in text]
+    assert texts == []
 
 
 @pytest.mark.parametrize("case", COMPUTES_MORE)

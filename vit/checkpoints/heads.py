@@ -22,7 +22,7 @@ NAMES = (
 )  # fmt: skip
 # a further classifier, as the online one of a pretraining or one of several tasks; a further head is
 # one only if it is a linear layer
-FURTHER = re.compile(r"\w+_(classifier|head)")
+FURTHER = re.compile(r"(?!proj|pred|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
 # heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
 # whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -195,7 +195,7 @@ def problem_of(head: nn.Module) -> str:
 
     A batch norm with statistics may stand before the layer, into which it is folded.
     """
-    parts = list(head) if isinstance(head, nn.Sequential) else [head]
+    parts = _parts(head)
     layers = [part for part in parts if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
     norm = layers[0] if len(layers) == 2 else None
     if isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None:
@@ -204,6 +204,16 @@ def problem_of(head: nn.Module) -> str:
         return ""
     kinds = ", ".join(type(part).__name__ for part in parts)
     return f"computes more than one linear layer ({kinds})"
+
+
+def _parts(head: nn.Module) -> list[nn.Module]:
+    """Return the modules in a list, and in the lists in it; the module itself if it is none."""
+    if not isinstance(head, nn.Sequential):
+        return [head]
+    parts = []
+    for part in head:
+        parts += _parts(part)
+    return parts
 
 
 def norm_eps(head: nn.Module | None) -> float | None:

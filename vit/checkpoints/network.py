@@ -205,6 +205,10 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
+    # which copy it is, as of DINO's teacher and student
+    if any(not prefix.startswith(copy) for copy in copies):
+        place = prefix.rstrip(".") or "the top level"
+        network.note(f"of several copies of the network, the weights of {place} are used")
     _warn_of_differences(network)
     return network
 
