@@ -45,6 +45,7 @@ from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, setup
 from vit.training.run_folder import RunFolder
+from vit.training.state import refusing_other_states
 from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
@@ -275,15 +276,16 @@ def set_up(
         return run, []
 
     # callbacks that continue from the state; if one cannot, the folder stays as it is
-    all_callbacks: list[Callback] = []
+    validation = Validation(stop)
+    recorders: list[Callback] = []
     if config.run.dynamics_every:
         recorder = DynamicsRecorder(
             run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
         )
-        all_callbacks.append(recorder)
-    all_callbacks += [*trackers, *callbacks]
-    validation = Validation(stop)
-    restore([*all_callbacks, validation], run.callback_states)
+        recorders.append(recorder)
+    with refusing_other_states():
+        restore([*recorders, validation], run.callback_states)
+    restore([*trackers, *callbacks], run.callback_states)
 
     # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
     if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
@@ -291,14 +293,18 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    metrics = MetricsFile(folder.metrics, run)
+    with refusing_other_states():
+        metrics = MetricsFile(folder.metrics, run)
     if command.resume and (
         state is None or read_config(folder.config).train.epochs != config.train.epochs
     ):
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    all_callbacks += [
+    all_callbacks = [
+        *recorders,
+        *trackers,
+        *callbacks,
         Progress(run),
         metrics,
         validation,
