@@ -195,11 +195,13 @@ def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused(batt
                 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
             ),
         ):
-            for kind in mapping:
+            for kind in [kind for kind in mapping if kind != "depth_pro"]:  # pictures of many sizes
                 try:
                     with torch.device("meta"):
-                        _ = small_transformers(kind, auto).config.image_size
-                except Exception:  # needs settings of its own, or another library, cannot be made on meta, or has no one size
+                        small_transformers(kind, auto)
+                except (
+                    Exception
+                ):  # needs settings of its own, or another library, or cannot be made on meta
                     left_out.append(kind)
                 else:
                     yield kind, partial(small_transformers, kind, auto)

@@ -14,6 +14,7 @@ from small import HUGGINGFACE, close, random_model, refused, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
+from vit.checkpoints.heads import NAMES
 from vit.cli import main
 from vit.errors import CheckpointError
 from vit.look.predict import require_head
@@ -186,6 +187,13 @@ def test_a_lost_classifier_is_a_warning_that_names_it(case, images):
         with warnings.catch_warnings(record=True, action="always") as caught:
             load_model(source, num_classes=0, **options)
         assert not any("classifier" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_usual_names_are_found(name, images):
+    theirs = Net(name, linear())
+    ours = load(theirs.state_dict())
+    close(ours.forward_head(ours(images)), theirs(images))
 
 
 def test_an_option_names_the_head(images, tmp_path):

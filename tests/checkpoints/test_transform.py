@@ -54,6 +54,8 @@ def folder(tmp_path_factory):
         )
     cut = dict(interpolation="bilinear", crop_share=0.8)
     save_model(folder / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
+    model = VisionTransformer(ViTConfig(**config))
+    save_model(folder / "squashed", model, NORMALIZE, ("a", "b"), squash=True, crop_share=0.9)
     grey = VisionTransformer(ViTConfig(**config, channels=1))
     save_model(folder / "grey", grey, Normalization([0.5], [0.2]), ("a", "b"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
@@ -99,7 +101,7 @@ def inputs(monkeypatch):
     return inputs
 
 
-@pytest.mark.parametrize("name", ["cut", "grey"])
+@pytest.mark.parametrize("name", ["cut", "squashed", "grey"])
 def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, place, inputs):
     files = sorted((place / "images").rglob("*.*"))
     assert main(["attention", name, *map(str, files), "--out", "look"]) == 0
@@ -267,6 +269,15 @@ def test_timm_prepares_the_same_pixels(crop_pct, interpolation, crop_mode, photo
         again = load_model(tmp_path / f"as {to}").origin
         assert torch.equal(again.transform(photo), expected)
         assert ("the middle 90.0%" in repr(again.transform)) == (crop_pct < 1)
+
+
+@pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "lanczos")])
+def test_what_timms_settings_say_and_is_not_done_is_a_warning(key, value):
+    settings = dict(img_size=32, depth=1, num_classes=0)
+    theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
+    theirs.pretrained_cfg |= {key: value}
+    with pytest.warns(UserWarning, match=f"{value}.*not supported"):
+        load_model(theirs)
 
 
 def test_torchvision_prepares_the_same_pixels(photo):

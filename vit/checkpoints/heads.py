@@ -88,7 +88,8 @@ def find_heads(
         if any(path.startswith(f"{name}.") for path in (prefix, *copies)):
             continue
         head = _read(name, {key: tensors[key] for key in keys}, width)
-        if not (head.further and head.problem and name.endswith("_head")):
+        is_other = head.further and name.endswith("_head")
+        if not (is_other and head.problem):
             heads.append(head)
     return sorted(heads, key=lambda head: not head.name.startswith(prefix))
 
@@ -136,7 +137,8 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
         width: D of the tokens that it reads.
     """
     keys = tuple(tensors)
-    further = FURTHER.fullmatch(name.rpartition(".")[2]) is not None
+    word = name.rpartition(".")[2]
+    further = word not in NAMES and FURTHER.fullmatch(word) is not None
 
     # its layers, by their names: a linear one has a matrix, a batch norm has statistics
     layers: dict[str, list[str]] = {}

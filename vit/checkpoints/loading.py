@@ -42,8 +42,8 @@ def load_model(
             file; the name of a model that comes with the package (`vit models` lists them), unless
             a local file or folder has that name; "timm/NAME", fetched by timm;
             "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in
-            memory, which describes itself; or a state dict in memory, some of whose settings are
-            guessed.
+            memory, which describes itself, also within a module of your own; or a state dict in
+            memory, some of whose settings are guessed.
         options: how it is read; by default as it is.
         fields: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
 
