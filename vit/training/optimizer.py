@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit.config import OptimConfig
 from vit.errors import ConfigError
@@ -135,6 +135,7 @@ class AveragedWeights(nn.Module):
     def update(self, model: nn.Module) -> None:
         """Add the model's weights, those after a step."""
         decay = min(self.decay, self.count / (9 + self.count))
-        averages = list(self.module.parameters())
-        torch._foreach_lerp_(averages, list(model.parameters()), 1 - decay)
+        averages: list[Tensor] = list(self.module.parameters())
+        weights: list[Tensor] = list(model.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - decay)
         self.count += 1
