@@ -1,15 +1,18 @@
 """Export a checkpoint's encoder to ONNX, and compare what both compute.
 
     pip install onnx onnxscript onnxruntime
-    python examples/export_onnx.py CHECKPOINT model.onnx
+    python examples/export_onnx.py CHECKPOINT model.onnx [--opset 18]
 
-The input `images` is float32 (B, C, H, W) for any B, normalised as by `model.origin.normalize`.
-The outputs are `tokens` (B, N, D) and `pooled`: logits (B, classes) or, without a head, features
-(B, D).
+The input `images` is float32 (B, C, H, W) for any B, prepared as the metadata say, each a value in
+JSON: image_size; interpolation, crop_share and squash (see `vit.inputs.Preparation`); mean and std
+of pixels from 0 to 1. The outputs are `tokens` (B, N, D) and `pooled`: logits (B, classes), whose
+names are class_names in the metadata, or, without a head, features (B, D).
 """
 
-import sys
+import argparse
+import json
 
+import onnx
 import onnxruntime
 import torch
 from torch import Tensor, nn
@@ -28,9 +31,14 @@ class EncoderWithHead(nn.Module):
         return tokens, self.encoder.forward_head(tokens)
 
 
+parser = argparse.ArgumentParser()
+parser.add_argument("checkpoint")
+parser.add_argument("out")
+parser.add_argument("--opset", type=int, default=18, help="of the operators, at least 18")
+options = parser.parse_args()
+
 # the model; flash attention is exported as one operation
-checkpoint, out = sys.argv[1:]
-encoder = load_model(checkpoint, part="encoder")
+encoder = load_model(options.checkpoint, part="encoder")
 set_kernel(encoder, "flash")
 program = EncoderWithHead(encoder).eval()
 
@@ -39,7 +47,8 @@ shape = (encoder.config.channels, *encoder.config.image_size)
 torch.onnx.export(
     program,
     (torch.randn(2, *shape),),
-    out,
+    options.out,
+    opset_version=options.opset,
     input_names=["images"],
     output_names=["tokens", "pooled"],
     dynamic_shapes=({0: "batch"},),
@@ -48,12 +57,33 @@ torch.onnx.export(
     verbose=False,
 )
 
+# how its input is made, and what its classes are called
+origin = encoder.origin
+class_names = ()
+if encoder.config.num_classes:
+    class_names = origin.class_names
+metadata = {
+    "image_size": origin.image_size,
+    "interpolation": origin.interpolation,
+    "crop_share": origin.prepared.crop_share,
+    "squash": origin.squash,
+    "mean": origin.normalize.mean,
+    "std": origin.normalize.std,
+    "class_names": class_names,
+}
+written = onnx.load(options.out)
+if written.opset_import[0].version != options.opset:
+    parser.error(f"torch does not write opset {options.opset}; 18 is the oldest")
+written.ir_version = onnx.helper.find_min_ir_version_for(written.opset_import)
+onnx.helper.set_model_props(written, {key: json.dumps(value) for key, value in metadata.items()})
+onnx.save(written, options.out)
+
 # compare on a batch of another size
 images = torch.randn(3, *shape)
-outputs = onnxruntime.InferenceSession(out).run(None, {"images": images.numpy()})
+outputs = onnxruntime.InferenceSession(options.out).run(None, {"images": images.numpy()})
 with torch.no_grad():
     expected = program(images)
 difference = 0.0
 for theirs, ours in zip(outputs, expected, strict=True):
     difference = max(difference, abs(theirs - ours.numpy()).max())
-print(f"{out}: differs from the model by at most {difference:.1e}")
+print(f"{options.out}: differs from the model by at most {difference:.1e}")

@@ -43,8 +43,9 @@ from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps
+from vit.interpret.explanations import relevance
 from vit.interpret.layers import intercept_attention
-from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation, relevance
+from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, mask_from_noise, num_keep
 from vit.patches import patchify, unpatchify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -64,13 +65,33 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
 @pytest.mark.slow
 @torch.no_grad()
 def test_export_onnx_computes_what_the_model_does(tmp_path):
+    onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     done = run_example(
-        "export_onnx.py", "vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", home=tmp_path
+        "export_onnx.py",
+        "vit-tiny-p4-cifar10-finetuned",
+        tmp_path / "model.onnx",
+        "--opset",
+        20,
+        home=tmp_path,
     )
     assert "differs from the model by at most" in done.stdout, done.stderr
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     model = load_model("vit-tiny-p4-cifar10-finetuned")
+
+    # what a program without this package needs to know
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert {key: json.loads(value) for key, value in metadata.items()} == {
+        "image_size": [32, 32],
+        "interpolation": "bicubic",
+        "crop_share": 1.0,
+        "squash": False,
+        "mean": model.origin.normalize.mean,
+        "std": model.origin.normalize.std,
+        "class_names": list(model.origin.class_names),
+    }
+    opsets = {item.domain: item.version for item in onnx.load(tmp_path / "model.onnx").opset_import}
+    assert opsets[""] == 20
     for batch in (1, 5):
         images = torch.randn(batch, 3, 32, 32)
         tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -13,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import RECONSTRUCT, changed, noise, without_pictures
+from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
-from vit.config import ModelConfig
+from vit.config import AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
 from vit.errors import ConfigError, DataError, RunError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
-from vit.train import read_command, set_up
+from vit.train import advise_more_steps, read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests
 from vit.training.run_folder import RunFolder
@@ -35,8 +36,9 @@ class Witness(Callback):
 
     name = "witness"
 
-    def __init__(self, ends_at: int = 0):
+    def __init__(self, ends_at: int = 0, error: type[BaseException] = KeyError):
         self.ends_at, self.calls, self.count = ends_at, [], 0
+        self.error = error  # after a KeyboardInterrupt, no state is saved
 
     def on_start(self, run):
         self.calls.append(("start", run.step, run.folder.path.name))
@@ -44,7 +46,7 @@ class Witness(Callback):
     def on_step(self, run, done):
         self.count += 1
         if done.step == self.ends_at:
-            raise KeyError("ended")
+            raise self.error("ended")
 
     def on_log(self, values):
         self.calls.append(("log", values["step"]))
@@ -99,7 +101,7 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
-    assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
+    assert witness.calls[:2] == [("start", 5, "run"), ("log", 6)]
     assert witness.count == 6  # with those before it was ended
     for name, value in run.result.state_dict().items():
         assert torch.equal(value, whole[0].result.state_dict()[name]), name
@@ -193,8 +195,8 @@ def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(
 
 def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(KeyError):
-        fit(config, folder, PAIRS, TEST, [Witness(1)])
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     run = fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
@@ -203,14 +205,96 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     """Its snapshots were of one model at first, and of another in the end."""
     folder = tmp_path / "run"
     held = changed(config, optim={"cooldown": 0.5, "warmup_epochs": 0})
-    with pytest.raises(KeyError):
-        fit(held, folder, PAIRS, TEST, [Witness(1)])
+    with pytest.raises(KeyboardInterrupt):
+        fit(held, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
         with pytest.raises(
             ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"
         ):
             fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
+def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):
+    """Its lines, snapshots and scores, too, wherever it is killed on the way."""
+    held = changed(config, optim={"cooldown": 0.5}, run={"snapshots": 3, "dynamics_every": 1})
+    longer = changed(held, train={"epochs": 3})
+    whole = fit(longer, tmp_path / "whole", PAIRS, TEST, [Witness()])
+    folder = tmp_path / "run"
+    fit(held, folder, PAIRS, TEST, [Witness()])
+    # ended at its first step, with the last states of the shorter run removed
+    with pytest.raises(KeyError):
+        fit(longer, folder, PAIRS, TEST, [Witness(4)], resume=True)
+    assert not (folder / "summary.json").exists()
+    assert load_model(folder)
+    run = fit(longer, folder, PAIRS, TEST, [witness := Witness()], resume=True)
+    assert_same(dict(run.result.state_dict()), dict(whole.result.state_dict()))
+    assert (run.step, witness.count) == (9, 9)
+    timeless = {"images_per_second": 0, "seconds": 0}
+    for path in ("metrics", "dynamics"):
+        lines = [
+            [line | timeless for line in read_metrics(getattr(one.folder, path))]
+            for one in (run, whole)
+        ]
+        assert lines[0] == lines[1]
+    assert run.summary["test_loss"] == whole.summary["test_loss"]
+    assert run.summary["content_hash"] == whole.summary["content_hash"]
+    # the first run's that come before, and the longer run's
+    assert list(run.folder.saved_snapshots()) == ["step 0", "step 2", "step 9"]
+
+
+def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config):
+    with pytest.raises(
+        ConfigError,
+        match=r"^train\.epochs: [^\n]*optim\.cooldown[^\n]*--model\.init \S+whole [^\n]*$",
+    ):
+        fit(changed(config, train={"epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "epochs"),
+    [
+        (270, 128, 30),
+        (270, 128, 6),
+        (20, 8, 2),
+        (24, 256, 100),
+        (2, 2, 1),
+        (299, 1, 1),
+        (90, 90, 7),
+    ],
+)
+@pytest.mark.parametrize("contrast", [0.0, 0.1])
+def test_a_run_of_few_steps_is_told_what_makes_enough(count, batch_size, epochs, contrast):
+    """Whoever follows either way has enough steps, and no more epochs than that takes."""
+    if contrast and batch_size == 1:
+        pytest.skip("one image is compared with none")
+    config = changed(
+        Config(
+            augment=AugmentConfig(views=2),
+            reconstruct=ReconstructConfig(contrast=contrast),
+            train=TrainConfig(batch_size=batch_size, epochs=epochs),
+        ),
+        optim={"warmup_epochs": 0},
+    )
+    (note,) = advise_more_steps(config, count)
+    ways = note.partition(": ")[2].removesuffix(" makes 300 or more").split(" or ")
+    for way in ways:
+        settings = dict(re.findall(r"train\.(\w+) (\d+)", way))
+        train = {key: int(value) for key, value in settings.items()}
+        other = changed(config, train=train)
+        assert other.train.epochs * other.steps_per_epoch(count) >= 300, way
+        if "epochs" in train:
+            assert (other.train.epochs - 1) * other.steps_per_epoch(count) < 300
+    assert advise_more_steps(other, count) == []
+
+
+def test_one_image_to_learn_from_is_refused(config, tmp_path):
+    with pytest.raises(DataError, match=r"^list: 1 training image: [^\n]*$"):
+        fit(config, tmp_path / "run", PAIRS[:1], PAIRS[:1])
+    # one of two is held out
+    with pytest.raises(DataError, match=r"^list: 1 training image: [^\n]*$"):
+        fit(config, tmp_path / "run", PAIRS[:2])
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_single_class_measures_nothing(config, tmp_path):

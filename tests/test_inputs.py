@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 from tiny import encoded
 
-from vit.inputs import decode
+from vit.inputs import decode, size_of
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 
@@ -103,6 +104,70 @@ def test_exif_orientation(tmp_path, kind, orientation):
     Image.fromarray(stored).save(path, exif=exif)
     expected = UPRIGHT[orientation](stored)
     np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
+
+
+def chunk(kind: bytes, data: bytes, checksum: int | None = None) -> bytes:
+    """A chunk of a PNG, whose checksum may be wrong."""
+    if checksum is None:
+        checksum = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+
+def exif(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes().removeprefix(b"Exif\0\0")
+
+
+LONG = bytes(3_000_000)
+TURN = chunk(b"eXIf", exif(6))
+# chunks before the pixels; whether the picture is turned
+METADATA = {
+    "a long compressed text": (chunk(b"zTXt", b"prompt\0\0" + zlib.compress(LONG)), False),
+    "a long international text": (chunk(b"iTXt", b"a\0\1\0\0\0" + zlib.compress(LONG)), False),
+    "70 MB of texts": (chunk(b"zTXt", b"a\0\0" + zlib.compress(LONG[:999_999])) * 70, False),
+    "a long profile": (chunk(b"iCCP", b"icc\0\0" + zlib.compress(LONG)), False),
+    "a text with a wrong checksum": (chunk(b"tEXt", b"a\0b", 7), False),
+    "a header of a profile": (chunk(b"iCCP", b"icc"), False),
+    "EXIF that is none": (chunk(b"eXIf", b"no TIFF header at all"), False),
+    "EXIF that is cut": (chunk(b"eXIf", exif(6)[:14]), False),
+    "EXIF with a wrong checksum": (chunk(b"eXIf", exif(1), 7), False),
+    "EXIF and a long text": (TURN + chunk(b"zTXt", b"a\0\0" + zlib.compress(LONG)), True),
+    "EXIF after a broken text": (chunk(b"tEXt", b"a\0b", 7) + TURN, True),
+}
+
+
+@pytest.mark.parametrize("place", ["before the pixels", "after them"])
+@pytest.mark.parametrize("case", METADATA)
+def test_a_png_with_odd_metadata_has_its_pixels(tmp_path, case, place):
+    metadata, turned = METADATA[case]
+    stored = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    content = encoded(Image.fromarray(stored), "PNG")
+    end = 33  # the signature and the header
+    if place == "after them":
+        end = len(content) - 12
+    path = tmp_path / "odd.png"
+    path.write_bytes(content[:end] + metadata + content[end:])
+    expected = stored
+    if turned:
+        expected = np.rot90(stored, -1)
+    np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
+    # the size is read from the header, if that says how the picture is turned
+    if place == "before the pixels":
+        assert size_of(str(path)) == expected.shape[1::-1]
+    # but damaged pixels stay damaged
+    path.write_bytes(content[:33] + metadata + content[33:-30])
+    assert isinstance(decode(str(path), (4, 6)), str)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0nothing", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"]
+)
+def test_damaged_exif_is_no_damaged_picture(tmp_path, kind, exif):
+    path = tmp_path / "odd"
+    Image.new("RGB", (4, 4), RED).save(path, kind, exif=exif, quality=100)
+    assert np.abs(pixels(path).astype(int) - RED).max() <= 2
 
 
 @pytest.mark.parametrize("size", [(5, 7), (32, 32)])

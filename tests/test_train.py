@@ -467,6 +467,22 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert_same_run(folder, whole[0], pictures)
 
 
+def test_lines_that_have_changed_while_a_run_was_cut_are_refused_and_it_stays_as_it_is(place, run):
+    argv = ["--config", "mine.yaml", "--out", "edited", "--optim.cooldown=0.2"]
+    killed = run(place, *argv, "--run.dynamics_every=2", before=at_step(8, "SIGKILL"))
+    assert killed.code == -signal.SIGKILL
+    for name in ("metrics.jsonl", "dynamics.jsonl"):
+        path = place / "edited" / name
+        whole = path.read_text()
+        path.write_text(whole.replace("1", "2", 1))
+        before = content(place / "edited")
+        done = run(place, "--out", "edited", "--resume", "--train.epochs=5")
+        assert done.code == 2
+        assert f"{name} has changed since the run's state was saved" in done.err.splitlines()[-1]
+        assert content(place / "edited") == before
+        path.write_text(whole)
+
+
 INTERRUPTIONS = {
     "saving": at_call("vit.training.run:save_state", "SIGTERM"),
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),

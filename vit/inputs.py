@@ -5,12 +5,14 @@ From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model
 
 from __future__ import annotations
 
+import io
 import math
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,24 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 # Pillow goes by content, not by name: without this list, it would pass PostScript named .png to
 # Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+PNG_PIXELS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
+"""The chunks of a PNG that make its pixels."""
+
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by its EXIF orientation."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -58,27 +78,74 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W).
     """
+
+    def read(image: Image.Image) -> bytes | str:
+        # Pillow warns from its limit on, and refuses only twice as many
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            return f"{image.width} x {image.height} pixels, more than {limit:,}"
+        # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the size
+        # needed
+        scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
+        if scale < 1:
+            image.draft(None, (int(image.width * scale), int(image.height * scale)))
+        return planes(image, image_size, prepared)
+
     # opening a pipe would wait forever
     if not os.path.isfile(path):
         return "not a file"
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            # Pillow warns from its limit on, and refuses only twice as many
-            limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and image.width * image.height > limit:
-                return f"{image.width} x {image.height} pixels, more than {limit:,}"
-            # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the
-            # size needed
-            scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
-            if scale < 1:
-                image.draft(None, (int(image.width * scale), int(image.height * scale)))
-            return planes(image, image_size, prepared)
+        return _read(path, read)
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
     except Exception as error:
         # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _read(path: str, read: Callable[[Image.Image], Result]) -> Result:
+    """Return what `read` makes of an image file; a PNG's odd metadata are no reason to fail.
+
+    Raises:
+        Exception: nearly any of Pillow's, about damaged bytes.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return read(image)
+    except Exception:
+        pixels = _without_metadata(path)
+        if pixels is None:
+            raise
+    with Image.open(pixels, formats=FORMATS) as image:
+        return read(image)
+
+
+def _without_metadata(path: str) -> io.BytesIO | None:
+    """Return a PNG file without texts, profiles and the like; None if it is no PNG.
+
+    Pillow refuses a file for a text or profile of more than 1 MB, or with a wrong checksum.
+    """
+    with open(path, "rb") as file:
+        if file.read(len(PNG_SIGNATURE)) != PNG_SIGNATURE:
+            return None
+        content = file.read()
+
+    # A chunk: 4 bytes of length, 4 of its kind, the data, 4 of its checksum
+    kept = io.BytesIO()
+    kept.write(PNG_SIGNATURE)
+    start = 0
+    while start + 8 <= len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4])
+        kind = content[start + 4 : start + 8]
+        # EXIF says how the picture is turned
+        checksum = int.from_bytes(content[end - 4 : end])
+        whole_exif = kind == b"eXIf" and zlib.crc32(content[start + 4 : end - 4]) == checksum
+        if kind in PNG_PIXELS or whole_exif:
+            kept.write(content[start:end])
+        start = end
+    kept.seek(0)
+    return kept
 
 
 def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
@@ -95,7 +162,12 @@ def fit_picture(
     Raises:
         ValueError: its grey values have no known white.
     """
-    upright = _rgb(ImageOps.exif_transpose(image))
+    # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
+    image.load()
+    orientation = _orientation(image)
+    if orientation in TURNS:
+        image = image.transpose(TURNS[orientation])
+    upright = _rgb(image)
     # the share cut from each side, before the crop to the aspect ratio
     border = (1 - prepared.crop_share) / 2
     resampling = Image.Resampling[prepared.interpolation.upper()]
@@ -111,8 +183,7 @@ def size_of(path: str) -> tuple[int, int] | None:
     if not os.path.isfile(path):
         return None
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            return upright_size(image)
+        return _read(path, upright_size)
     except Exception:
         # `decode` tells what is wrong with it
         return None
@@ -121,9 +192,37 @@ def size_of(path: str) -> tuple[int, int] | None:
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Return the (width, height) of a picture after its EXIF orientation."""
     # orientations 5 to 8 exchange the sides
-    if image.getexif().get(ExifTags.Base.Orientation, 1) > 4:
+    if _orientation(image) in (5, 6, 7, 8):
         return image.size[::-1]
     return image.size
+
+
+def brightest_grey_of(path: str) -> int:
+    """Return the largest value in an image file of 16-bit grey; 0 if it is another, or unreadable."""
+    if not os.path.isfile(path):
+        return 0
+    try:
+        return _read(path, brightest_grey)
+    except Exception:
+        # `decode` tells what is wrong with it
+        return 0
+
+
+def brightest_grey(image: Image.Image) -> int:
+    """Return the largest value in a picture of 16-bit grey; 0 if it is another."""
+    if not image.mode.startswith("I"):
+        return 0
+    _, brightest = image.convert("I").getextrema()  # of the one band
+    return int(brightest)  # type: ignore[arg-type]
+
+
+def _orientation(image: Image.Image) -> object:
+    """Return a picture's EXIF orientation, usually from 1 to 8; 1 if its EXIF is damaged."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:
+        # Pillow raises nearly anything on damaged metadata, which are no pixels
+        return 1
 
 
 def _rgb(image: Image.Image) -> Image.Image:

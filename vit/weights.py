@@ -101,18 +101,38 @@ def save_model(
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write model.safetensors, then config.json.
+    """Write model.safetensors, with our settings in its metadata, then config.json.
 
     config.json also gets the SHA-256 of the weights and its own, which `load_model` checks.
     """
-    # transformers requires the format
-    weights = save(tensors, metadata={"format": "pt"})
-    with replacing(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(weights)
+    # transformers requires the format; our settings are there for a copy of the file alone
+    metadata = {"format": "pt"}
+    if config.get("format") == FORMAT:
+        metadata[NAME] = json.dumps(config)
+    weights = memoryview(save(tensors))
+    header, length = _header_with(metadata, weights)
+    digest = hashlib.sha256(header)
+    digest.update(weights[length:])
+    with replacing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        file.write(weights[length:])
 
     # last: a config.json says that all of its model is there
-    config = {**config, "sha256": hashlib.sha256(weights).hexdigest()}
+    config = {**config, "sha256": digest.hexdigest()}
     write_json(folder / CONFIG, {**config, CONFIG_HASH: config_hash(config)})
+
+
+def _header_with(metadata: dict[str, str], weights: memoryview) -> tuple[bytes, int]:
+    """Return the header of a safetensors file with metadata, and the length of that without.
+
+    The library itself writes several keys in an order that differs from process to process.
+    """
+    # 8 bytes of length, then JSON, padded with spaces to a multiple of 8
+    length = 8 + int.from_bytes(weights[:8], "little")
+    tensors = json.loads(bytes(weights[8:length]))
+    text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, length
 
 
 def config_hash(config: dict[str, Any]) -> str:

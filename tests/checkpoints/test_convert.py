@@ -29,7 +29,7 @@ from vit.inputs import Normalization
 from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
-from vit.weights import CONFIG, WEIGHTS, weights_hash
+from vit.weights import WEIGHTS, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -120,12 +120,11 @@ def test_another_version_of_our_format_is_refused_by_all_that_read_it(save, tmp_
         own_hints(read_checkpoint(tmp_path))
 
 
-@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
-def test_missing_file_is_named(tmp_path, name):
+def test_missing_weights_are_named(tmp_path):
     saved_autoencoder(tmp_path)
-    (tmp_path / name).unlink()
+    (tmp_path / WEIGHTS).unlink()
     message = refused(tmp_path)
-    assert name in message
+    assert WEIGHTS in message
     assert str(tmp_path) in message
 
 
@@ -347,7 +346,8 @@ def test_transformers_loads_the_folder(case, tmp_path):
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
-    assert convert_model(ours, "huggingface", tmp_path / "hf") == []
+    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "global_pool avg" in note
     theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
@@ -465,9 +465,20 @@ def test_another_eps_is_noted(tmp_path):
 
 def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_path):
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
-    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
-    assert "this head reads the mean of the patches" in note
+    left_out, _ = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "this head reads the mean of the patches" in left_out
     assert load_model(tmp_path / "hf").config.num_classes == 0
+
+
+@pytest.mark.parametrize("changed", [{}, {"layer_scale": 0.1}])
+def test_pooling_by_the_mean_is_lost_for_transformers_and_noted(changed, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", global_pool="avg", **changed)
+    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "global_pool avg" in note
+    assert load_model(tmp_path / "hf").config.global_pool == "token"
+    assert load_model(tmp_path / "hf", global_pool="avg").config.global_pool == "avg"
+    assert convert_model(ours, "timm", tmp_path / "timm") == []
+    assert load_model(tmp_path / "timm").config.global_pool == "avg"
 
 
 def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):

@@ -236,7 +236,7 @@ def test_mae_heads_by_its_families():
     }
     model = load_model(state)
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
-    assert sum("are a guess" in note for note in model.origin.report.notes) == 2
+    assert sum("as in the code of" in note for note in model.origin.report.notes) == 2
 
 
 def test_mae_fine_tuned(images, tmp_path):
@@ -333,6 +333,8 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
         reason == f"another copy of the network; branch {other} takes it"
         for reason in dropped.values()
     )
+    notes = " ".join(ours.origin.report.notes)
+    assert f"the weights of {branch or 'teacher'}." in notes
     assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in dropped[f"{family}_loss.center"]
     assert (

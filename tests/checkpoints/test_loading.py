@@ -409,8 +409,11 @@ def test_a_guess_is_a_warning_that_names_the_option():
     state = timm_state(img_size=(16, 24), num_classes=0)
     with pytest.warns(UserWarning, match="5 x 5 patches; grid_size"):
         load_model(state, num_heads=4)
-    with warnings.catch_warnings(action="error"):
+    # all that an option can say
+    with warnings.catch_warnings(record=True, action="always") as caught:
         load_model(state, num_heads=4, grid_size=(4, 6), mean=(0.5,) * 3, std=(0.5,) * 3)
+    (blocks,) = [str(warning.message) for warning in caught]
+    assert "nothing says what its blocks compute" in blocks
 
 
 def test_a_guess_of_the_pooling_is_noted():

@@ -175,7 +175,7 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
             num_heads=3,
             global_pool="token",
         )
-    assert not caught
+    assert [warning for warning in caught if "its blocks" not in str(warning.message)] == []
     described = load_model(theirs).origin
     assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (
         described.normalize.mean,

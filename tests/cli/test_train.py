@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import inspect
+import json
+import os
 import re
+import signal
+import threading
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from forks import calls
 
+from vit.checkpoints import load_model
+from vit.cli.train import acknowledging
 from vit.config import spelled
 from vit.settings import SECTIONS
+from vit.training.process import Stopped, StopRequests
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
@@ -69,3 +77,43 @@ def test_a_bad_setting_is_one_line_and_leaves_no_trace(argv, message, forks, tmp
     assert re.fullmatch(r"train\.py: error: [^\n\x1b]*\n", done.stderr)
     assert message in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_signal_is_acknowledged_while_torch_computes(capfd, monkeypatch):
+    """The handler runs after the computation, and a handler that runs at once says it alone."""
+    monkeypatch.setattr("vit.cli.train.PATIENCE", 0)
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+
+    def compute():
+        with StopRequests() as stop, acknowledging(stop), stop.deferred():
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            # one call, in which Python handles no signals
+            hashlib.pbkdf2_hmac("sha512", b"a", b"b", 500_000)
+
+    with pytest.raises(Stopped):
+        compute()
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(":")[2][:10] for line in lines] == [" received;", " stopping "]
+
+    # No trace is left
+    after = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(after)
+    assert after == before
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_finetune_teaches_any_model_the_classes_of_a_folder(models, tmp_path, called):
+    """Its size is the model's; the classes are the folder's, and `vit predict` names them."""
+    line = ["--config", "finetune", "--data", models / "data", "--model.init", models / "plain"]
+    few = ["--train.epochs", 1, "--run.device", "cpu", "--train.precision", "fp32"]
+    few += ["--data.cache", tmp_path / "cache"]
+    code, said, error = called("train", *line, *few, "--out", tmp_path / "run")
+    assert code == 0, error
+    assert Path(said.splitlines()[-1].removeprefix("The report: ")).is_file()
+    taught = load_model(tmp_path / "run")
+    assert taught.origin.class_names == ("cat", "dog")
+    assert taught.origin.image_size == (12, 16)
+    code, said, _ = called("predict", tmp_path / "run", models / "one.png", "--json")
+    (row,) = json.loads(said)
+    assert {one["class"] for one in row["classes"]} == {"cat", "dog"}

@@ -125,7 +125,6 @@ def test_order_is_imagefolders(tmp_path):
         "a/2.png",
         "a/10.png",
         "a/z/1.png",
-        "a/.hidden.PNG",
         "a/Z.JPG",
         "a-b/1.png",
         "a/b/1.webp",
@@ -176,6 +175,50 @@ def test_hostile_name_cannot_forge_a_line(root, caplog):
     for text in messages:
         assert text.isprintable()
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
+
+
+OF_SYSTEMS = ["._0.png", ".hidden.PNG", "Thumbs.db", "desktop.ini", ".DS_Store", "Icon\r"]
+FOLDERS_OF_SYSTEMS = ["__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", ".thumbnails"]
+FOLDERS_OF_SYSTEMS += ["System Volume Information", "@Recycle", "Temporary Items", "THUMBS.DB"]
+
+
+@pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
+def test_what_systems_put_beside_images_is_none_of_them(tmp_path, split):
+    for number in range(4):
+        plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
+    for place in ("", split, f"{split}a/"):
+        for name in OF_SYSTEMS:
+            (tmp_path / "root" / place / name).write_bytes(b"\x00\x05\x16\x07")
+        for name in FOLDERS_OF_SYSTEMS:
+            plain(tmp_path / "root" / place / name / "a" / "photo.png")
+            (tmp_path / "root" / place / name / "._photo.png").write_bytes(b"\x00\x05\x16\x07")
+    train, test = load(tmp_path / "root")
+    assert (len(train) + len(test), train.class_names) == (4, ("a", "b"))
+    assert len(folder.list_files(tmp_path / "root")) == 4
+    # only what might be an image is told of
+    ignored = [note for note in train.notes if "ignored" in note]
+    assert [note.rpartition(": ")[2] for note in ignored] == ["4 hidden"]
+    assert not [note for note in train.notes if "not used" in note]
+
+
+@pytest.mark.parametrize("with_tests", [True, False])
+def test_a_class_whose_images_are_all_unreadable_is_none(tmp_path, with_tests):
+    root = tmp_path / "root"
+    for number in range(12):
+        plain(root / "train" / "ac"[number % 2] / f"{number:02}.png", (number, 0, 0))
+        if with_tests:
+            plain(root / "test" / "ac"[number % 2] / f"{number:02}.png", (100 + number, 0, 0))
+    (root / "train" / "b").mkdir()
+    (root / "train" / "b" / "broken.png").write_bytes(b"broken")
+    # the second time from the cache
+    for _ in range(2):
+        train, test = load(root, "skip")
+        assert train.class_names == test.class_names == ("a", "c")
+        assert [note for note in train.notes if note.endswith("are left out: b")]
+        for split in (train, test):
+            assert split.content_hash == content_hash(split.images, split.labels)
+            numbers = split.images[:, 0, 0, 0] % 100
+            assert torch.equal(split.labels, (numbers % 2).long())
 
 
 @pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
@@ -270,6 +313,30 @@ def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area
         Image.new("RGB", (width, 4)).save(root / "train" / "ape" / f"wide-{number}.png")
     (note,) = (note for note in load(root)[0].notes if "smallest" in note)
     assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
+
+
+@pytest.mark.parametrize(
+    ("brightest", "advice"),
+    [(4095, "12 bits"), (1023, "10 bits"), (16383, "14 bits"), (32768, ""), (65535, "")],
+)
+def test_grey_of_few_bits_in_files_of_16_is_a_note(tmp_path, brightest, advice):
+    for number in range(4):
+        values = np.full((4, 4), 7 + number, "<u2")
+        values[0, 0] = brightest - number
+        (tmp_path / "root").mkdir(exist_ok=True)
+        Image.fromarray(values).save(tmp_path / "root" / f"{number}.{('png', 'tif')[number % 2]}")
+    # the same from the files and from the cache
+    for _ in range(2):
+        notes = [note for note in load(tmp_path / "root")[0].notes if "16-bit" in note]
+        assert len(notes) == bool(advice)
+        if advice:
+            assert f"{brightest:,}" in notes[0]
+            assert advice in notes[0]
+
+
+def test_grey_of_8_bits_and_colours_are_no_note(root):
+    Image.new("L", (4, 4), 3).save(root / "train" / "ape" / "grey.png")
+    assert not [note for note in load(root)[0].notes if "16-bit" in note]
 
 
 def gradient(width: int, height: int) -> Image.Image:
@@ -417,7 +484,29 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(0, 5))
 
 
+def rewrite_keeping_size_and_time(path: Path, image: Path) -> None:
+    """Write another image of as many bytes, and set the time back, as `cp -p` and `tar` do."""
+    before = path.stat()
+    content = image.read_bytes()
+    assert len(content) == before.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def replace_by_another_of_the_same_size_and_time(train: Path) -> None:
+    first, second = train / "ape" / "0.png", train / "ape" / "1.png"
+    other = train.parent / "other"
+    os.utime(second, ns=(0, first.stat().st_mtime_ns))
+    for source, target in ((first, other), (second, first), (other, second)):
+        source.rename(target)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewrite, size and time kept": lambda train: rewrite_keeping_size_and_time(
+        train / "ape" / "0.png", train / "ape" / "1.png"
+    ),
+    "replace": replace_by_another_of_the_same_size_and_time,
     "rewrite": lambda train: touch(plain(train / "ape" / "0.png", BLUE)),
     "change the time": lambda train: touch(train / "ape" / "0.png"),
     "add": lambda train: plain(train / "bee" / "extra.png", BLUE),
@@ -437,6 +526,8 @@ def test_changed_files_are_decoded_again(root, decoded, change):
     assert len(decoded) == len(train) == count
     if change == "rewrite":
         assert colours(train.images)[0] == BLUE
+    if change in ("rewrite, size and time kept", "replace"):
+        assert colours(train.images)[0] == NUMBERS[1]
 
 
 def test_images_are_mapped_and_writes_stay_private(root):
@@ -459,6 +550,26 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda content: bytes(len(content)),
     "one bit of a pixel": lambda content: content[:600] + bytes([content[600] ^ 4]) + content[601:],
 }
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file": lambda path: path.symlink_to(plain(path.parent / "mine.png")),
+    "a broken link": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_opened_as_a_cache_nor_replaced(root, kind):
+    load(root)
+    path = cache_of(root, "train")
+    path.unlink()
+    NO_FILES[kind](path)
+    before = os.lstat(path)
+    assert refusal(root).startswith(f"{path}: ")
+    assert os.lstat(path) == before
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
-    AttentionMaps,
     Geometry,
     attention_distance,
     attention_entropy,
@@ -74,55 +72,6 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
         attention_rollout([])
 
 
-# --- Relevance -----------------------------------------------------------------------------------
-
-
-def test_relevance_by_its_definition_image_by_image():
-    """Chefer's, one image and one layer at a time."""
-    model, images = small_model(), torch.randn(3, 3, 8, 12)
-
-    def logits_of(images: Tensor) -> Tensor:
-        return model.forward_head(model(images))
-
-    result = relevance(model, images, 1, run=logits_of)
-    for number, image in enumerate(images):
-        with AttentionMaps(model, gradients=True) as maps:
-            logits = logits_of(image[None].requires_grad_())
-        expected = torch.eye(13)
-        for weights in maps.weights.values():
-            gradient = torch.autograd.grad(logits[0, 1], weights, retain_graph=True)[0]
-            expected = expected + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ expected
-        torch.testing.assert_close(result[number], expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(result, relevance(model, images, 2, run=logits_of))
-
-    # Frozen weights change nothing
-    model.requires_grad_(False)
-    frozen = relevance(model, images, 1, run=logits_of)
-    torch.testing.assert_close(frozen, result, rtol=0, atol=1e-6)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
-    model, images = small_model(), torch.randn(2, 3, 8, 12)
-    # Index 1 of tokens would be the second token, not a class
-    with pytest.raises(AttentionError, match="give run="):
-        relevance(model, images, 1)
-    with pytest.raises(AttentionError, match="give run="):
-        relevance(model, images, 1, run=lambda x: SimpleNamespace(logits=model(x)))
-    for number in (3, -1):
-        with pytest.raises(AttentionError, match="there is no class"):
-            relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
-    with pytest.raises(AttentionError, match="one number per image"):
-        relevance(model, images, lambda tokens: tokens[:, 0])
-
-
-def test_relevance_in_the_models_own_precision():
-    model, images = small_model(), torch.randn(2, 3, 8, 12)
-    exact = relevance(model, images, lambda tokens: tokens[:, 0, 0])
-    double = relevance(model.double(), images.double(), lambda tokens: tokens[:, 0, 0])
-    torch.testing.assert_close(double, exact, rtol=1e-4, atol=1e-5)
-
-
 def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
     """Such as a pooling layer: broadcast, its one row would count for every token."""
     pooling = random_weights()[:, :, :1]
@@ -132,44 +81,6 @@ def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
     ):
         with pytest.raises(AttentionError, match="a layer has 1 queries and 13 keys"):
             measure(pooling)
-
-
-def test_measures_are_the_same_under_any_mode_of_torch():
-    model, images = small_model(), torch.randn(2, 3, 8, 12)
-    weights = random_weights()
-    expected = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
-
-    def assert_same():
-        results = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
-        assert all(map(torch.equal, results, expected))
-        assert head_ablation(model, lambda: model(images).mean()).dtype is torch.float32
-
-    for mode in (torch.no_grad, torch.inference_mode, lambda: torch.device("cpu")):
-        with mode():
-            assert_same()
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert_same()
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-    # Autocast computes the model in half precision, and what follows in full
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = relevance(model, images, 1, run_head(model))
-        assert torch.equal(attention_rollout([weights] * 2), expected[1])
-    assert rough.dtype is torch.float32
-    assert (rough - expected[0]).abs().max() < 0.05 * expected[0].abs().max()
-
-    # An input of inference mode is copied; weights are not
-    with torch.inference_mode():
-        frozen, inputs = small_model(), images.clone()
-    assert torch.equal(relevance(model, inputs, 1, run_head(model)), expected[0])
-    with pytest.raises(AttentionError, match="was made under torch"):
-        relevance(frozen, images, 1, run_head(frozen))
-
-
-def run_head(model: VisionTransformer):
-    return lambda images: model.forward_head(model(images))
 
 
 # --- Distance, entropy, share --------------------------------------------------------------------

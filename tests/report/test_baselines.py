@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny import RECONSTRUCT, image_set, noise
 
+from vit.checkpoints import load_model
 from vit.data import Dataset
 from vit.report import baselines
 from vit.report.baselines import compare_losses, measure_baselines, untrained
@@ -50,6 +51,22 @@ def test_on_few_images_the_accuracies_are_those_of_the_run_and_pairs_agree_with_
     for name, (only_model, only_other) in compared["pairs"].items():
         difference = compared["correct"]["model"] - compared["correct"][name]
         assert only_model - only_other == difference
+
+
+def test_each_bar_of_the_measuring_names_its_own_measurement(monkeypatch):
+    run = trained()
+    shipped = load_model("vit-tiny-p4-cifar10", part="encoder")
+    titles = []
+
+    def listed(items, title, **_):
+        titles.append(title)
+        return items
+
+    monkeypatch.setattr("vit.evaluate.features.track", listed)
+    measure(run)
+    measure_baselines(run, shipped)
+    assert len(titles) == len({*titles}) >= 9
+    assert len([title for title in titles if "2 of 3" in title]) == 2  # training and test images
 
 
 def test_differences_of_losses_are_those_of_the_measured_means():

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
-from vit.errors import TrainingError
+from vit.errors import RunError, TrainingError
 from vit.progress import Bar
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
@@ -42,15 +42,27 @@ def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> S
     config = Config(
         train=TrainConfig(epochs=epochs), data=DataConfig(val_size=1), run=RunConfig(**settings)
     )
-    return SimpleNamespace(step=step, seconds=0.0, total_steps=total, config=config)
+    return SimpleNamespace(
+        step=step, seconds=0.0, total_steps=total, config=config, callback_states=None
+    )
 
 
-def write(path, steps: range, resumed_from: int = 0) -> None:
-    file = MetricsFile(path, run_at(resumed_from))
+def write(path, steps: range, run: SimpleNamespace, loss: float = 0.5) -> list[dict]:
+    """Write a line for each of `steps`; return the states of the file after each, the first before all."""
+    file = MetricsFile(path, run)
+    states = [file.state_dict()]
     for step in steps:
-        file.on_log(line(step, loss=step + resumed_from / 10))
-    file.on_save()
+        file.on_log(line(step, loss))
+        file.on_save()
+        states.append(file.state_dict())
     file.close()
+    return states
+
+
+def resumed_at(step: int, state: dict) -> SimpleNamespace:
+    run = run_at(step)
+    run.callback_states = {"metrics": state}
+    return run
 
 
 def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_no_part(tmp_path):
@@ -67,28 +79,56 @@ def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_
     assert [json.loads(text) for text in path.read_text().splitlines()] == lines
 
 
-@pytest.mark.parametrize("saved_at", [0, 3, 9])
+@pytest.mark.parametrize("saved_at", [0, 3, 5])
 def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     path = tmp_path / "metrics.jsonl"
-    write(path, range(1, 6))
-    write(path, range(saved_at + 1, 8), resumed_from=saved_at)
-    lines = read_metrics(path)
-    kept = min(saved_at, 5)
-    assert [line["step"] for line in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
-    assert [line["loss"] for line in lines[kept:]] == [
-        step + saved_at / 10 for step in range(saved_at + 1, 8)
+    states = write(path, range(1, 6), run_at(0))
+    with path.open("a") as file:
+        file.write('{"step": 6, "los')  # as when the kill comes while a line is written
+    write(path, range(saved_at + 1, 8), resumed_at(saved_at, states[saved_at]), loss=0.25)
+    assert read_metrics(path) == [
+        *(line(step) for step in range(1, saved_at + 1)),
+        *(line(step, 0.25) for step in range(saved_at + 1, 8)),
     ]
 
 
-def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(tmp_path):
+def test_a_run_that_no_state_was_saved_of_begins_the_file_anew(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    first = MetricsFile(path, run_at(2))
-    custom = {"step": 2, "mine": 1.0}
-    for values in (line(2), custom, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
-        first.on_log(values)
-    first.close()
-    MetricsFile(path, run_at(2)).close()
-    assert read_metrics(path) == [line(2), custom, {"step": 2, "val_loss": 0.25}]
+    write(path, range(1, 6), run_at(0))
+    write(path, range(1, 3), run_at(0), loss=0.25)
+    assert read_metrics(path) == [line(1, 0.25), line(2, 0.25)]
+
+
+def change(content: bytes, how: str) -> bytes:
+    lines = content.splitlines(keepends=True)
+    return {
+        "a digit": content.replace(b"0.5", b"0.6", 1),
+        "a line less": b"".join(lines[1:]),
+        "a line twice": lines[0] + content,
+        "cut short": content[:-1],
+        "empty": b"",
+        "other bytes": b"\xff" * len(content),
+    }[how]
+
+
+HOW = ["a digit", "a line less", "a line twice", "cut short", "empty", "other bytes"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_file_that_has_changed_since_the_state_is_refused_and_left_as_it_is(tmp_path, how):
+    path = tmp_path / "metrics.jsonl"
+    states = write(path, range(1, 4), run_at(0))
+    path.write_bytes(change(path.read_bytes(), how))
+    before = path.read_bytes()
+    with pytest.raises(RunError, match=r"has changed since the run's state was saved.*remove it"):
+        MetricsFile(path, resumed_at(3, states[-1]))
+    assert path.read_bytes() == before
+
+    # the way out that it names
+    path.unlink()
+    with pytest.warns(UserWarning, match="missing"):
+        write(path, range(4, 6), resumed_at(3, states[-1]))
+    assert [line["step"] for line in read_metrics(path)] == [4, 5]
 
 
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
@@ -102,16 +142,12 @@ def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path)
 
 def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    write(path, range(1, 4))
+    write(path, range(1, 4), run_at(0))
     whole = path.read_bytes()
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
         lines = read_metrics(path)
         assert [line["step"] for line in lines] == list(range(1, whole[:length].count(b"\n") + 1))
-    for length in (len(whole) - 1, len(whole) - 20):
-        path.write_bytes(whole[:length])
-        write(path, range(4, 6), resumed_from=3)
-        assert [line["step"] for line in read_metrics(path)] == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -209,14 +209,21 @@ def _read_heads(network: Network, part: str, width: int) -> int:
                 f"do not make its width of {width}"
             )
 
-    # Settings that say the heads are of a family whose blocks are known; a decoder is MAE's.
+    # The code that made the file has usual heads for a width, and blocks of a known kind, as has a
+    # family whose settings say the heads; a decoder is MAE's.
+    code_heads = network.hints.code_heads
     assumed = ""
-    if part == "encoder" and "num_heads" not in hints:
+    if part == "encoder" and "num_heads" not in hints and code_heads is None:
         assumed = ASSUMED_BLOCKS
+    if heads is None and code_heads is not None:
+        usual = DECODER_HEADS if part == "decoder" else code_heads
+        heads = usual.get(width)
+        if heads is not None:
+            network.note(f"{heads} heads of the {part}, as in the code of {network.format.name}")
     if heads is None:
         heads = _guess_heads(network, part, width, assumed)
     elif assumed:
-        network.note(f"nothing says what its blocks compute; assuming {assumed}")
+        network.guess(f"nothing says what its blocks compute; assuming {assumed}")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
     return heads
@@ -440,9 +447,12 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     settings: dict[str, Any] = {}
     if options.fc_norm is None:
         settings["fc_norm"] = fc_norm
-    if options.num_classes is None and classes:
-        settings["num_classes"] = classes
     _compare(network, settings, hints)
+
+    # settings are not changed by those who replace a head
+    stated = hints.get("num_classes", 0)
+    if options.num_classes is None and classes and stated not in (0, classes):
+        network.note(f"its settings say {stated} classes, its head has {classes}")
 
     # the pooling, which needs no head
     keeps_head = classes > 0 and options.num_classes in (None, classes)

@@ -205,6 +205,10 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
+    # which copy it is, as of DINO's teacher and student
+    if any(not prefix.startswith(copy) for copy in copies):
+        place = prefix.rstrip(".") or "the top level"
+        network.note(f"of several copies of the network, the weights of {place} are used")
     _warn_of_differences(network)
     return network
 
@@ -304,8 +308,8 @@ def _no_network(source: Source) -> CheckpointError:
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
-        "MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, Google's .npz, SWAG, mmpretrain, and "
-        "Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
+        "MAE, DINO, iBOT, DINOv2, MoCo v3, MSN, I-JEPA, torchvision, Google's .npz, SWAG, "
+        "mmpretrain, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA and Dinov2"
     )
 
 
@@ -461,6 +465,9 @@ def _why_outside(network: Network, key: str) -> str:
             if words:
                 return f"another copy of the network; branch {words[0]} takes it"
             return "another copy of the network"
+        places = set(places_of(copy)) - set(places_of(network.prefix))
+        if any(key.startswith(place) for place in places):
+            return "beside another copy of the network"
 
     # a score, as best_acc1
     if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:
@@ -494,7 +501,7 @@ def leave_beside(network: Network) -> None:
     if unknown:
         network.guess(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning"
+            f"{first_few(unknown)}; allow names it without this warning, head if it is the classifier"
         )
 
 
@@ -525,7 +532,9 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
     for other in others:
         reason = first_reason(network.format.dropped, other.keys[0].removeprefix(network.prefix))
         if not reason:
-            reason = f"{other.name} {other.problem or 'is one of several heads'}"
+            reason = (
+                f"{other.name} {other.problem or 'is one of several (head names the one to load)'}"
+            )
         for key in other.keys:
             network.report.dropped[key] = reason
     if others and head is None:
@@ -553,21 +562,21 @@ def _find_heads(network: Network) -> list[Head]:
     kernels = next(value for key, value in tensors.items() if anchor.fullmatch(key))
     width = kernels.shape[0] if kernels.ndim else 0
 
-    # a model in memory knows more of its head than tensors show
-    heads = find_heads(tensors, network.prefix, network.copies, width)
+    # a model in memory knows more of its head than tensors show, as does known code
+    problem = network.hints.head_problem
     if network.source.head is not None:
         problem = problem_of(network.source.head)
-        heads = [replace(head, problem=problem or head.problem) for head in heads]
 
     # the named one, once
+    heads = find_heads(tensors, network.prefix, network.copies, width)
     name = network.options.head
-    if name is None:
-        return heads
-    named = named_head(tensors, network.prefix, network.copies, width, name)
-    if named is None:
-        usual = first_few([head.name for head in heads]) or "none"
-        raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
-    return [named, *(head for head in heads if not head.name.startswith(named.name))]
+    if name is not None:
+        named = named_head(tensors, network.prefix, network.copies, width, name)
+        if named is None:
+            usual = first_few([head.name for head in heads]) or "none"
+            raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
+        heads = [named, *(head for head in heads if not head.name.startswith(named.name))]
+    return [replace(head, problem=problem or head.problem) for head in heads]
 
 
 def _choose_head(network: Network, heads: list[Head]) -> Head | None:

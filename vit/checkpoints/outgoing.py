@@ -172,6 +172,11 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     config["torch_dtype"] = "float32"
     hidden = round(settings.embed_dim * settings.mlp_ratio)
     out.config = config | write(out, origin, hidden)
+    if settings.global_pool == "avg":
+        out.notes.append(
+            "its features are the mean of the patches, which transformers' settings do not say: "
+            "load it again with global_pool avg"
+        )
 
     # how the input is prepared: resized, then cropped to the model's share of it
     height, width = settings.image_size

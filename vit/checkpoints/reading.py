@@ -24,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vit.errors import CheckpointError, one_line
-from vit.weights import CONFIG_HASH, config_hash
+from vit.weights import CONFIG_HASH, NAME, config_hash
 
 NO_WEIGHTS = ("showcase.safetensors",)  # a run's test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -100,7 +100,9 @@ class Source:
         tensors: all of them, on the CPU; keys of nested dicts are joined by dots.
         values: everything else under such keys: plain values as they are, anything else as the
             name of its type.
-        config: the config.json next to the weights; empty if there is none.
+        config: the config.json next to the weights or, in our own files, in their metadata; empty
+            if there is neither.
+        config_place: which of them, for messages.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
         head: of a model in memory, which may have been replaced.
@@ -113,6 +115,7 @@ class Source:
     tensors: dict[str, Tensor]
     values: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    config_place: str = "config.json"
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
     head: nn.Module | None = None
@@ -172,6 +175,12 @@ def read_checkpoint(path: str | Path) -> Source:
                 )
             tensors |= tensors_in_file
             values |= values_in_file
+
+        # a file of ours that was copied without its config.json
+        config_place = "config.json"
+        if not config and f"__metadata__.{NAME}" in values:
+            config_place = "the settings in its metadata"
+            config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: {config_place}")
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror or error}"
@@ -181,6 +190,7 @@ def read_checkpoint(path: str | Path) -> Source:
         tensors,
         values,
         config,
+        config_place,
         preprocessor,
         files=tuple(parts),
         verified="sha256" in config,
@@ -305,11 +315,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+    return _parse_json(text, str(path))
+
+
+def _parse_json(text: str, place: str) -> dict[str, Any]:
+    """Return a JSON object; `place` is for the message."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{place} is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged: a JSON object is expected")
+        raise CheckpointError(f"{place} is damaged: a JSON object is expected")
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -85,22 +85,28 @@ class ImageSet:
         """Return the images at `indices`, int64 (M,) or bool (N,), as a set with its own hash."""
         images: Images = Rows(self.images, torch.arange(len(self))[indices])
         # a small subset is copied, as reading it row by row would take longer
-        size = math.prod(images.shape)
-        if size <= LARGE:
+        if math.prod(images.shape) <= LARGE:
             images = images[:]
         labels = self.labels[indices]
         hashes = None
         if self.known_hashes is not None:
             hashes = self.known_hashes[indices]
-
-        # to read the pixels of a large subset would take too long; known hashes identify them too
-        if hashes is not None and size > HASHED:
-            images_hash = content_hash(hashes, labels)
-        else:
-            images_hash = content_hash(images, labels)
+        images_hash = _identify(images, labels, hashes)
         return ImageSet(
             images, labels, self.class_names, images_hash, self.skipped, self.notes, hashes
         )
+
+    def with_classes(self, numbers: Tensor, class_names: tuple[str, ...]) -> ImageSet:
+        """Return the images with only some of the classes, the others of which have no image.
+
+        Args:
+            numbers: int64, of the classes that stay, sorted.
+            class_names: of those.
+        """
+        labels = torch.searchsorted(numbers, self.labels)
+        labels[self.labels < 0] = -1
+        images_hash = _identify(self.images, labels, self.known_hashes)
+        return replace(self, labels=labels, class_names=class_names, content_hash=images_hash)
 
 
 class Rows:
@@ -123,6 +129,14 @@ class Rows:
     def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
         """Return a copy of some rows."""
         return self._images[self._rows[numbers]]
+
+
+def _identify(images: Images, labels: Tensor, image_hashes: Tensor | None) -> str:
+    """Return a content hash of images that are made from others."""
+    # to read the pixels of many would take too long; known hashes identify them too
+    if image_hashes is not None and math.prod(images.shape) > HASHED:
+        return content_hash(image_hashes, labels)
+    return content_hash(images, labels)
 
 
 def image_hash(pixels: bytes | memoryview) -> int:

@@ -18,7 +18,16 @@ import torch
 
 from vit import inputs
 from vit.data import ImageSet, image_hash
-from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
+from vit.data.cache import (
+    CACHE_LAYOUT,
+    Cached,
+    Decoded,
+    Pictures,
+    Size,
+    cache_path,
+    cached,
+    describe,
+)
 from vit.data.images import choose_test_images, class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -31,6 +40,33 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Names of splits elsewhere, in any case: two such folders, and no `train`, are not classes."""
+
+SYSTEM_NAMES = {
+    # of macOS, beside those that begin with a dot: AppleDouble copies (._photo.jpg), .DS_Store
+    "__macosx",
+    "icon\r",
+    "network trash folder",
+    "temporary items",
+    # of Windows
+    "$recycle.bin",
+    "recycler",
+    "system volume information",
+    "thumbs.db",
+    "ehthumbs.db",
+    "ehthumbs_vista.db",
+    "desktop.ini",
+    # of network storage
+    "@eadir",
+    "@recycle",
+    "@recently-snapshot",
+    "@tmp",
+    "#recycle",
+    "#snapshot",
+    # of Linux
+    "lost+found",
+}
+"""Files and folders that systems put beside images, in lower case: previews, copies, what was
+deleted."""
 
 SMALL_FILE = 4096
 """Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within
@@ -57,7 +93,8 @@ def load_folder(
         root/*.png, root/train/*.png                     no folders: images without labels
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
-    order of torchvision's ImageFolder; folders of runs are left out. Without a test split,
+    order of torchvision's ImageFolder; folders of runs, hidden files and those of systems are left
+    out, and so is a class whose images are all unreadable. Without a test split,
     M = min(1000, max(1, N // 10)) of the N images, evenly spaced in the list (numbers i * N // M),
     are held out; see `hold_out_test_images`. `inputs.decode` says how the pixels are made.
 
@@ -94,31 +131,37 @@ def load_folder(
     def size_of(file: ImageFile) -> Size | None:
         return inputs.size_of(path_of(file))
 
+    def brightest_grey_of(file: ImageFile) -> int:
+        return inputs.brightest_grey_of(path_of(file))
+
     def name_of(file: ImageFile) -> str:
         return one_line(path_of(file))
 
-    def load(
-        split: str, files: list[ImageFile], size: Size | None
-    ) -> tuple[ImageSet, list[list[int]]]:
+    def load(split: str, files: list[ImageFile], size: Size | None) -> Cached:
         key = _key(files, class_names, image_size, size, prepared)
         path = cache_path(cache, str(root), split, image_size, prepared)
-        pictures = Pictures(split, files, key, decode_file, size_of, name_of, _in_threads)
-        images, sizes = cached(path, pictures, image_size, size, on_bad_image)
-        return replace(images, class_names=class_names), sizes
+        pictures = Pictures(
+            split, files, key, decode_file, size_of, brightest_grey_of, name_of, _in_threads
+        )
+        result = cached(path, pictures, image_size, size, on_bad_image)
+        return result._replace(images=replace(result.images, class_names=class_names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     size = None
     if prepared != OWN:
         size = image_size
-    train, sizes = load("train", train_files, size)
+    trained_on = load("train", train_files, size)
+    train = trained_on.images
     if test_files:
         height, width = train.images.shape[-2:]
-        test, _ = load("test", test_files[0], (height, width))
+        test = load("test", test_files[0], (height, width)).images
+        train, test = _leave_out_empty_classes([train, test], notes)
     else:
+        (train,) = _leave_out_empty_classes([train], notes)
         train, test, note = hold_out_test_images(train, str(root))
         notes.append(f"no test folder: {note}")
-    notes += describe(train, test, sizes, image_size)
+    notes += describe(train, test, trained_on, image_size)
     return replace(train, notes=tuple(map(one_line, notes))), test
 
 
@@ -134,6 +177,8 @@ class ImageFile(NamedTuple):
     name: str
     size: int
     mtime_ns: int
+    # when it was last written, moved or replaced; unlike mtime, nobody can set it back
+    ctime_ns: int
 
 
 def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
@@ -271,7 +316,8 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         if folders:
             class_name = class_key(folders[0])
         name = path.relative_to(root).as_posix()
-        files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
+        file = ImageFile(class_name, name, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        files.append(file)
 
     # Say which files are left out
     counts = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
@@ -290,7 +336,7 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
 def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Counter[str]]:
     """Return all image files in a folder, however deep, and the number of other files by suffix.
 
-    Hidden files are not counted.
+    Files of systems are not counted, hidden ones only if they have an image's suffix.
 
     Raises:
         DataError: there are no images, or a folder cannot be read.
@@ -299,11 +345,15 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
     ignored: Counter[str] = Counter()
     try:
         for entry in _walk(str(folder)):
-            if entry.name.lower().endswith(EXTENSIONS):
+            is_image = entry.name.lower().endswith(EXTENSIONS)
+            if _is_of_system(entry.name):
+                if is_image:
+                    ignored["hidden"] += 1
+            elif is_image:
                 # a broken link is listed too, and counts as an unreadable image
                 info = entry.stat(follow_symlinks=os.path.exists(entry))
                 images.append((Path(entry.path), info))
-            elif not entry.name.startswith("."):
+            else:
                 suffix = PurePath(entry.name).suffix.lower()
                 ignored[suffix or "without a suffix"] += 1
     except OSError as error:
@@ -320,7 +370,7 @@ def _folders_of_images(root: Path, splits: Sequence[str]) -> list[str]:
     """Return the names of the folders in `root`, besides its splits, that hold images."""
     names = []
     for path in sorted(root.iterdir()):
-        if not path.is_dir() or path.name in splits or path.name.startswith("."):
+        if not path.is_dir() or path.name in splits or _is_of_system(path.name):
             continue
         # a folder that is not used need not be readable
         with suppress(OSError):
@@ -348,15 +398,22 @@ def refuse_run_among_images(out: Path, root: str) -> None:
 
 def _holds_images(folder: Path, root: Path) -> bool:
     """Return whether `folder`, which is within `root`, holds images, however deep."""
-    files = _walk(str(folder), frozenset([os.path.realpath(root)]))
-    return any(file.name.lower().endswith(EXTENSIONS) for file in files)
+    for file in _walk(str(folder), frozenset([os.path.realpath(root)])):
+        if file.name.lower().endswith(EXTENSIONS) and not _is_of_system(file.name):
+            return True
+    return False
+
+
+def _is_of_system(name: str) -> bool:
+    """Return whether a file or folder is hidden, or one that systems put beside images."""
+    return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
-    Hidden folders are left out, and so are those of runs: a run that trains on the folder above it
-    would train on its own pictures. A run may also lie in `folder` itself: then only its own files
+    Hidden folders and those of systems are left out, and so are those of runs: a run that trains on
+    the folder above it would train on its own pictures. A run may also lie in `folder` itself: then only its own files
     are left out.
 
     Args:
@@ -377,11 +434,29 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
                 continue
             if not os.path.isdir(entry):
                 yield entry
-            elif not entry.name.startswith("."):
+            elif not _is_of_system(entry.name):
                 yield from _walk(entry.path, above | {place})
 
 
 # --- reading them --------------------------------------------------------------------------------
+
+
+def _leave_out_empty_classes(splits: Sequence[ImageSet], notes: list[str]) -> list[ImageSet]:
+    """Return splits without the classes that have no image left in any: all were unreadable.
+
+    Args:
+        splits: with the same class names.
+        notes: gets a line on the classes that are left out.
+    """
+    class_names = splits[0].class_names
+    present = torch.cat([split.labels for split in splits]).unique()
+    present = present[present >= 0]
+    if len(present) == len(class_names):
+        return list(splits)
+    present_names = tuple(class_names[number] for number in present.tolist())
+    absent = ", ".join(name for name in class_names if name not in present_names)
+    notes.append(f"classes whose images are all unreadable are left out: {absent}")
+    return [split.with_classes(present, present_names) for split in splits]
 
 
 def _key(
@@ -391,7 +466,7 @@ def _key(
     size: Size | None,
     prepared: Preparation,
 ) -> str:
-    """Return a hash that changes with every file added, removed, renamed or written to.
+    """Return a hash that changes with every file added, removed, renamed, replaced or written to.
 
     It also changes with all else that shapes the images, and with the class names, because a new
     class among the training images renumbers those of the test images.

@@ -126,9 +126,25 @@ def evaluate(
             layers = list(range(last + 1))
         # measured once, because they take longer than all that is done with them
         with _timed(evaluation, "features"):
+            train = encoder_features(
+                encoder,
+                data.train.images,
+                prepare,
+                compute,
+                layers,
+                title="features of training images, 1 of 2",
+            )
+            test = encoder_features(
+                encoder,
+                data.test.images,
+                prepare,
+                compute,
+                layers,
+                title="features of test images, 2 of 2",
+            )
             features = Features(
-                train=encoder_features(encoder, data.train.images, prepare, compute, layers),
-                test=encoder_features(encoder, data.test.images, prepare, compute, layers),
+                train=train,
+                test=test,
                 layers=layers,
                 labelled=_choose_labelled(data, options),
             )

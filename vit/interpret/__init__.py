@@ -6,6 +6,7 @@ which input a result depends on.
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
+from vit.interpret.explanations import Faithfulness, faithfulness, legrad, relevance
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
@@ -13,7 +14,6 @@ from vit.interpret.measures import (
     attention_entropy,
     attention_rollout,
     head_ablation,
-    relevance,
     top_mass_mask,
 )
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
@@ -22,6 +22,7 @@ __all__ = [
     "AttentionError",
     "AttentionMaps",
     "AttentionStatistics",
+    "Faithfulness",
     "Geometry",
     "GridMaps",
     "attention_distance",
@@ -29,9 +30,11 @@ __all__ = [
     "attention_layers",
     "attention_rollout",
     "attention_statistics",
+    "faithfulness",
     "geometry_of",
     "head_ablation",
     "in_grid_order",
+    "legrad",
     "relevance",
     "to_grid",
     "top_mass_mask",

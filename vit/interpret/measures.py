@@ -1,4 +1,4 @@
-"""Measures of attention weights: distance, entropy, rollout, relevance, and the ablation of heads.
+"""Measures of attention weights: distance, entropy, rollout, and the ablation of heads.
 
 Letters: B batch, h heads, N tokens (prefix tokens, then patches), L patches.
 """
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vit.encoder import eval_mode
 from vit.errors import AttentionError
-from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import Hook, intercept_attention
 
@@ -30,7 +29,8 @@ def attention_rollout(
 
     Args:
         weights: (B, h, N, N) of each layer, from the first to the last; `w.amax(1, keepdim=True)`
-            for the maximum over heads in place of their mean.
+            for the maximum over heads in place of their mean. Rows are scaled to sum to 1 before I
+            is added, which other code does not do, so its rollouts of a maximum or minimum differ.
         discard: share of each layer's smallest weights to leave out; the columns of prefix tokens
             are kept.
         num_prefix_tokens: class token and registers.
@@ -88,119 +88,13 @@ def rollout_step(
     step = step / step.sum(-1, keepdim=True)
     if before is None:
         return step
-    with _full_precision(step):
+    with full_precision(step):
         return step @ before
 
 
-def relevance(
-    model: nn.Module,
-    inputs: Tensor,
-    score: int | Callable[[Tensor], Tensor],
-    run: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Return which input tokens a score depends on (Chefer, Gur and Wolf 2021).
-
-    Attention is weighted by its gradient: R = I, then in each layer R = R + C R, where C is the
-    mean over heads of max(gradient * A, 0); per image.
-
-    Args:
-        model: the relevance passes through its attention layers; left as it was.
-        inputs: (B, C, H, W), normalised.
-        score: the index of a class if `run` returns logits (B, classes); else a function from
-            what it returns to one score per image (B,).
-        run: from inputs to a result; None for `model`.
-
-    Returns:
-        (B, N, N): row = token, column = the input token that it depends on.
-
-    Raises:
-        AttentionError: there is no such class, no score per image, layers get different tokens, or
-            the model was made under torch.inference_mode().
-    """
-    layers, gradients = _layers_and_gradients(model, inputs, score, run)
-    batch, _, tokens, _ = layers[0].shape
-
-    # Before the first layer, each token depends on itself alone
-    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):
-        contribution = (gradient * weights).float().clamp(min=0).mean(dim=1)  # (B, N, N)
-        with _full_precision(result):
-            result = result + contribution @ result
-    return result
-
-
-def _layers_and_gradients(
-    model: nn.Module,
-    inputs: Tensor,
-    score: int | Callable[[Tensor], Tensor],
-    run: Callable[[Tensor], Tensor] | None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return each layer's weights (B, h, N, N), and the gradient of the score by them.
-
-    Takes arguments of `relevance`, and raises what it raises.
-    """
-    # Such weights cannot have a part in a gradient
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_inference():
-            raise AttentionError(
-                f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
-                "build or load the model outside of it"
-            )
-    if run is None:
-        run = model
-    with (
-        eval_mode(model),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        AttentionMaps(model, gradients=True) as maps,
-    ):
-        # Frozen layers give their attention no gradient, so the input requires one
-        output = run(inputs.detach().clone().requires_grad_())
-        scores = score(output) if callable(score) else _class_scores(output, score)
-        if scores.shape != inputs.shape[:1]:
-            raise AttentionError(
-                f"score gives {tuple(scores.shape)} for {len(inputs)} images; "
-                "one number per image is needed"
-            )
-        layers = [maps.weights[layer] for layer in sorted(maps.weights)]
-        # Images do not mix, so the gradient of the sum is each image's own; it is zero by a layer
-        # that the score does not depend on
-        gradients = torch.autograd.grad(
-            scores.sum(), layers, allow_unused=True, materialize_grads=True
-        )
-
-    # All layers must have the same tokens, or their matrices cannot be multiplied
-    tokens = layers[0].shape[-1]
-    if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
-        raise AttentionError(
-            "these attention layers get different numbers of tokens; "
-            "follow a part, model.encoder, and give run= for the whole"
-        )
-    return [weights.detach() for weights in layers], list(gradients)
-
-
-def _full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which products of a tensor keep its precision, whatever is around."""
     return torch.autocast(tensor.device.type, enabled=False)
-
-
-def _class_scores(logits: Tensor, number: int) -> Tensor:
-    """Return the logits (B,) of one class among logits (B, classes)."""
-    if not isinstance(logits, Tensor):
-        raise _not_logits(type(logits).__name__, "model(x).logits")
-    if logits.ndim != 2:
-        raise _not_logits(str(tuple(logits.shape)), "model.forward_head(model(x))")
-    if not 0 <= number < logits.shape[1]:
-        raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
-    return logits[:, number]
-
-
-def _not_logits(result: str, call: str) -> AttentionError:
-    """Return the error that a model's result is no logits, and `call` would give them."""
-    return AttentionError(
-        f"a class has a score among logits (B, classes), and the model returns {result}; "
-        f"give run=, e.g. lambda x: {call}, or a function as score"
-    )
 
 
 def _require_queries_are_keys(weights: Tensor) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.measures import relevance, rollout_step
+from vit.interpret.explanations import relevance
+from vit.interpret.measures import rollout_step
 from vit.look.predict import require_head
 from vit.look.subject import ModelWithImages
 

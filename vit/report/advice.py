@@ -72,14 +72,14 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
     ahead = [name for key, name in names.items() if neighbours.get(key) in not_better]
     if fills_in_worse:
         steps.append(
-            f"Train longer than {plural(epochs, 'epoch')} (train.epochs), or with another learning"
-            " rate (optim.blr): a guess without a model fills in better."
+            f"Train longer than {plural(epochs, 'epoch')} ({way_to_train_longer(record)}), or with"
+            " another learning rate (optim.blr): a guess without a model fills in better."
         )
     elif ahead:
         steps.append(
-            f"Train longer than {plural(epochs, 'epoch')} (train.epochs): its features do not tell"
-            f" classes apart better than {enumerated(ahead)}; that takes longer to learn than"
-            " filling in."
+            f"Train longer than {plural(epochs, 'epoch')} ({way_to_train_longer(record)}): its"
+            f" features do not tell classes apart better than {enumerated(ahead)}; that takes longer"
+            " to learn than filling in."
         )
 
     # Another start
@@ -102,8 +102,19 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
         " model fills in."
     )
     if not fills_in_worse and "knn_accuracy" in summary_values(summary):
-        steps.append("Fine-tune it with the labels: the settings finetune_cifar10_tiny_p4 do so.")
+        settings = "finetune_cifar10_tiny_p4"
+        if record.data.get("source") == "folder":
+            settings = "finetune"
+        steps.append(f"Fine-tune it with the labels: the settings {settings} do so.")
     return steps
+
+
+def way_to_train_longer(record: RunRecord) -> str:
+    """Return how a finished run gets more epochs."""
+    if record.settings["optim.cooldown"] < 1:
+        epochs = 2 * record.settings["train.epochs"]
+        return f"--resume --train.epochs {epochs} goes on from before its learning rate fell"
+    return "another run with more train.epochs: the learning rate of this one fell from the start"
 
 
 def steps_of_a_classifier(record: RunRecord) -> list[str]:
@@ -115,8 +126,8 @@ def steps_of_a_classifier(record: RunRecord) -> list[str]:
     # It has not learned enough
     if judge_constant_guess(table) == "worse":
         steps.append(
-            "Train longer (train.epochs), or begin with pretrained weights (model.init): always"
-            " guessing the most common class is right more often."
+            f"Train longer ({way_to_train_longer(record)}), or begin with pretrained weights"
+            " (model.init): always guessing the most common class is right more often."
         )
 
     # It is too sure, or not sure enough; few images say little about either

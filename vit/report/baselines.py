@@ -75,16 +75,23 @@ def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]
 
     # What each network makes of them
     encoder = run.result.encoder
+    prepare = prepare_for(run)
+    networks = 2
+    if shipped is not None:
+        networks = 3
     features = {
-        "model": features_of(run, encoder, images, prepare_for(run)),
+        "model": features_of(run, encoder, images, prepare, f"model, 1 of {networks}"),
         "raw_pixels": (pixel_features(images[0]), pixel_features(images[1])),
-        "untrained": features_of(run, untrained(run), images, prepare_for(run)),
+        "untrained": features_of(
+            run, untrained(run), images, prepare, f"untrained network, 2 of {networks}"
+        ),
     }
     shipped_name = ""
     if shipped is not None:
         shipped_name = str(shipped.origin.source)
-        prepare = shipped.origin.inputs
-        features["shipped"] = features_of(run, shipped.encoder, images, prepare)
+        features["shipped"] = features_of(
+            run, shipped.encoder, images, shipped.origin.inputs, f"{shipped_name}, 3 of {networks}"
+        )
 
     # Right or wrong, image by image
     correct = {}
@@ -113,12 +120,22 @@ def prepare_for(run: Run) -> Prepare:
 
 
 def features_of(
-    run: Run, encoder: VisionTransformer, images: tuple[Tensor, Tensor], prepare: Prepare
+    run: Run,
+    encoder: VisionTransformer,
+    images: tuple[Tensor, Tensor],
+    prepare: Prepare,
+    name: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return an encoder's features of two sets of images: (N, D) and (M, D)."""
+    """Return an encoder's features of two sets of images: (N, D) and (M, D).
+
+    Args:
+        name: of the encoder, for the progress bars.
+    """
     encoder = encoder.to(run.compute.device)
-    bank = encoder_features(encoder, images[0], prepare, run.compute)[-1]
-    queries = encoder_features(encoder, images[1], prepare, run.compute)[-1]
+    title = f"comparing, {name}"
+    bank = encoder_features(encoder, images[0], prepare, run.compute, title=title)[-1]
+    title += ", test images"
+    queries = encoder_features(encoder, images[1], prepare, run.compute, title=title)[-1]
     return bank, queries
 
 
@@ -153,7 +170,7 @@ def compare_losses(run: Run) -> dict[str, Any]:
     losses: dict[str, list[Tensor]] = {"model": [], "mean_of_visible_patches": []}
     losses["nearest_visible_patch"] = []
     start = 0
-    for inputs in batches(images, prepare_for(run), run.compute, "baselines"):
+    for inputs in batches(images, prepare_for(run), run.compute, "comparing, guesses"):
         mask = fixed_mask(mask_kind, start, len(inputs), grid_size, run.config.mask.ratio)
         mask = mask.to(run.compute.device)
         with eval_mode(model), run.compute.autocast():

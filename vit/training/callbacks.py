@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,9 +14,10 @@ from typing import Any, TextIO
 
 import torch
 
-from vit.atomic import write_text
+from vit.atomic import replacing
+from vit.errors import RunError
 from vit.progress import SECONDS_BETWEEN_LINES, OptionalStream, progress_bar
-from vit.runs import read_metrics
+from vit.runs import read_saved_part
 from vit.training.evaluation import measure
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run
@@ -29,21 +31,33 @@ class MetricsFile(Callback):
     """Writes metrics.jsonl, a JSON object per line.
 
     There is one for the first step, the last, and some between (`RunConfig.steps_between_lines`).
+    The run's state holds the file's length and hash, so that what is resumed is what was saved.
 
     Args:
-        path: the file; lines for steps after `run.step` are removed, because those steps are about
-            to be repeated.
+        path: the file; lines that were written after the state are removed, because their steps
+            are about to be repeated.
         run: at the step from which it continues.
+
+    Raises:
+        RunError: the file has changed since the state was saved, or another version saved it.
     """
 
+    name = "metrics"
+
     def __init__(self, path: Path, run: Run):
-        # by step and keys: a measurement made again counts once
-        lines: dict[tuple[object, ...], dict[str, Any]] = {}
-        for line in read_metrics(path):
-            if line["step"] <= run.step:
-                lines[line["step"], *line] = line
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
-        self._file = path.open("a", encoding="utf-8")
+        content = b""
+        if run.callback_states is not None:
+            if self.name not in run.callback_states:
+                raise RunError(
+                    f"the state of step {run.step:,} does not know {path}: another version of vit "
+                    "saved it; finish the run with that one"
+                )
+            content = read_saved_part(path, run.callback_states[self.name])
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        self._file = path.open("ab")
+        self._bytes = len(content)
+        self._hash = hashlib.sha256(content)
         self._images = 0
         self._seconds_before = run.seconds
 
@@ -61,13 +75,19 @@ class MetricsFile(Callback):
         return {**done.metrics, "images_per_second": speed}
 
     def on_log(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        self._bytes += len(line)
+        self._hash.update(line)
         self._file.flush()
 
     def on_save(self) -> None:
         # a state on disk never knows more steps than the file
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
 
     def close(self) -> None:
         self._file.close()

@@ -18,7 +18,7 @@ from vit.atomic import write_text
 from vit.encoder import Block
 from vit.errors import RunError
 from vit.mae import Model
-from vit.runs import read_metrics
+from vit.runs import fingerprint, read_metrics, read_saved_part
 from vit.training.step import Callback, Step
 
 if TYPE_CHECKING:
@@ -132,12 +132,6 @@ class DynamicsRecorder(Callback):
         self._pending: list[tuple[int, Tensor]] = []
         self._lines: list[str] = []
 
-    def on_start(self, run: Run) -> None:
-        """Read the records of an interrupted run, without those of steps still to be repeated."""
-        for record in read_metrics(self._path):
-            if record["step"] <= run.step:
-                self._lines.append(json.dumps(record))
-
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
         """Measure the gradient, if this step is recorded."""
@@ -171,23 +165,34 @@ class DynamicsRecorder(Callback):
                 record[quantity] = by_name
             self._lines.append(json.dumps(record))
         self._pending.clear()
-        write_text(self._path, "".join(f"{line}\n" for line in self._lines))
+        write_text(self._path, self._content())
+
+    def _content(self) -> str:
+        """Return what the file holds."""
+        return "".join(f"{line}\n" for line in self._lines)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the initial weights."""
-        return {"first": [weights.cpu() for weights in self._initial]}
+        """Return the initial weights, and the file's length and hash."""
+        return {
+            "first": [weights.cpu() for weights in self._initial],
+            "file": fingerprint(self._content().encode()),
+        }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from the `state_dict` of a recorder of the same model.
 
         Raises:
-            RunError: the run began without a recorder.
+            RunError: the run began without a recorder, or its file has changed since.
         """
         if state is None:
             raise RunError(
                 "run.dynamics_every: the run started without it, so its first weights are unknown; "
                 "leave it out"
             )
+        self._lines = read_saved_part(self._path, state["file"]).decode().splitlines()
+        shapes = [weights.shape for weights in state["first"]]
+        if shapes != [weights.shape for weights in self._initial]:
+            raise ValueError(f"the first weights of the matrices have the shapes {shapes}")
         # a state is read onto the CPU
         device = self._initial[0].device
         self._initial = [weights.to(device) for weights in state["first"]]

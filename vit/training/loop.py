@@ -34,8 +34,8 @@ def train_and_save(
 ) -> None:
     """Make all remaining steps; the main process saves the run's state along the way.
 
-    It does so every `run.save_every` steps, at the end, where the run is stopped, and where an error
-    ends it.
+    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the run
+    is stopped, and where an error ends it.
 
     Args:
         run: from `vit.training.run.setup`.
@@ -67,7 +67,8 @@ def train_and_save(
             run.refuse_lost_folder()
 
             # all processes ask whether to stop, the main one saves
-            is_due = done.step % run.config.run.save_every == 0 or done.step == run.total_steps
+            is_due = done.step % run.config.run.save_every == 0
+            is_due |= done.step in (run.held_steps, run.total_steps)
             stop = (is_due or asks_to_stop(run)) and stopping()
             if run.dist.is_main and (is_due or stop):
                 done.check()
@@ -100,7 +101,7 @@ def asks_to_stop(run: Run) -> bool:
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
-    """Save the state of this step, that of the callbacks included; the last two are kept."""
+    """Save the state of this step, that of the callbacks included."""
     run.refuse_lost_folder()
     for callback in callbacks:
         callback.on_save()

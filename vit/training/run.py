@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, ViTConfig
+from vit.config import Config, ViTConfig, convert, hints_of
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
@@ -25,7 +26,7 @@ from vit.training.loss_scale import LossScale
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, make_optimizer
 from vit.training.run_folder import RunFolder
-from vit.training.state import load_latest_state, save_state, saved_states
+from vit.training.state import load_latest_state, refusing_other_states, save_state
 from vit.weights import architecture, save_model
 
 CPU_TOKENS = 8_448
@@ -34,6 +35,27 @@ CPU_TOKENS = 8_448
 Larger ones are no faster there, and their activations, some 0.2 MB per token of ViT-Tiny, are what
 fills the memory.
 """
+
+
+STATE: dict[str, type | tuple[type, ...]] = {
+    "step": int,
+    "model": dict,
+    "objective": dict,
+    "optimizer": dict,
+    "callbacks": dict,
+    "seconds": (int, float),
+    "init_seconds": (int, float),
+    "config": dict,
+    "data_content_hash": str,
+    "precision": str,
+    "computed_on": str,
+    "torch": str,
+    "init": str,
+    "encoder": dict,
+}
+"""What a resumed run reads of its state, and the type of each."""
+MOMENTS = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})
+"""What AdamW and Muon remember of a parameter."""
 
 
 @dataclass
@@ -105,6 +127,11 @@ class Run:
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
+    def held_steps(self) -> int:
+        """The step whose state is kept, for a longer run; 0 for none."""
+        return self.config.held_steps(len(self.data.train))
+
+    @property
     def grad_accum_steps(self) -> int:
         """Micro-batches per step in each process: as set, or as many as suit the device."""
         if self.config.run.grad_accum_steps:
@@ -144,7 +171,7 @@ class Run:
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
-        """Save the state of this step; the last two are kept (see `vit.training.state`).
+        """Save the state of this step (see `vit.training.state` for which are kept).
 
         Args:
             folder: of the states.
@@ -191,7 +218,7 @@ class Run:
             state["model_ema"] = dict(self.ema.module.state_dict())
         # once more: flushing the callbacks' files may have taken a while
         self.refuse_lost_folder()
-        save_state(folder, self.step, state)
+        save_state(folder, self.step, state, kept=self.held_steps)
 
 
 def describe_compute(run: Run) -> str:
@@ -260,9 +287,10 @@ def setup(
         if state is None:
             initial = initial_model(config, data, init)
         else:
-            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
-            model.load_state_dict(state["model"])
-            normalize = Normalization(state["mean"], state["std"])
+            with refusing_other_states():
+                model = objective_type.build_model(config, _encoder_config(state["encoder"]))
+                model.load_state_dict(state["model"])
+                normalize = Normalization(state["mean"], state["std"])
             initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
         model = initial.model
         set_kernel(model, config.run.attention)
@@ -295,7 +323,8 @@ def setup(
     if compute.note:
         run.notes.append(compute.note)
     if state is not None:
-        _restore(run, state)
+        with refusing_other_states():
+            _restore(run, state)
     return run
 
 
@@ -304,18 +333,21 @@ def find_state(
 ) -> dict[str, Any] | None:
     """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
 
-    The main process reads it for all. Its key "damaged" holds a line about each newer, damaged one.
+    With another `train.epochs`, it is the newest that a run of that length would have had. The main
+    process reads it for all. Its key "notes" holds a line about each newer, damaged one.
 
     Raises:
         RunError: every saved state is damaged, or it belongs to other data or settings.
     """
 
-    def read() -> tuple[dict[str, Any], list[str]] | None:
-        if not saved_states(folder):
-            return None
-        return load_latest_state(folder)
+    def read(last: int | None = None) -> tuple[dict[str, Any], list[str]] | None:
+        latest = dist.broadcast_from_main(lambda: load_latest_state(folder, last))
+        if latest is not None:
+            with refusing_other_states():
+                _refuse_other_types(latest[0])
+        return latest
 
-    latest = dist.broadcast_from_main(read)
+    latest = read()
     if latest is None:
         return None
     state, damaged = latest
@@ -327,44 +359,62 @@ def find_state(
             f"{state['data_content_hash']} and is now {data.content_hash}; "
             "start another run with --out"
         )
-    for key, old, new in config.conflicts(state["config"]):
+    with refusing_other_states():
+        conflicts = config.conflicts(state["config"])
+    for key, old, new in conflicts:
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
-            refuse_late_change(config, old, state["step"], len(data.train))
             continue
         raise RunError(
             f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with "
             "--out"
         )
-    return {**state, "damaged": damaged}
 
-
-def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> None:
-    """Refuse another number of epochs for a run whose learning rate already falls towards its end.
-
-    Args:
-        config: the settings now, with the new `train.epochs`.
-        epochs: those that the run began with.
-        step: steps made.
-        count: number of training images.
-
-    Raises:
-        RunError: with either number of epochs, the steps made would have been others.
-    """
-    # with either number, the steps made must lie before the phase in which the length matters
-    per_epoch = config.steps_per_epoch(count)
-    for number in (epochs, config.train.epochs):
-        changed = replace(config, train=replace(config.train, epochs=number))
-        _, falls_from, total = changed.schedule(per_epoch)
-        # from there on, classification sees whole images
-        whole_from = round((number - config.classify.whole_epochs) * per_epoch)
-        last = min(falls_from, whole_from)
-        if step > last:
+    # steps that a run of this length would not have made are not used
+    step = state["step"]
+    epochs = state["config"]["train"]["epochs"]
+    before = replace(config, train=replace(config.train, epochs=epochs))
+    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
+    if epochs != config.train.epochs and step > held:
+        earlier = read(held)
+        if earlier is None:
+            out = shlex.quote(str(folder.parent))
             raise RunError(
-                f"train.epochs: the run is at step {step:,}, and with {number} epochs "
-                f"({total:,} steps) the last phase begins after step {last:,}; "
-                "leave it out, or begin another run with --out"
+                f"train.epochs: the run is at step {step:,} of {epochs} epochs, and of "
+                f"{config.train.epochs} epochs only the first {held:,} steps would be the same, of "
+                "which no state is kept; leave it out, or begin another run with its model: "
+                f"--model.init {out} --out DIR"
             )
+        state, damaged = earlier
+        damaged.append(
+            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
+            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+        )
+    return {**state, "notes": damaged}
+
+
+def _refuse_other_types(state: dict[str, Any]) -> None:
+    """Raise an error if a state lacks something that a run reads, or has it of another type."""
+    for key, kinds in STATE.items():
+        if key not in state or not isinstance(state[key], kinds):
+            raise TypeError(f"{key!r} is missing, or of another type")
+    for name, values in state["callbacks"].items():
+        if not isinstance(values, dict):
+            raise TypeError(f"the state of the callback {name!r} has no keys")
+    if state["step"] < 0:
+        raise ValueError(f"step {state['step']}")
+
+
+def _encoder_config(saved: dict[str, Any]) -> ViTConfig:
+    """Return the settings of a state's encoder, each of its type."""
+    settings = {}
+    for name, value in saved.items():
+        settings[name] = convert(value, hints_of(ViTConfig)[name])
+    encoder = ViTConfig(**settings)
+    for size in (*encoder.patch_size, encoder.embed_dim, encoder.depth, encoder.num_heads):
+        if size < 1:
+            raise ValueError(f"a size of {size}")
+    return encoder
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
@@ -373,8 +423,11 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     It continues as if it had never stopped: on the same CPU, to the bit.
     """
     # not strict, because the model's part stands under a key of its own
-    run.objective.load_state_dict(state["objective"], strict=False)
-    run.optimizer.load_state_dict(state["optimizer"])
+    differing = run.objective.load_state_dict(state["objective"], strict=False)
+    others = [key for key in differing.missing_keys if not key.startswith("model.")]
+    if others or differing.unexpected_keys:
+        raise KeyError(*others, *differing.unexpected_keys)
+    _restore_optimizer(run.optimizer, state["optimizer"])
     # a run that began in float16 may go on in another type, without a scale
     if "loss_scale" in state and run.loss_scale.is_enabled():
         run.loss_scale.load_state_dict(state["loss_scale"])
@@ -386,7 +439,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.seconds = state["seconds"]
 
     # what the user should know: damage, and what else may change the last bits
-    run.notes += state["damaged"]
+    run.notes += state["notes"]
     before = (state["computed_on"], state["torch"])
     if before != (describe_compute(run), torch.__version__):
         effect = "from here results may differ in their last bits"
@@ -398,3 +451,22 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.notes.append(
             f"the run began on {state['computed_on']}, torch {state['torch']}; {effect}"
         )
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an optimizer's state.
+
+    torch compares only the numbers of groups and parameters; whatever else differs would be an
+    error of the first step.
+    """
+    required = {"lr", "weight_decay", "betas", "eps"}.intersection(optimizer.param_groups[0])
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        if not required <= group.keys():
+            raise KeyError(*sorted(required - group.keys()))
+    for parameter, moments in optimizer.state.items():
+        if moments.keys() not in MOMENTS:
+            raise KeyError(*moments)
+        for name, values in moments.items():
+            if values.shape not in (parameter.shape, ()):
+                raise ValueError(f"{name} of shape {tuple(values.shape)}")

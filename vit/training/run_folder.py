@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import IO, Self
 
 from vit.atomic import PARTIAL, lock, write_text
 from vit.errors import RunError
 from vit.runs import RunFiles
+from vit.training.state import saved_states, step_of
 
 
 class RunFolder(RunFiles):
@@ -137,3 +139,25 @@ class RunFolder(RunFiles):
                 "(or the file .lock in it was); the run ends and leaves it as it is; a renamed "
                 "folder continues with --resume --out NEW_NAME"
             )
+
+    def forget_later_steps(self, step: int) -> None:
+        """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.
+
+        A kill at any point leaves a run that can be resumed. Metrics and dynamics are cut where
+        they are continued; model and pictures stay until those of the longer run replace them.
+
+        Raises:
+            RunError: the folder cannot be written.
+        """
+        try:
+            self.summary.unlink(missing_ok=True)
+            # the last first, so that none is missing between others
+            for path in reversed(saved_states(self.checkpoints)):
+                if step_of(path) > step:
+                    path.unlink()
+            for path in self.saved_snapshots().values():
+                if step_of(path) > step:
+                    shutil.rmtree(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunError(f"cannot write to the run folder {self.path}: {reason}") from error

@@ -1,4 +1,6 @@
-"""The state of a run on disk: written atomically, checked before use, the last two kept.
+"""The state of a run on disk: written atomically, checked before use.
+
+The last two are kept, and the one from which a run can become longer.
 
 A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`).
 torch.load checks nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and
@@ -13,13 +15,15 @@ import io
 import pickle
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vit.atomic import replacing, sync_folder
-from vit.errors import RunError
+from vit.errors import RunError, UserError
 
 KEPT = 2
 """Number of states that a run keeps."""
@@ -33,6 +37,8 @@ MALFORMED = (
     EOFError,
     AttributeError,
     TypeError,
+    ArithmeticError,
+    AssertionError,
 )
 
 
@@ -47,17 +53,24 @@ def saved_states(folder: Path) -> list[Path]:
     for path in folder.glob("step-*.pt"):
         if re.fullmatch(r"step-\d{8,}\.pt", path.name):
             states.append(path)
-    return sorted(states, key=_step_of)
+    return sorted(states, key=step_of)
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """Return the step of a state, or of a snapshot, by its name."""
     return int(path.stem.removeprefix("step-"))
 
 
-def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
+def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) -> Path:
     """Save the `state` of step `step`, then remove all earlier ones but the last.
 
     A kill at any point leaves the earlier states and either a whole new one or none.
+
+    Args:
+        folder: of the states.
+        step: its number.
+        state: tensors and plain values.
+        kept: an earlier step whose state stays, too.
 
     Raises:
         RunError: it cannot be written (e.g. the disk is full); the earlier states stay.
@@ -74,9 +87,10 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
             file.write(_tail(content))
 
         # only now, so that a kill never leaves fewer
-        earlier = [old for old in saved_states(folder) if _step_of(old) < step]
+        earlier = [old for old in saved_states(folder) if step_of(old) < step]
         for old in earlier[: 1 - KEPT]:
-            old.unlink()
+            if step_of(old) != kept:
+                old.unlink()
         sync_folder(folder)
     except OSError as error:
         reason = error.strerror or error
@@ -114,15 +128,50 @@ def load_state(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
+@contextmanager
+def refusing_other_states() -> Iterator[None]:
+    """Refuse a whole state of other content, which whatever error within the block shows.
+
+    Another version may have saved it, or another program. Errors for the user stay as they are.
 
     Raises:
-        RunError: there is none.
+        RunError: it names the error.
     """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except MALFORMED as error:
+        raise RunError(
+            "the run's last state is whole, but not as this version saves it "
+            f"({type(error).__name__}: {error}); continue it with the version that began it"
+        ) from error
+
+
+def load_latest_state(
+    folder: Path, last: int | None = None
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
+
+    Args:
+        folder: of the states.
+        last: the latest step that may be returned; None for any.
+
+    Returns:
+        None if no such state has been saved.
+
+    Raises:
+        RunError: all of them are damaged.
+    """
+    paths = saved_states(folder)
+    if last is not None:
+        paths = [path for path in paths if step_of(path) <= last]
+    if not paths:
+        return None
+
     # newest first
     damaged: list[str] = []
-    for path in reversed(saved_states(folder)):
+    for path in reversed(paths):
         try:
             return load_state(path), damaged
         except RunError as error:

@@ -18,6 +18,8 @@ FORMATS = (
     self_supervised.FINE_TUNED,
     self_supervised.DINO,
     self_supervised.DINOV2,
+    self_supervised.MOCO,
+    self_supervised.JEPA,
     huggingface.VIT_MAE,
     huggingface.DINOV2,
     huggingface.VIT,

@@ -30,6 +30,10 @@ class Hints:
         crop_share: share to keep of an image's centred part; None if unknown.
         squash: whether images of another shape are squashed, not cropped.
         prepared_size: (H, W) of the images that the settings make, if it is not the model's.
+        code_heads: heads by width in the code that made the file, whose blocks are all of the kind
+            computed here; None if nothing says which code it was.
+        head_problem: what else its code computes between the final norm and the head; "" for
+            nothing.
         notes: for the user.
         differences: what the settings request of the input but is not done here; each is a warning.
 
@@ -49,6 +53,8 @@ class Hints:
     crop_share: float | None = None
     squash: bool = False
     prepared_size: tuple[int, int] | None = None
+    code_heads: Mapping[int, int] | None = None
+    head_problem: str = ""
 
     def __post_init__(self) -> None:
         # the architecture; the width is called dim in a decoder
@@ -157,7 +163,9 @@ class Format:
         anchor: regular expression for the end of the patch embedding's key; what precedes it is the
             prefix.
         marks: regular expressions; one of them must match a key after the prefix, a name in
-            `Source.values`, or "config.json says FORMAT".
+            `Source.values`, "config.json says FORMAT", or "arch NAME".
+        around: regular expressions of whole keys, which may stand beside the network; they are
+            marks, too.
         rules: the table of names.
         dropped: regular expressions of keys to leave out, each with the reason.
         hints: reads the settings.
@@ -171,6 +179,7 @@ class Format:
     anchor: str
     rules: tuple[KeyRule, ...]
     marks: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], Hints] = lambda source: Hints()
     global_pool: str = ""
@@ -184,12 +193,15 @@ class Format:
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Return whether the tensors under `prefix`, or the settings, mark this format."""
-        if not self.marks:
+        if not self.marks and not self.around:
+            return True
+        if any(re.fullmatch("|".join(self.around), key) for key in source.tensors):
             return True
         # a mark is a regular expression for the name of a tensor or of a value
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
         names += source.values
         names.append(f"config.json says {source.config.get('format')}")
+        names.append(f"arch {source.values.get('arch')}")
         pattern = re.compile("|".join(self.marks))
         return any(pattern.fullmatch(name) for name in names)
 

@@ -40,18 +40,20 @@ def own_hints(source: Source) -> Hints:
             f"but of {shorten(version)}: another version of this package loads it"
         )
     if config and version != FORMAT:
-        raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
+        raise source.error(
+            f"its {source.config_place} is not of the format {FORMAT}, its weights are"
+        )
 
     # a state has the same settings among its values; a plain state dict has none
-    file = "config.json"
+    file = source.config_place
     if not config:
         file = "its state"
         config = _settings_in_state(source.values)
         if not config["encoder"]:
-            return Hints()
+            return Hints(code_heads={})
     # another package's config.json may call itself ours, and hold anything
     try:
-        if source.config:
+        if source.config and source.config_place == "config.json":
             config["sha256"]  # must be there; `reading` has compared it
         settings = read_settings(config)
         return Hints(

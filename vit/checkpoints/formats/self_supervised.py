@@ -1,17 +1,52 @@
 """Training files and backbones of self-supervised learners, by their authors' code.
 
 facebookresearch/mae (pretrained models with their decoder, and fine-tuned classifiers), DINO and its
-followers (facebookresearch/dino, bytedance/ibot, facebookresearch/dinov2).
+followers (facebookresearch/dino, bytedance/ibot, facebookresearch/dinov2), facebookresearch/moco-v3,
+msn and ijepa.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 
-from vit.checkpoints.formats.format import Format, Hints, only_given, pair
-from vit.checkpoints.formats.timm import ANCHOR, BLOCK, DEIT_III, ENCODER, OUTSIDE_BLOCKS
+from vit.checkpoints.formats.format import IMAGENET, Format, Hints, only_given, pair
+from vit.checkpoints.formats.timm import (
+    ANCHOR,
+    BLOCK,
+    DEIT_III,
+    ENCODER,
+    OTHER_INPUTS,
+    OUTSIDE_BLOCKS,
+)
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
+
+# heads by width, in their code
+MAE_HEADS = {768: 12, 1024: 16, 1280: 16}
+DINO_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16}
+DINOV2_HEADS = {384: 6, 768: 12, 1024: 16, 1536: 24}
+MOCO_HEADS = {384: 12, 768: 12}
+JEPA_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
+
+
+def heads_in_code(
+    source: Source, key: str, names: str, heads: Mapping[int, int]
+) -> Mapping[int, int] | None:
+    """Return `heads`, unless the file names an architecture that is none of its code's.
+
+    Args:
+        source: the checkpoint.
+        key: of the name of the architecture in the saved options.
+        names: regular expression for the names that the code knows.
+        heads: by width, in the code.
+    """
+    name = source.values.get(key)
+    if name is None or (isinstance(name, str) and re.fullmatch(names, name)):
+        return heads
+    return None
+
 
 # ---- MAE -----------------------------------------------------------------------------------------
 
@@ -35,7 +70,9 @@ def mae_hints(source: Source) -> Hints:
     norm_pix_loss = source.values.get("args.norm_pix_loss")
     if not isinstance(norm_pix_loss, bool):
         norm_pix_loss = None
-    return Hints(encoder, norm_pix_loss=norm_pix_loss)
+    names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?"
+    code_heads = heads_in_code(source, "args.model", names, MAE_HEADS)
+    return Hints(encoder, norm_pix_loss=norm_pix_loss, code_heads=code_heads)
 
 
 def fine_tuned_hints(source: Source) -> Hints:
@@ -43,8 +80,13 @@ def fine_tuned_hints(source: Source) -> Hints:
 
     That is 224 of 256 pixels, or all for larger images.
     """
-    # as build_transform in util/datasets.py
+    # RETFound's code is MAE's with another model, whose published classifiers are large
     hints = mae_hints(source)
+    if source.values.get("args.model") == "RETFound_mae":
+        problem = "is RETFound's, whose code applies the final norm twice before it"
+        hints = replace(hints, code_heads=MAE_HEADS, head_problem=problem)
+
+    # as build_transform in util/datasets.py
     height, _ = hints.encoder.get("image_size", (224, 224))
     if height > 224:
         return replace(hints, crop_share=1.0)
@@ -76,6 +118,20 @@ SWIGLU = table("""
     mlp.fc2.@   mlp.w3.@
 """)
 
+
+def dino_hints(source: Source) -> Hints:
+    """Read the name of the architecture in the saved options of DINO and iBOT."""
+    names = r"(vit|deit)_(tiny|small|base|large)"
+    return Hints(code_heads=heads_in_code(source, "args.arch", names, DINO_HEADS))
+
+
+def dinov2_hints(source: Source) -> Hints:
+    """Tell DINOv2's own files, all with layer scales, from others with a token for masked patches."""
+    if any(key.endswith("ls1.gamma") for key in source.tensors):
+        return Hints(code_heads=DINOV2_HEADS)
+    return Hints()
+
+
 DINO = Format(
     name="DINO",
     anchor=ANCHOR,
@@ -86,6 +142,7 @@ DINO = Format(
     ),
     rules=(*ENCODER, *DEIT_III),
     dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
+    hints=dino_hints,
 )
 
 DINOV2 = Format(
@@ -108,4 +165,46 @@ DINOV2 = Format(
         ),
     ),
     dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
+    hints=dinov2_hints,
+)
+
+
+# ---- MoCo v3, MSN, I-JEPA ------------------------------------------------------------------------
+
+
+def moco_hints(source: Source) -> Hints:
+    """Tell MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
+
+    Their table is zero for the class token, which no learned one is. Its "vit_small" has other heads
+    than those of others.
+    """
+    inputs = Hints(mean=IMAGENET[0], std=IMAGENET[1])
+    for key, tensor in source.tensors.items():
+        has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
+        if re.search(r"(base|momentum)_encoder\.", key) or (has_table and not tensor[0, 0].any()):
+            return replace(inputs, code_heads=MOCO_HEADS)
+    return Hints()
+
+
+def jepa_hints(source: Source) -> Hints:
+    """Return what the code of MSN and I-JEPA has in common."""
+    return Hints(mean=IMAGENET[0], std=IMAGENET[1], code_heads=JEPA_HEADS)
+
+
+MOCO = Format(
+    name="MoCo v3",
+    anchor=ANCHOR,
+    marks=(r"arch vit_(conv_)?(small|base)",),
+    around=(r"(.*\.)?(base|momentum)_encoder\..*",),
+    rules=ENCODER,
+    hints=moco_hints,
+    global_pool="token",
+    other_inputs=OTHER_INPUTS,
+)
+JEPA = Format(
+    name="I-JEPA or MSN",
+    anchor=ANCHOR,
+    around=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
+    rules=ENCODER,
+    hints=jepa_hints,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vit.checkpoints.formats.format import Format, Hints
+import re
+
+from vit.checkpoints.formats.format import IMAGENET, Format, Hints
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 
@@ -15,6 +17,9 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
+# heads by width, in the code of DeiT and DeiT III
+DEIT_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
+OTHER_INPUTS = "as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 
@@ -26,7 +31,7 @@ def timm_hints(source: Source) -> Hints:
     """
     is_described = source.module is not None or "architecture" in source.config
     if not is_described and "args.crop_pct" not in source.values:
-        return Hints()
+        return deit_hints(source)
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
     if is_described:
@@ -34,10 +39,22 @@ def timm_hints(source: Source) -> Hints:
     return timm_models.training_hints(source)
 
 
+def deit_hints(source: Source) -> Hints:
+    """Read what DeiT's main.py saves: its architecture and the share of an image that it evaluates."""
+    name = source.values.get("args.model")
+    match = isinstance(name, str) and re.fullmatch(r"deit_([a-z]+)_patch\d+_(\d+|LS)", name)
+    if not match:
+        return Hints()
+    share = source.values.get("args.eval_crop_ratio")
+    if not isinstance(share, float) or not 0 < share <= 1:
+        share = None
+    return Hints(mean=IMAGENET[0], std=IMAGENET[1], crop_share=share, code_heads=DEIT_HEADS)
+
+
 TIMM = Format(
     name="timm",
     anchor=ANCHOR,
     rules=(*ENCODER, *DEIT_III),
     hints=timm_hints,
-    other_inputs="as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9",
+    other_inputs=OTHER_INPUTS,
 )

@@ -133,12 +133,48 @@ def training_hints(source: Source) -> Hints:
         encoder["global_pool"] = args["gp"]
     return Hints(
         encoder,
+        code_heads=_heads_of_named(args, str(source.path)),
         mean=inputs.get("mean"),
         std=inputs.get("std"),
         interpolation=inputs.get("interpolation"),
         crop_share=inputs.get("crop_pct"),
         **_fitting(inputs.get("crop_mode")),
     )
+
+
+def _heads_of_named(args: dict[str, Any], checkpoint: str) -> dict[int, int] | None:
+    """Return the heads by the width of the architecture that options name; None if unknown to timm.
+
+    Args:
+        args: the saved options of timm's train.py.
+        checkpoint: for messages.
+
+    Raises:
+        CheckpointError: our encoder does not compute it.
+    """
+    name = str(args.get("model"))
+    if not timm.is_model(name):
+        return None
+    _require_plain(name, checkpoint)
+    prefix = "model_kwargs."
+    arguments = {}
+    for key, value in args.items():
+        if key.removeprefix(prefix) in ARGUMENTS and key.startswith(prefix):
+            arguments[key.removeprefix(prefix)] = value
+
+    # the model that timm builds, without memory for its weights
+    try:
+        with torch.device("meta"):
+            model: Any = timm.create_model(name, pretrained=False, **arguments)
+    except Exception:  # timm raises nearly anything on invalid arguments
+        return None
+    reason = _not_computed(model)
+    if reason:
+        raise CheckpointError(
+            f"{checkpoint}: timm's {name}, which its options name, has {reason}, "
+            "which this encoder does not compute"
+        )
+    return {model.embed_dim: model.blocks[0].attn.num_heads}
 
 
 def _fitting(crop_mode: str | None) -> dict[str, Any]:

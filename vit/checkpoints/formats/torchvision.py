@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from vit.checkpoints.formats.format import IMAGENET, Format, Hints
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
+# heads by width, in its functions
+HEADS = {768: 12, 1024: 16, 1280: 16}
 # linear_1 and linear_2 are the names in the published files
 BLOCK = table("""
     norm1.@         ln_1.@
@@ -33,22 +36,24 @@ def torchvision_hints(source: Source) -> Hints:
     # patch kernels (D, C, p, p) and position table (1, 1 + L, D)
     kernels = _shape(source, "conv_proj.weight")
     positions = _shape(source, "encoder.pos_embedding")
+    known = Hints(code_heads=HEADS)
     if len(kernels) != 4 or len(positions) != 3:
-        return Hints()
+        return known
     width = kernels[0]
     patch_size = kernels[2]
     image_size = patch_size * math.isqrt(positions[1])
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
     if patch_size == 14 or image_size in (384, 512):
-        return Hints(mean=IMAGENET[0], std=IMAGENET[1], interpolation="bicubic", crop_share=1.0)
+        swag = Hints(mean=IMAGENET[0], std=IMAGENET[1], interpolation="bicubic", crop_share=1.0)
+        return replace(swag, code_heads=HEADS)
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
     if patch_size == 32:
-        return Hints(mean=IMAGENET[0], std=IMAGENET[1])
+        return replace(known, mean=IMAGENET[0], std=IMAGENET[1])
     if width == 1024 and patch_size == 16:
-        return Hints(crop_share=224 / 242)
-    return Hints()
+        return replace(known, crop_share=224 / 242)
+    return known
 
 
 def _shape(source: Source, end: str) -> tuple[int, ...]:

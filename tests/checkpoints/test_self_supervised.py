@@ -1,0 +1,193 @@
+"""Law: what a file says of the code that made it is read, and then nothing of it is a guess.
+
+Oracles: timm's transformer with the heads of that code, and what those files hold beside the weights.
+"""
+
+import argparse
+import warnings
+
+import pytest
+import timm
+import torch
+from small import autoencoder, close, mae_state, random_model, refused, under
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from vit.checkpoints import load_model
+from vit.patches import sincos_positions
+
+
+def theirs(width: int, heads: int, **settings: object) -> VisionTransformer:
+    sizes = dict(img_size=16, patch_size=8, depth=1, embed_dim=width, num_heads=heads)
+    return random_model(VisionTransformer(**sizes | dict(num_classes=0) | settings))
+
+
+def with_fixed_positions(model: nn.Module) -> nn.Module:
+    width = model.pos_embed.shape[-1]
+    table = torch.cat([torch.zeros(1, width), sincos_positions((2, 2), width, "mae")])
+    model.pos_embed.copy_(table[None])
+    return model
+
+
+def moco(state: dict[str, Tensor], arch: str) -> dict:
+    file = under("module.base_encoder.", state) | under("module.momentum_encoder.", state)
+    return {"arch": arch, "state_dict": file | {"module.predictor.0.weight": torch.ones(8, 8)}}
+
+
+def dino(state: dict[str, Tensor], **args: object) -> dict:
+    head = {"module.head.mlp.0.weight": torch.ones(2, 2), "module.head.last_layer.weight_v": head_v}
+    file = under("module.backbone.", state) | head
+    return {"teacher": file, "args": argparse.Namespace(norm_last_layer=True, **args)}
+
+
+head_v = torch.ones(4, 2)
+
+
+def jepa(state: dict[str, Tensor], **others: object) -> dict:
+    return {"encoder": under("module.", state), "target_encoder": under("module.", state)} | others
+
+
+PREDICTOR = {"module.predictor_blocks.0.norm1.bias": torch.ones(8)}
+
+# the heads of a width in the code, and the file as it writes it
+SAYS_ITS_CODE = {
+    "MoCo v3, small": (384, 12, lambda state: moco(state, "vit_small")),
+    "MoCo v3, base": (768, 12, lambda state: moco(state, "vit_base")),
+    "DINO, small": (384, 6, lambda state: dino(state, arch="vit_small")),
+    "DINO, tiny": (192, 3, lambda state: dino(state, arch="deit_tiny")),
+    "iBOT, large": (1024, 16, lambda state: dino(state, arch="vit_large", shared_head=True)),
+    "DINO, without its options": (384, 6, dino),
+    "MSN": (384, 6, lambda state: jepa(state, prototypes=torch.ones(8, 4))),
+    "I-JEPA": (1280, 16, lambda state: jepa(state, predictor=PREDICTOR)),
+    "DINOv2": (384, 6, lambda state: state | {"mask_token": torch.zeros(1, 384)}),
+    "MAE, fine-tuned": (
+        768,
+        12,
+        lambda state: {
+            "model": state,
+            "args": argparse.Namespace(blr=1e-3, model="vit_base_patch16", input_size=16),
+        },
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", SAYS_ITS_CODE)
+def test_a_file_that_says_its_code_needs_no_guess(case, tmp_path):
+    width, heads, file = SAYS_ITS_CODE[case]
+    settings: dict[str, object] = {}
+    if case == "DINOv2":
+        settings["init_values"] = 0.1
+    if case == "I-JEPA":
+        settings |= dict(class_token=False, global_pool="avg", fc_norm=False)
+    model = theirs(width, heads, **settings)
+    torch.save(file(model.state_dict()), tmp_path / "checkpoint.pth")
+    with warnings.catch_warnings(action="error"):
+        ours = load_model(tmp_path / "checkpoint.pth")
+    assert ours.config.num_heads == heads
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), model.forward_features(images))
+
+
+def test_mae_with_its_decoder_needs_no_guess():
+    model = random_model(autoencoder(embed_dim=768, num_heads=12, depth=1))
+    file = {"model": mae_state(model), "args": argparse.Namespace(model="mae_vit_base_patch16")}
+    file["args"].norm_pix_loss = True
+    with warnings.catch_warnings(action="error"):
+        assert load_model(file, decoder_heads=3).encoder.config.num_heads == 12
+
+
+@torch.no_grad()
+def test_a_classifier_on_moco_is_told_by_its_fixed_positions():
+    """As main_lincls.py saves it: other code writes "arch", too, whose vit_small has 6 heads."""
+    for fixed, heads in ((True, 12), (False, 6)):
+        model = theirs(384, heads, num_classes=3)
+        if fixed:
+            with_fixed_positions(model)
+        file = {"arch": "vit_small", "best_acc1": torch.tensor(70.0)}
+        file["state_dict"] = under("module.", model.state_dict())
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            ours = load_model(file)
+        images = torch.randn(2, 3, 16, 16)
+        close(ours.forward_head(ours(images)), model(images))
+        assert any("guess" in str(warning.message) for warning in caught) == (not fixed)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        lambda state: dino(state, arch="vit_small_of_mine"),
+        lambda state: {"model": state, "args": argparse.Namespace(blr=1e-3, model="vit_little")},
+        lambda state: {"model": state, "args": argparse.Namespace(model="vit_little")},
+        lambda state: state | {"mask_token": torch.zeros(1, 384)},
+        lambda state: state,
+    ],
+)
+def test_an_architecture_that_is_not_the_codes_is_a_guess_and_options_set_it(file):
+    state = file(theirs(384, 12).state_dict())
+    with pytest.warns(UserWarning, match="6 heads of the encoder are a guess"):
+        load_model(state)
+    assert load_model(state, num_heads=12).config.num_heads == 12
+
+
+def test_an_option_precedes_what_is_usual_in_the_code():
+    assert load_model(dino(theirs(384, 12).state_dict()), num_heads=12).config.num_heads == 12
+
+
+def test_what_blocks_compute_is_a_warning_even_if_their_heads_are_given():
+    for settings in (dict(qk_norm=True), dict(act_layer="relu"), {}):
+        state = theirs(192, 3, **settings).state_dict()
+        with pytest.warns(UserWarning, match="nothing says what its blocks compute|as are norms"):
+            load_model(state, num_heads=3)
+    postnorm = timm.create_model("vit_base_patch16_rpn_224", depth=1, img_size=32, num_classes=2)
+    with pytest.warns(UserWarning, match="nothing says what its blocks compute"):
+        load_model(postnorm.state_dict(), num_heads=12)
+
+
+def training_file(net: nn.Module, **args: object) -> dict:
+    """As timm's train.py saves it."""
+    return {"state_dict": net.state_dict(), "args": argparse.Namespace(crop_pct=None, **args)}
+
+
+@torch.no_grad()
+def test_timms_options_name_the_architecture():
+    sizes = dict(img_size=32, depth=1, num_classes=3)
+    name = "vit_base_patch16_gap_224"
+    model = random_model(timm.create_model(name, pretrained=False, **sizes))
+    heads = model.blocks[0].attn.num_heads
+    assert heads != 768 // 64
+    with warnings.catch_warnings(action="error"):
+        ours = load_model(training_file(model, model=name))
+    images = torch.randn(2, 3, 32, 32)
+    close(ours(images), model.forward_features(images))
+
+    # that is not computed here
+    model = timm.create_model("vit_base_patch16_rpn_224", pretrained=False, **sizes)
+    message = refused(training_file(model, model="vit_base_patch16_rpn_224"))
+    assert "timm's vit_base_patch16_rpn_224, which its options name" in message
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **sizes, act_layer="relu")
+    kwargs = {"act_layer": "relu"}
+    message = refused(training_file(model, model="vit_tiny_patch16_224", model_kwargs=kwargs))
+    assert "another MLP" in message
+
+
+def test_what_deits_main_saves():
+    model = theirs(384, 6, num_classes=3)
+    args = argparse.Namespace(model="deit_small_patch16_LS", eval_crop_ratio=0.9)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        ours = load_model({"model": model.state_dict(), "args": args})
+    assert (ours.config.num_heads, ours.origin.crop_share) == (6, 0.9)
+    assert not any("guess" in str(warning.message) for warning in caught)
+
+
+def test_retfounds_classifier_is_left_out_by_name():
+    """Its code applies the final norm to the mean of the patches, and again in timm's head."""
+    model = theirs(1024, 16, num_classes=3, global_pool="avg")
+    args = argparse.Namespace(blr=1e-3, model="RETFound_mae", input_size=16)
+    file = {"model": model.state_dict(), "args": args}
+    with pytest.warns(UserWarning, match=r"its classifier is left out: model\.head is RETFound's"):
+        ours = load_model(file)
+    assert ours.config.num_classes == 0
+    assert "is RETFound's" in refused(file, head="head")
+    with warnings.catch_warnings(action="error"):
+        load_model(file, num_classes=0)

@@ -1,0 +1,273 @@
+"""Law: what a result depends on is what the papers define, one image and one layer at a time."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+import torchvision
+import transformers as hf
+from torch import Tensor, nn
+
+from vit.attention import attention_weights
+from vit.config import ViTConfig
+from vit.encoder import VisionTransformer
+from vit.errors import AttentionError
+from vit.interpret import (
+    AttentionMaps,
+    attention_rollout,
+    faithfulness,
+    head_ablation,
+    legrad,
+    relevance,
+)
+
+ENCODER = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
+CLASSIFIER = replace(ENCODER, num_classes=3, global_pool="token")
+
+
+def small_model(**settings) -> VisionTransformer:
+    model = VisionTransformer(replace(CLASSIFIER, **settings))
+    return far_from_uniform(model)
+
+
+def far_from_uniform(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def random_weights(batch: int = 2, heads: int = 3, tokens: int = 13) -> Tensor:
+    return torch.randn(batch, heads, tokens, tokens).mul(2).softmax(-1)
+
+
+def run_head(model: VisionTransformer):
+    return lambda images: model.forward_head(model(images))
+
+
+# --- Relevance -----------------------------------------------------------------------------------
+
+
+def test_relevance_by_its_definition_image_by_image():
+    """Chefer's, one image and one layer at a time."""
+    model, images = small_model(), torch.randn(3, 3, 8, 12)
+
+    def logits_of(images: Tensor) -> Tensor:
+        return model.forward_head(model(images))
+
+    result = relevance(model, images, 1, run=logits_of)
+    for number, image in enumerate(images):
+        with AttentionMaps(model, gradients=True) as maps:
+            logits = logits_of(image[None].requires_grad_())
+        expected = torch.eye(13)
+        for weights in maps.weights.values():
+            gradient = torch.autograd.grad(logits[0, 1], weights, retain_graph=True)[0]
+            expected = expected + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ expected
+        torch.testing.assert_close(result[number], expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(result, relevance(model, images, 2, run=logits_of))
+
+    # Frozen weights change nothing
+    model.requires_grad_(False)
+    frozen = relevance(model, images, 1, run=logits_of)
+    torch.testing.assert_close(frozen, result, rtol=0, atol=1e-6)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    # Index 1 of tokens would be the second token, not a class
+    with pytest.raises(AttentionError, match="give run="):
+        relevance(model, images, 1)
+    with pytest.raises(AttentionError, match="give run="):
+        relevance(model, images, 1, run=lambda x: SimpleNamespace(logits=model(x)))
+    for number in (3, -1):
+        with pytest.raises(AttentionError, match="there is no class"):
+            relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
+    with pytest.raises(AttentionError, match="one number per image"):
+        relevance(model, images, lambda tokens: tokens[:, 0])
+
+
+def test_relevance_in_the_models_own_precision():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    exact = relevance(model, images, lambda tokens: tokens[:, 0, 0])
+    double = relevance(model.double(), images.double(), lambda tokens: tokens[:, 0, 0])
+    torch.testing.assert_close(double, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_measures_are_the_same_under_any_mode_of_torch():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    weights = random_weights()
+    expected = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
+
+    def assert_same():
+        results = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
+        assert all(map(torch.equal, results, expected))
+        assert head_ablation(model, lambda: model(images).mean()).dtype is torch.float32
+
+    for mode in (torch.no_grad, torch.inference_mode, lambda: torch.device("cpu")):
+        with mode():
+            assert_same()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    # Autocast computes the model in half precision, and what follows in full
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = relevance(model, images, 1, run_head(model))
+        assert torch.equal(attention_rollout([weights] * 2), expected[1])
+    assert rough.dtype is torch.float32
+    assert (rough - expected[0]).abs().max() < 0.05 * expected[0].abs().max()
+
+    # An input of inference mode is copied; weights are not
+    with torch.inference_mode():
+        frozen, inputs = small_model(), images.clone()
+    assert torch.equal(relevance(model, inputs, 1, run_head(model)), expected[0])
+    with pytest.raises(AttentionError, match="was made under torch"):
+        relevance(frozen, images, 1, run_head(frozen))
+
+
+# --- LeGrad --------------------------------------------------------------------------------------
+
+
+def legrad_by_hand(model: VisionTransformer, images: Tensor, number: int) -> Tensor:
+    """The paper's formula: block by block, by attention weights that are leaves of the graph."""
+    with torch.no_grad():
+        tokens = model.embed(model.patchify(images))
+    maps = []
+    for block in model.blocks:
+        q, k, v = block.attn.project(block.norm1(tokens))
+        weights = attention_weights(q, k).detach().requires_grad_()
+        mixed = (weights @ v.detach()).transpose(1, 2).flatten(2)
+        tokens = tokens + block.ls1(block.attn.proj(mixed))
+        tokens = tokens + block.ls2(block.mlp(block.norm2(tokens)))
+        logits = model.forward_head(model.norm(tokens))
+        gradient = torch.autograd.grad(logits[:, number].sum(), weights)[0]
+        maps.append(gradient.clamp(min=0).sum((1, 2)) / (gradient.shape[1] * gradient.shape[2]))
+        tokens = tokens.detach()
+    return sum(maps) / len(maps)
+
+
+@pytest.mark.parametrize("pool", ["token", "avg"])
+def test_legrad_by_its_formula(pool):
+    model, images = small_model(global_pool=pool), torch.randn(3, 3, 8, 12)
+    expected = legrad_by_hand(model, images, 1)
+    result = legrad(model, images, 1)
+    assert result.shape == (3, 13)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-7)
+    assert not result.requires_grad
+    assert not any(block._forward_hooks for block in model.blocks)
+
+    # Images do not mix, modes of torch change nothing
+    torch.testing.assert_close(legrad(model, images[1:2], 1), result[1:2], rtol=1e-4, atol=1e-7)
+    model.requires_grad_(False)
+    with torch.inference_mode():
+        assert torch.equal(legrad(model, images, 1), result)
+
+
+def test_legrad_of_other_libraries_models():
+    """The same weights under other names give the same."""
+    settings = dict(patch_size=4, embed_dim=16, depth=1, num_heads=4, num_classes=3)
+    theirs = far_from_uniform(timm.models.VisionTransformer(img_size=8, **settings))
+    sizes = dict(image_size=(8, 8), global_pool="token")
+    ours = VisionTransformer(ViTConfig(**settings | sizes | dict(patch_size=(4, 4)))).eval()
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, 8, 8)
+    expected = legrad(ours, images, 2)
+    torch.testing.assert_close(legrad(theirs, images, 2), expected, rtol=1e-4, atol=1e-6)
+
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+    config = hf.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    model = far_from_uniform(hf.ViTForImageClassification(config))
+    with pytest.raises(AttentionError, match="give head="):
+        legrad(model, images, 2)
+    head = lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])  # noqa: E731
+    assert (legrad(model, images, 2, head) > 0).any()
+
+    model = far_from_uniform(torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 8, num_classes=3))
+    head = lambda tokens: model.heads(model.encoder.ln(tokens)[:, 0])  # noqa: E731
+    assert legrad(model, images, 2, head).shape == (2, 5)
+    with pytest.raises(AttentionError, match="there is no class 3"):
+        legrad(model, images, 3, head)
+
+
+def test_an_attention_layer_outside_of_blocks_has_no_score():
+    settings = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=4, num_classes=3)
+    pooling = timm.models.VisionTransformer(**settings, global_pool="map", class_token=False)
+    with pytest.raises(AttentionError, match="in no block of its own"):
+        legrad(pooling, torch.randn(1, 3, 8, 8), 0)
+
+
+# --- Faithfulness: where the score is a sum over patches, the curves are known -------------------
+
+# What each patch of a 2 x 3 grid adds to the score
+VALUES = torch.tensor([[0.30, 0.05, 0.10], [0.25, 0.20, 0.10]])
+
+
+def sum_of_patches(images: Tensor) -> Tensor:
+    patches = images.unflatten(2, (2, 4)).unflatten(4, (3, 2)).mean((1, 3, 5))  # (B, 2, 3)
+    return (patches * VALUES).sum((1, 2))
+
+
+def test_curves_and_areas_of_a_sum():
+    images = torch.ones(2, 3, 8, 6)
+    maps = torch.stack([VALUES, -VALUES])
+    curves = faithfulness(lambda x: x, images, maps, sum_of_patches)
+    torch.testing.assert_close(curves.shares, torch.arange(7) / 6)
+    best = torch.tensor([0, 0.30, 0.55, 0.75, 0.85, 0.95, 1.0])
+    worst = torch.tensor([0, 0.05, 0.15, 0.25, 0.45, 0.70, 1.0])
+    torch.testing.assert_close(curves.insertion, torch.stack([best, worst]))
+    torch.testing.assert_close(curves.deletion, 1 - torch.stack([best, worst]))
+    area = (best.sum() - 0.5) / 6
+    torch.testing.assert_close(curves.insertion_area[0], area)
+    torch.testing.assert_close(curves.deletion_area[0], 1 - area)
+
+    # No order is better than the patches' own
+    for _ in range(20):
+        other = faithfulness(lambda x: x, images[:1], torch.rand(1, 2, 3), sum_of_patches)
+        assert other.insertion_area[0] <= area + 1e-6
+        assert other.deletion_area[0] >= 1 - area - 1e-6
+
+
+def test_steps_baselines_and_the_probability_of_a_class():
+    images = torch.randn(1, 3, 8, 6)
+
+    def logits(images: Tensor) -> Tensor:
+        scores = sum_of_patches(images)
+        return torch.stack([scores, -scores], dim=1)
+
+    curves = faithfulness(logits, images, VALUES[None], 0, steps=3, baseline=2 * images)
+    assert curves.shares.tolist() == pytest.approx([0, 2 / 6, 4 / 6, 1])
+    whole = logits(images).softmax(1)[:, 0]
+    replaced = logits(2 * images).softmax(1)[:, 0]
+    torch.testing.assert_close(curves.deletion[:, 0], whole)
+    torch.testing.assert_close(curves.deletion[:, -1], replaced)
+    torch.testing.assert_close(curves.insertion[:, 0], replaced)
+    torch.testing.assert_close(curves.insertion[:, -1], whole)
+
+    # Only the order of a map counts; equal patches come in reading order
+    scaled = faithfulness(logits, images, VALUES[None] * 3 - 1, 0, steps=3, baseline=2 * images)
+    assert torch.equal(scaled.deletion, curves.deletion)
+    flat = faithfulness(logits, images, torch.zeros(1, 2, 3), 0)
+    reading = faithfulness(logits, images, -torch.arange(6.0).view(1, 2, 3), 0)
+    assert torch.equal(flat.insertion, reading.insertion)
+
+
+def test_what_has_no_curve():
+    images, maps = torch.ones(2, 3, 8, 6), torch.ones(2, 2, 3)
+    for bad_maps, message in (
+        (maps[:1], "one per image"),
+        (maps[:, None], "one per image"),
+        (torch.ones(2, 3, 3), "does not divide"),
+        (maps * torch.nan, "nan in places"),
+    ):
+        with pytest.raises(AttentionError, match=message):
+            faithfulness(lambda x: x, images, bad_maps, sum_of_patches)
+    with pytest.raises(AttentionError, match="steps are at least 1"):
+        faithfulness(lambda x: x, images, maps, sum_of_patches, steps=0)
+    with pytest.raises(AttentionError, match="one number per image"):
+        faithfulness(lambda x: x, images, maps, lambda x: x)
+    with pytest.raises(AttentionError, match="there is no class 7"):
+        faithfulness(lambda x: x.mean((2, 3)), images, maps, 7)

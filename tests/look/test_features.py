@@ -1,0 +1,75 @@
+"""Law: what a colour or a score of a token is does not depend on scale, rotation or order."""
+
+import pytest
+import torch
+
+from vit.errors import AttentionError
+from vit.look.features import artifact_scores, pca_colours
+
+
+def rotation(width: int) -> torch.Tensor:
+    return torch.linalg.qr(torch.randn(width, width, dtype=torch.double)).Q
+
+
+def test_colours_are_the_first_three_components():
+    """Features along three directions, of which each varies less than the one before."""
+    places = torch.rand(4, 30, 3, dtype=torch.double) - 0.5
+    features = places * torch.tensor([9.0, 3.0, 1.0]) @ rotation(8)[:3] + 5.0
+    colours = pca_colours(features)
+    assert colours.dtype is torch.float32
+    assert colours.shape == (4, 30, 3)
+    assert colours.min() == 0
+    assert colours.max() == 1
+    for component in range(3):
+        pair = torch.stack(
+            [colours[..., component].flatten().double(), places[..., component].flatten()]
+        )
+        assert pair.corrcoef()[0, 1].abs() > 0.95
+
+
+def test_colours_depend_on_neither_scale_nor_rotation_nor_order():
+    features = torch.randn(2, 20, 6, dtype=torch.double)
+    colours = pca_colours(features)
+    torch.testing.assert_close(pca_colours(features @ rotation(6) * 7 + 3), colours)
+    torch.testing.assert_close(pca_colours(features.flip(0, 1)), colours.flip(0, 1))
+    torch.testing.assert_close(pca_colours(features.float()), colours, rtol=0, atol=1e-4)
+
+
+def test_components_that_do_not_exist_are_grey():
+    line = torch.linspace(0, 1, 12).view(1, 12, 1) * torch.ones(5)
+    colours = pca_colours(line)
+    assert torch.equal(colours[..., 1:], torch.full((1, 12, 2), 0.5))
+    assert (colours[0, 1:, 0] - colours[0, :-1, 0]).unique().numel() > 0
+    assert torch.equal(pca_colours(torch.ones(2, 4, 2)), torch.full((2, 4, 3), 0.5))
+    assert torch.equal(pca_colours(torch.ones(1, 1, 4)), torch.full((1, 1, 3), 0.5))
+    for features in (torch.ones(4, 4), torch.ones(1, 2, 3) * torch.nan):
+        with pytest.raises(AttentionError, match="features are"):
+            pca_colours(features)
+
+
+def test_long_tokens_have_high_scores_and_no_others():
+    """Darcet's case: a few tokens are some ten times as long, and the class token does not count."""
+    tokens = torch.randn(4, 201, 64)
+    artifacts = [(0, 17), (0, 90), (3, 5)]
+    for image, patch in artifacts:
+        tokens[image, 1 + patch] *= 10
+    tokens[:, 0] *= 100
+    scores = artifact_scores(tokens, num_prefix_tokens=1)
+    assert scores.shape == (4, 200)
+    assert [tuple(place) for place in (scores > 10).nonzero().tolist()] == artifacts
+    assert scores[scores <= 10].max() < 6
+    assert scores.median().abs() < 0.02
+    torch.testing.assert_close(artifact_scores(tokens * 3, 1), scores, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(artifact_scores(tokens[:, 1:]), scores)
+
+
+def test_tokens_of_one_length_have_no_artifacts():
+    even = torch.nn.functional.normalize(torch.randn(2, 16, 8), dim=-1)
+    assert torch.equal(artifact_scores(even), torch.zeros(2, 16))
+    even[1, 3] *= 2
+    scores = artifact_scores(even)
+    assert scores[1, 3] == float("inf")
+    assert scores.isfinite().sum() == 31
+    for tokens in (torch.ones(4, 4), torch.ones(1, 1, 4), torch.ones(1, 3, 4) * torch.inf):
+        with pytest.raises(AttentionError, match="tokens are"):
+            artifact_scores(tokens, 1)

@@ -1,0 +1,335 @@
+"""What a result depends on: relevance and LeGrad; and whether such a map is faithful.
+
+Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit.encoder import eval_mode
+from vit.errors import AttentionError
+from vit.interpret.capture import AttentionMaps
+from vit.interpret.measures import full_precision
+
+
+def relevance(
+    model: nn.Module,
+    inputs: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    run: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Return which input tokens a score depends on (Chefer, Gur and Wolf 2021).
+
+    Attention is weighted by its gradient: R = I, then in each layer R = R + C R, where C is the
+    mean over heads of max(gradient * A, 0); per image.
+
+    Args:
+        model: the relevance passes through its attention layers; left as it was.
+        inputs: (B, C, H, W), normalised.
+        score: the index of a class if `run` returns logits (B, classes); else a function from
+            what it returns to one score per image (B,).
+        run: from inputs to a result; None for `model`.
+
+    Returns:
+        (B, N, N): row = token, column = the input token that it depends on.
+
+    Raises:
+        AttentionError: there is no such class, no score per image, layers get different tokens, or
+            the model was made under torch.inference_mode().
+    """
+    layers, gradients = _layers_and_gradients(model, inputs, score, run)
+    batch, _, tokens, _ = layers[0].shape
+
+    # Before the first layer, each token depends on itself alone
+    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):
+        contribution = (gradient * weights).float().clamp(min=0).mean(dim=1)  # (B, N, N)
+        with full_precision(result):
+            result = result + contribution @ result
+    return result
+
+
+def _layers_and_gradients(
+    model: nn.Module,
+    inputs: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    run: Callable[[Tensor], Tensor] | None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return each layer's weights (B, h, N, N), and the gradient of the score by them.
+
+    Takes arguments of `relevance`, and raises what it raises.
+    """
+    if run is None:
+        run = model
+    with _gradients_on(model), AttentionMaps(model, gradients=True) as maps:
+        # Frozen layers give their attention no gradient, so the input requires one
+        output = run(inputs.detach().clone().requires_grad_())
+        scores = _scores_of(output, score, len(inputs))
+        layers = [maps.weights[layer] for layer in sorted(maps.weights)]
+        # Images do not mix, so the gradient of the sum is each image's own; it is zero by a layer
+        # that the score does not depend on
+        gradients = torch.autograd.grad(
+            scores.sum(), layers, allow_unused=True, materialize_grads=True
+        )
+
+    # All layers must have the same tokens, or their matrices cannot be multiplied
+    tokens = layers[0].shape[-1]
+    if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
+        raise AttentionError(
+            "these attention layers get different numbers of tokens; "
+            "follow a part, model.encoder, and give run= for the whole"
+        )
+    return [weights.detach() for weights in layers], list(gradients)
+
+
+def legrad(
+    model: nn.Module,
+    inputs: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    head: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Return which input tokens form the features of a score: LeGrad (Bousselham et al. 2025).
+
+    Each block's tokens get a score of their own, by the model's last norm and head. The score's
+    gradient by the block's attention, where it is positive, is averaged over heads, queries and
+    blocks; per image.
+
+    Args:
+        model: with one attention layer in each of its blocks; left as it was.
+        inputs: (B, C, H, W), normalised.
+        score: the index of a class if `head` returns logits (B, classes); else a function from
+            what it returns to one score per image (B,).
+        head: from a block's tokens (B, N, D) to a result; None for `model.norm` and
+            `model.forward_head`, which this package's models and timm's have.
+
+    Returns:
+        (B, N), never below 0, for each input token; the maps of the paper leave prefix tokens out
+        and are scaled to 0 to 1.
+
+    Raises:
+        AttentionError: there is no such class, no score per image, the model's blocks or its head
+            are unknown, or the model was made under torch.inference_mode().
+    """
+    if head is None:
+        head = _head_of(model)
+    tokens: list[Tensor] = []
+
+    def keep(_block: nn.Module, _inputs: Any, output: Any) -> None:
+        tokens.append(output[0] if isinstance(output, tuple) else output)
+
+    with ExitStack() as undo:
+        undo.enter_context(_gradients_on(model))
+        maps = undo.enter_context(AttentionMaps(model, gradients=True))
+        for block in _blocks_of(model, maps.names):
+            undo.callback(block.register_forward_hook(keep).remove)
+        model(inputs.detach().clone().requires_grad_())
+
+        # A block's own score depends on its attention, whatever later blocks make of it
+        positive = []
+        for layer, block_tokens in zip(maps.layers, tokens, strict=True):
+            scores = _scores_of(head(block_tokens), score, len(inputs))
+            (gradient,) = torch.autograd.grad(
+                scores.sum(), maps.weights[layer], retain_graph=True, materialize_grads=True
+            )
+            positive.append(gradient.float().clamp(min=0).mean(dim=(1, 2)))  # (B, N)
+    return torch.stack(positive).mean(0)
+
+
+def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
+    """Return the block of each attention layer: the part of a list that holds no other layer.
+
+    Raises:
+        AttentionError: a layer is in no block of its own.
+    """
+    # Parts of lists, the outer before the inner
+    candidates = {}
+    for name, part in model.named_modules():
+        if isinstance(part, nn.ModuleList | nn.Sequential):
+            prefix = f"{name}." if name else ""
+            for number, block in part.named_children():
+                candidates[f"{prefix}{number}"] = block
+
+    blocks: dict[str, nn.Module] = {}
+    for name, block in candidates.items():
+        inside = [layer for layer in layers if f"{layer}.".startswith(f"{name}.")]
+        if len(inside) == 1 and inside[0] not in blocks:
+            blocks[inside[0]] = block
+    for layer in layers:
+        if layer not in blocks:
+            raise AttentionError(
+                f"{layer or 'the model itself'} is in no block of its own, whose tokens would have "
+                "a score"
+            )
+    return [blocks[layer] for layer in layers]
+
+
+def _head_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return the function from a block's tokens to logits of a model of ours or timm's."""
+    parts: Any = model
+    if not callable(getattr(model, "norm", None)) or not hasattr(model, "forward_head"):
+        raise AttentionError(
+            f"{type(model).__name__} does not say how tokens become logits; give head=, e.g. "
+            "lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])"
+        )
+    return lambda tokens: parts.forward_head(parts.norm(tokens))
+
+
+class Faithfulness(NamedTuple):
+    """The curves of deletion and insertion (Petsiuk et al. 2018, RISE), and the areas below them.
+
+    A map that names the patches that matter has a small area of deletion and a large one of
+    insertion. Only maps of the same model, images and baseline can be compared.
+
+    Attributes:
+        shares: (S + 1,), the share of the patches deleted or inserted, from 0 to 1.
+        deletion: (B, S + 1), the score as the highest patches are deleted first.
+        insertion: (B, S + 1), the score as the highest patches are inserted first.
+        deletion_area: (B,), the mean score along the curve.
+        insertion_area: (B,).
+    """
+
+    shares: Tensor
+    deletion: Tensor
+    insertion: Tensor
+    deletion_area: Tensor
+    insertion_area: Tensor
+
+
+@torch.no_grad()
+def faithfulness(
+    run: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    maps: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    steps: int = 32,
+    baseline: Tensor | None = None,
+) -> Faithfulness:
+    """Delete and insert the patches of each image in the order of its map, the highest first.
+
+    Args:
+        run: from inputs to a result, twice per step; a model in eval mode.
+        inputs: (B, C, H, W), normalised.
+        maps: (B, rows, columns), of any scale; only their order counts. Of equal patches, the first
+            in reading order comes first.
+        score: a class, for its probability, if `run` returns logits (B, classes); else a function
+            from what it returns to one score per image (B,).
+        steps: S, of about the same number of patches each; at most as many as there are patches.
+        baseline: what stands where a patch is deleted, or not yet inserted: an image that
+            broadcasts to the inputs, e.g. these blurred; None for 0, the mean colour.
+
+    Raises:
+        AttentionError: shapes do not fit, a map is nan, or there is no step or class.
+    """
+    # What can be ordered
+    if maps.ndim != 3 or inputs.ndim != 4 or len(maps) != len(inputs):
+        raise AttentionError(
+            f"maps are (images, rows, columns), one per image; got {tuple(maps.shape)} for inputs "
+            f"of {tuple(inputs.shape)}"
+        )
+    rows, columns = maps.shape[1:]
+    height, width = inputs.shape[2:]
+    if height % rows or width % columns:
+        raise AttentionError(
+            f"a map of {rows} x {columns} patches does not divide {height} x {width} pixels"
+        )
+    if bool(maps.isnan().any()):
+        raise AttentionError("the maps are nan in places, as under a mask: they have no order")
+    if steps < 1:
+        raise AttentionError(f"steps are at least 1, got {steps}")
+
+    # The rank of each patch, and how many patches are taken after each step
+    patches = rows * columns
+    order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # (B, L)
+    ranks = order.argsort(dim=1).to(inputs.device)
+    counts = torch.linspace(0, patches, min(steps, patches) + 1).round().to(inputs.device)
+    if baseline is None:
+        baseline = torch.zeros((), device=inputs.device)
+    baseline = baseline.to(inputs).expand_as(inputs)
+
+    # The score as each patch is one or the other
+    deletion = []
+    insertion = []
+    for count in counts:
+        taken = (ranks < count).view(-1, 1, rows, columns)
+        taken = taken.repeat_interleave(height // rows, 2).repeat_interleave(width // columns, 3)
+        deletion.append(
+            _probabilities(run(torch.where(taken, baseline, inputs)), score, len(inputs))
+        )
+        insertion.append(
+            _probabilities(run(torch.where(taken, inputs, baseline)), score, len(inputs))
+        )
+    shares = counts.cpu() / patches
+    deleted = torch.stack(deletion, dim=1).float().cpu()
+    inserted = torch.stack(insertion, dim=1).float().cpu()
+    return Faithfulness(
+        shares=shares,
+        deletion=deleted,
+        insertion=inserted,
+        deletion_area=torch.trapezoid(deleted, shares),
+        insertion_area=torch.trapezoid(inserted, shares),
+    )
+
+
+def _probabilities(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
+    """Return one score per image (B,): the probability of a class, or what a function says."""
+    scores = _scores_of(result, score, images)
+    if callable(score):
+        return scores
+    return result.float().softmax(dim=1)[:, score]
+
+
+@contextmanager
+def _gradients_on(model: nn.Module) -> Iterator[None]:
+    """Compute gradients within the block, with the model in eval mode, whatever is around it.
+
+    Raises:
+        AttentionError: the model was made under torch.inference_mode().
+    """
+    # Such weights cannot have a part in a gradient
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_inference():
+            raise AttentionError(
+                f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
+                "build or load the model outside of it"
+            )
+    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
+    """Return one score per image (B,): the logit of a class, or what a function says.
+
+    Raises:
+        AttentionError: there is no such class, or no score per image.
+    """
+    scores = score(result) if callable(score) else _class_scores(result, score)
+    if scores.shape != (images,):
+        raise AttentionError(
+            f"score gives {tuple(scores.shape)} for {images} images; one number per image is needed"
+        )
+    return scores
+
+
+def _class_scores(logits: Tensor, number: int) -> Tensor:
+    """Return the logits (B,) of one class among logits (B, classes)."""
+    if not isinstance(logits, Tensor):
+        raise _not_logits(type(logits).__name__, "model(x).logits")
+    if logits.ndim != 2:
+        raise _not_logits(str(tuple(logits.shape)), "model.forward_head(model(x))")
+    if not 0 <= number < logits.shape[1]:
+        raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
+    return logits[:, number]
+
+
+def _not_logits(result: str, call: str) -> AttentionError:
+    """Return the error that a model's result is no logits, and `call` would give them."""
+    return AttentionError(
+        f"a class has a score among logits (B, classes), and the model returns {result}; "
+        f"give run=, e.g. lambda x: {call}, or a function as score"
+    )

@@ -1,0 +1,95 @@
+"""Measures of patch features: their main directions as colours, and tokens that are no objects.
+
+Letters: B images, N tokens (prefix tokens, then patches), L patches, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vit.errors import AttentionError
+
+# Of each component's values, the share at either end that gets the same colour
+CLIPPED = 0.01
+# A normal distribution's standard deviation, in median absolute deviations
+DEVIATIONS = 1.4826
+
+
+def pca_colours(features: Tensor) -> Tensor:
+    """Return a colour for each patch: patches with similar features get similar colours.
+
+    Red, green and blue are the first three principal components over all patches of all images, as
+    in DINOv2's pictures (Oquab et al. 2024), so images are compared only within one call.
+
+    Args:
+        features: (B, L, D), patches of a last layer, e.g. `embed(model, images).patches`.
+
+    Returns:
+        float32 (B, L, 3), from 0 to 1. A component that does not exist is 0.5 everywhere.
+
+    Raises:
+        AttentionError: the features have another shape, or are not finite.
+    """
+    if features.ndim != 3 or not features.numel():
+        raise AttentionError(f"features are (images, patches, width), got {tuple(features.shape)}")
+    if not bool(features.isfinite().all()):
+        raise AttentionError("the features are nan or infinite; the weights are damaged")
+
+    # In double precision, so that a weak third component is no rounding
+    rows = features.detach().flatten(0, 1).double()  # (B L, D)
+    rows = rows - rows.mean(0)
+    left, values, _ = torch.linalg.svd(rows, full_matrices=False)
+    exists = values > 1e-9 * values[:1].clamp(min=1e-300)
+    projected = (left * values * exists)[:, :3]  # (B L, up to 3)
+    missing = 3 - projected.shape[1]
+    if missing:
+        projected = torch.cat([projected, projected.new_zeros(len(projected), missing)], dim=1)
+
+    # A component's sign is arbitrary: the patch that is furthest out is bright
+    furthest = projected.gather(0, projected.abs().argmax(0, keepdim=True))  # (1, 3)
+    projected = projected * torch.where(furthest < 0, -1.0, 1.0)
+
+    # From 0 to 1, without the few that would leave the others pale
+    low = projected.quantile(CLIPPED, dim=0)
+    high = projected.quantile(1 - CLIPPED, dim=0)
+    spread = high - low
+    colours = (projected - low) / spread.where(spread > 0, 1.0)
+    colours = colours.where(spread > 0, 0.5).clamp(0, 1)
+    return colours.float().unflatten(0, features.shape[:2])
+
+
+def artifact_scores(tokens: Tensor, num_prefix_tokens: int = 0) -> Tensor:
+    """Return how far the length of each patch's token lies above the usual, in deviations.
+
+    Large models put a few tokens of extreme length on patches without content and keep facts about
+    the whole image there; in maps of attention they look like objects (Darcet et al. 2024, "Vision
+    transformers need registers"). Lengths spread around their median by about 1, so such tokens
+    stand out by 10 and more.
+
+    Args:
+        tokens: (B, N, D), of a block, before the model's last norm, which evens lengths out.
+        num_prefix_tokens: class token and registers, which are left out.
+
+    Returns:
+        float32 (B, L): (length - median) / deviation, over all patches of all images; the deviation
+        is 1.4826 times the median absolute deviation. If more than half of the lengths are equal,
+        0 for these and infinity for the others.
+
+    Raises:
+        AttentionError: the tokens have another shape, or are not finite.
+    """
+    if tokens.ndim != 3 or tokens.shape[1] <= num_prefix_tokens or not tokens.numel():
+        raise AttentionError(
+            f"tokens are (images, tokens, width) with patches after {num_prefix_tokens} prefix "
+            f"tokens, got {tuple(tokens.shape)}"
+        )
+    if not bool(tokens.isfinite().all()):
+        raise AttentionError("the tokens are nan or infinite; the weights are damaged")
+    lengths = tokens.detach()[:, num_prefix_tokens:].double().norm(dim=-1)  # (B, L)
+    above = lengths - lengths.median()
+    # Rounding is no deviation
+    above = above.where(above.abs() > 1e-6 * lengths.median(), 0.0)
+    deviation = DEVIATIONS * above.abs().median()
+    scores = above / deviation
+    return scores.where(above != 0, 0.0).float()
