@@ -17,12 +17,12 @@ from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.errors import TrainingError
-from vit.training.loss_scale import LossScale
 from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
 
 if TYPE_CHECKING:
     from vit.inputs import Images
+    from vit.training.optimizer import LossScale
     from vit.training.run import Run
 
 

@@ -22,9 +22,8 @@ from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
-from vit.training.loss_scale import LossScale
 from vit.training.objectives import Objective, objective_class
-from vit.training.optimizer import AveragedWeights, make_optimizer
+from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, refusing_other_states, save_state
 from vit.weights import architecture, save_model

@@ -32,7 +32,7 @@ class Step:
         values: float32 scalars on the device, by name: "first_bad", the first step of this session
             that was not finite (0: none); "loss" and the objective's metrics, means over the batch
             before the update; "grad_norm" before clipping, infinite where a gradient has overflowed in
-            float16 (`vit.training.loss_scale`).
+            float16 (`vit.training.optimizer.LossScale`).
     """
 
     step: int
