@@ -3,7 +3,7 @@
     python examples/jpeg_copy.py cifar10 cifar10-jpeg
 
 The first argument is as for --data. The files are numbered within each class, in the data's order.
-The folder appears whole or not at all; an interrupted copy leaves one with a random suffix.
+The folder appears whole or not at all; an interrupted copy leaves a hidden one, which may be removed.
 """
 
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from vit.atomic import PARTIAL
 from vit.config import DataConfig, named_data
 from vit.data.sources import load_data
 
@@ -21,8 +22,9 @@ if target.exists():
     sys.exit(f"{target} already exists; name another folder, or remove it first")
 data = load_data(DataConfig(**named_data(sys.argv[1])), (32, 32))
 
-# write to a folder beside the target, so that an interrupted copy is not taken for a whole one
-unfinished = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}-"))
+# write to a hidden folder beside the target, so that an interrupted copy is not taken for a whole
+# one, nor for a class of images
+unfinished = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
 for split_name, split in (("train", data.train), ("test", data.test)):
     numbers: Counter[str] = Counter()
     for row, class_name in enumerate(split.label_names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,11 @@ import torch
 from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
-from vit.config import ModelConfig
+from vit.config import AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
 from vit.errors import ConfigError, DataError, RunError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
-from vit.train import read_command, set_up
+from vit.train import advise_more_steps, read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests
 from vit.training.run_folder import RunFolder
@@ -248,6 +249,52 @@ def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config)
         match=r"^train\.epochs: [^\n]*optim\.cooldown[^\n]*--model\.init \S+whole [^\n]*$",
     ):
         fit(changed(config, train={"epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "epochs"),
+    [
+        (270, 128, 30),
+        (270, 128, 6),
+        (20, 8, 2),
+        (24, 256, 100),
+        (2, 2, 1),
+        (299, 1, 1),
+        (90, 90, 7),
+    ],
+)
+@pytest.mark.parametrize("contrast", [0.0, 0.1])
+def test_a_run_of_few_steps_is_told_what_makes_enough(count, batch_size, epochs, contrast):
+    """Whoever follows either way has enough steps, and no more epochs than that takes."""
+    if contrast and batch_size == 1:
+        pytest.skip("one image is compared with none")
+    config = changed(
+        Config(
+            augment=AugmentConfig(views=2),
+            reconstruct=ReconstructConfig(contrast=contrast),
+            train=TrainConfig(batch_size=batch_size, epochs=epochs),
+        ),
+        optim={"warmup_epochs": 0},
+    )
+    (note,) = advise_more_steps(config, count)
+    ways = note.partition(": ")[2].removesuffix(" makes 300 or more").split(" or ")
+    for way in ways:
+        settings = dict(re.findall(r"train\.(\w+) (\d+)", way))
+        train = {key: int(value) for key, value in settings.items()}
+        other = changed(config, train=train)
+        assert other.train.epochs * other.steps_per_epoch(count) >= 300, way
+        if "epochs" in train:
+            assert (other.train.epochs - 1) * other.steps_per_epoch(count) < 300
+    assert advise_more_steps(other, count) == []
+
+
+def test_one_image_to_learn_from_is_refused(config, tmp_path):
+    with pytest.raises(DataError, match=r"^list: 1 training image: [^\n]*$"):
+        fit(config, tmp_path / "run", PAIRS[:1], PAIRS[:1])
+    # one of two is held out
+    with pytest.raises(DataError, match=r"^list: 1 training image: [^\n]*$"):
+        fit(config, tmp_path / "run", PAIRS[:2])
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_single_class_measures_nothing(config, tmp_path):

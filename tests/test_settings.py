@@ -35,6 +35,7 @@ from vit.settings import (
     build_config,
     given_settings,
     read_config,
+    read_yaml,
     to_yaml,
 )
 from vit.train import fit
@@ -303,6 +304,48 @@ def test_words_of_yaml_are_words_where_a_choice_of_words_is_meant():
     assert (config.run.compile, config.data.download, config.optim.blr) == ("off", False, 1e-3)
     assert parse("--run.compile", "on").run.compile == "on"
     assert build_config([], {"run.compile": "off"})[0].run.compile == "off"
+
+
+def test_plain_values_are_what_they_look_like():
+    """YAML 1.1 reads other values: 45045, False, 64 and a date."""
+    for name in ("12:30:45", "off", "2020-01-01", "6_4", "1e", "y"):
+        path = config_file(f"data: {{name: {name}, limit: 0100}}")
+        config = parse("--config", path)
+        assert (config.data.name, config.data.limit) == (name, 100)
+        assert parse("--data.name", name, "--data.limit", "0100") == config
+
+
+@pytest.mark.parametrize(
+    "name", ["1e-3", "0o17", "12:30:45", "off", "~", "null", "0100", "=", "a: b"]
+)
+def test_any_name_comes_back_from_the_settings_of_a_run(name):
+    config, _ = build_config([], {"data.name": name})
+    for reader in (yaml.safe_load, read_yaml):
+        assert reader(to_yaml(config))["data"]["name"] == name
+
+
+LONG = {
+    "400 digits": "9" * 400,
+    "4,400 digits": "9" * 4400,
+    "hexadecimal": f"0x{'f' * 5000}",
+    "a text": "x" * 5000,
+    "words": f"'{'x ' * 3000}'",
+    "a list": f"[{'1, ' * 3000}1]",
+    "a mapping": f"{{a: {'x' * 5000}}}",
+    "deep": "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("key", ["augment.flip", "train.epochs", "data.download", "mask.kind"])
+@pytest.mark.parametrize("value", LONG.values(), ids=LONG)
+def test_a_value_of_any_length_is_one_short_line(key, value):
+    section, name = key.split(".")
+    for argv in (
+        ["--config", config_file(f"{section}: {{{name}: {value}}}")],
+        [f"--{key}", value],
+    ):
+        message = refusal(*argv)
+        assert max(map(len, message.split())) <= 200
 
 
 @pytest.mark.parametrize("word", ["--resu", "--conf", "more", "--config", "--out", "-x"])

@@ -21,7 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from vit.errors import ConfigError
+from vit.errors import ConfigError, quoted
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
@@ -68,7 +68,7 @@ OBJECTIVES = {
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:
     if not ok:
-        raise ConfigError(f"{key}: {_plain(value)!r} cannot be used; {allowed}")
+        raise ConfigError(f"{key}: {quoted(_plain(value))} cannot be used; {allowed}")
 
 
 # --- The values that a setting takes: types and ranges, whatever they come from ---------------
@@ -90,6 +90,8 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
 Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
+SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
+"""The words of YAML 1.1, which is what most files are written in, for true and false."""
 TERMS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -150,7 +152,7 @@ def convert(value: Any, hint: Any) -> Any:
             with suppress(ValueError):
                 return convert(value, part)
 
-    # A choice of words; YAML reads a bare on, off, yes or no as true or false
+    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
     elif origin is Literal:
         if isinstance(value, bool):
             words = ("on", "yes") if value else ("off", "no")
@@ -171,9 +173,14 @@ def convert(value: Any, hint: Any) -> Any:
             number = float(value)
             if math.isfinite(number):
                 return number
+    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
+        return SWITCHES[value.lower()]
     elif hint is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     elif type(value) is hint:
+        # the largest seed; no setting needs more
+        if hint is int and abs(value) >= 2**64:
+            raise ValueError("it needs a number below 2^64")
         return value
     raise ValueError(f"it needs {allowed_by(hint)}")
 
@@ -199,7 +206,7 @@ class Section:
             try:
                 value = convert(value, hint)
             except ValueError as error:
-                message = f"{self.section}.{name}: {_plain(value)!r} cannot be used; {error}"
+                message = f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {error}"
                 raise ConfigError(message) from error
             object.__setattr__(self, name, value)  # the section is frozen
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 
 READER_GONE = 141
 """The exit code that a shell reports of SIGPIPE."""
+LONG = re.compile(r"""(?<!\w)'[^']{199,}'|(?<!\w)"[^"]{199,}"|[^\s/\\]{201,}""")
+"""A quoted text or a word of more than 200 characters, which is no path."""
 OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -22,19 +24,12 @@ class UserError(Exception):
     exit_code = 2
 
     def __init__(self, message: str):
-        # file names and other libraries' messages may have several lines
-        super().__init__(one_line(message))
+        # file names and other libraries' messages may have several lines, and be of any length
+        super().__init__(brief(message))
 
 
 class CheckpointError(UserError):
     """A checkpoint that cannot be used."""
-
-    def __init__(self, message: str):
-        # names of tensors may be of any length
-        line = one_line(message)
-        if len(line) > 1000:
-            line = f"{line[:700]} ... {line[-300:]}"
-        super().__init__(line)
 
 
 class DataError(UserError):
@@ -90,8 +85,34 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
             f"out of memory: {one_line(str(error))[:200]}; use fewer images at once "
             "(train.batch_size, run.grad_accum_steps) or a smaller model"
         )
-    print(f"{program}: error: {one_line(message)}", file=sys.stderr)
+    print(f"{program}: error: {brief(message)}", file=sys.stderr)
     return code
+
+
+def quoted(value: object) -> str:
+    """Return a value as Python writes it, in at most 200 characters."""
+    try:
+        return shortened(repr(value))
+    except ValueError:
+        # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """Return the beginning and the end of a text that is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end - 5]} ... {text[-end:]}"
+
+
+def brief(message: str) -> str:
+    """Return a message on one line that repeats at most 200 characters of any quoted text or word.
+
+    A path may be longer: it says which file.
+    """
+    line = LONG.sub(lambda match: shortened(match[0]), one_line(message))
+    return shortened(line, 1000)
 
 
 def one_line(text: str) -> str:

@@ -197,6 +197,25 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return image.size
 
 
+def brightest_grey_of(path: str) -> int:
+    """Return the largest value in an image file of 16-bit grey; 0 if it is another, or unreadable."""
+    if not os.path.isfile(path):
+        return 0
+    try:
+        return _read(path, brightest_grey)
+    except Exception:
+        # `decode` tells what is wrong with it
+        return 0
+
+
+def brightest_grey(image: Image.Image) -> int:
+    """Return the largest value in a picture of 16-bit grey; 0 if it is another."""
+    if not image.mode.startswith("I"):
+        return 0
+    _, brightest = image.convert("I").getextrema()  # of the one band
+    return int(brightest)  # type: ignore[arg-type]
+
+
 def _orientation(image: Image.Image) -> object:
     """Return a picture's EXIF orientation, usually from 1 to 8; 1 if its EXIF is damaged."""
     try:

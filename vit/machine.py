@@ -75,10 +75,18 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(available[0])
     if name not in available:
-        raise ConfigError(
-            f"run.device: {name!r} cannot be used; torch finds {', '.join(available)} here"
-        )
+        found = f"torch finds {', '.join(available)} here"
+        raise ConfigError(f"run.device: {name!r} cannot be used; {found}{why_no_cuda(name)}")
     return torch.device(name)
+
+
+def why_no_cuda(name: str) -> str:
+    """Return why torch has no CUDA, with a colon before; "" where another device is meant."""
+    if name != "cuda":
+        return ""
+    if not torch.backends.cuda.is_built():
+        return f": torch {torch.__version__} is built without CUDA, install another build"
+    return ": it has CUDA and sees no GPU; nvidia-smi and CUDA_VISIBLE_DEVICES may say why"
 
 
 def set_threads(threads: int) -> None:

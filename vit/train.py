@@ -7,6 +7,7 @@ adds the pictures and report.html.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import textwrap
@@ -17,12 +18,13 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, flat_settings
+from vit.config import Config, RunConfig, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
+from vit.machine import choose_device
 from vit.mae import Model
 from vit.runs import read_metrics
 from vit.settings import (
@@ -43,9 +45,15 @@ from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, setup
 from vit.training.run_folder import RunFolder
+from vit.training.state import refusing_other_states
 from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
+
+FEW_STEPS = 300
+"""A run of fewer steps learns less than its images would allow (docs/your-own-images.md)."""
+SMALL_BATCH = 16
+"""The smallest batch that is recommended."""
 
 
 @isolated()
@@ -220,6 +228,7 @@ def set_up(
     # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
+    choose_device(config.run.device)
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()
@@ -245,6 +254,9 @@ def set_up(
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
     refuse_different_images(data, dist)
+    refuse_too_few_images(data)
+    if not command.resume:
+        notes += advise_more_steps(config, len(data.train))
     if data.source != config.data.source:
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
 
@@ -264,15 +276,16 @@ def set_up(
         return run, []
 
     # callbacks that continue from the state; if one cannot, the folder stays as it is
-    all_callbacks: list[Callback] = []
+    validation = Validation(stop)
+    recorders: list[Callback] = []
     if config.run.dynamics_every:
         recorder = DynamicsRecorder(
             run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
         )
-        all_callbacks.append(recorder)
-    all_callbacks += [*trackers, *callbacks]
-    validation = Validation(stop)
-    restore([*all_callbacks, validation], run.callback_states)
+        recorders.append(recorder)
+    with refusing_other_states():
+        restore([*recorders, validation], run.callback_states)
+    restore([*trackers, *callbacks], run.callback_states)
 
     # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
     if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
@@ -280,14 +293,18 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    metrics = MetricsFile(folder.metrics, run)
+    with refusing_other_states():
+        metrics = MetricsFile(folder.metrics, run)
     if command.resume and (
         state is None or read_config(folder.config).train.epochs != config.train.epochs
     ):
         write_text(folder.config, settings)
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    all_callbacks += [
+    all_callbacks = [
+        *recorders,
+        *trackers,
+        *callbacks,
         Progress(run),
         metrics,
         validation,
@@ -327,6 +344,57 @@ def refuse_different_images(data: Dataset, dist: Distributed) -> None:
             f"{one_line(data.name)}: process {dist.rank} has other images than the first: "
             f"{data.content_hash}, not {images_hash}; give every machine the same"
         )
+
+
+def refuse_too_few_images(data: Dataset) -> None:
+    """Refuse to train on a single image.
+
+    Raises:
+        DataError: there are not two.
+    """
+    count = len(data.train)
+    if count < 2:
+        images = "image"
+        if count == 0:
+            images = "images"
+        raise DataError(
+            f"{one_line(data.name)}: {count} training {images}: there is nothing to learn from; give "
+            "some hundred or more"
+        )
+
+
+def advise_more_steps(config: Config, count: int) -> list[str]:
+    """Return a note with settings that suit, if a run on `count` images takes few steps.
+
+    A smaller batch makes more steps of as many images, an epoch more makes more of both.
+    """
+    epochs = config.train.epochs
+    steps = epochs * config.steps_per_epoch(count)
+    if steps >= FEW_STEPS:
+        return []
+
+    # the largest batch, of a power of two, that is small enough; or the smallest
+    smaller = replace(config, run=RunConfig())
+    while smaller.train.batch_size > SMALL_BATCH:
+        batch_size = 2 ** ((smaller.train.batch_size - 1).bit_length() - 1)
+        smaller = replace(smaller, train=replace(config.train, batch_size=batch_size))
+        if epochs * smaller.steps_per_epoch(count) >= FEW_STEPS:
+            break
+
+    # the epochs that make enough steps of it, and of the batch as it is
+    batch_size = smaller.train.batch_size
+    with_smaller = math.ceil(FEW_STEPS / smaller.steps_per_epoch(count))
+    as_it_is = math.ceil(FEW_STEPS / config.steps_per_epoch(count))
+    ways = [f"train.epochs {as_it_is}"]
+    if batch_size < config.train.batch_size:
+        way = f"train.batch_size {batch_size}"
+        if with_smaller > epochs:
+            way += f" with train.epochs {with_smaller}"
+        ways.insert(0, way)
+    return [
+        f"few steps ({steps:,}) to learn from {count:,} images: {' or '.join(ways)} makes "
+        f"{FEW_STEPS} or more"
+    ]
 
 
 def announce(run: Run, folder: RunFolder) -> None:

@@ -195,7 +195,7 @@ def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused(batt
                 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
             ),
         ):
-            for kind in mapping:
+            for kind in [kind for kind in mapping if kind != "depth_pro"]:  # pictures of many sizes
                 try:
                     with torch.device("meta"):
                         small_transformers(kind, auto)

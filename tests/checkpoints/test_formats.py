@@ -75,6 +75,7 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
 TRAINED = [
     ({}, (0.5, 0.5, 0.5), 0.9, "token"),  # the architecture's
     (dict(mean=[0.1, 0.2, 0.3], std=[0.2], crop_pct=0.8, gp="avg"), (0.1, 0.2, 0.3), 0.8, "avg"),
+    (dict(crop_mode="squash"), (0.5, 0.5, 0.5), 0.9, "token"),
     (dict(model="vit_tiny_patch16_224.tag_of_tomorrow"), (0.485, 0.456, 0.406), 1.0, "token"),
 ]
 
@@ -103,6 +104,7 @@ def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
     close(ours.forward_head(ours(images)), theirs(images))
     assert (ours.origin.format, ours.origin.normalize.mean) == ("timm", list(mean))
     assert (ours.origin.crop_share, ours.config.global_pool) == (share, pool)
+    assert ours.origin.squash == ("crop_mode" in options)
     notes_on_input = [
         note
         for note in ours.origin.report.notes
@@ -333,6 +335,8 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp
         reason == f"another copy of the network; branch {other} takes it"
         for reason in dropped.values()
     )
+    notes = " ".join(ours.origin.report.notes)
+    assert f"the weights of {branch or 'teacher'}." in notes
     assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in dropped[f"{family}_loss.center"]
     assert (
@@ -648,8 +652,8 @@ OF_STAGES = ("swin_tiny_patch4_window7_224", "hiera_tiny_224", "convnext_atto", 
         ("vit_small_patch16_dinov3", "position"),
         ("vit_base_patch16_clip_224", "CLIP"),
         ("vit_base_patch16_siglip_224", "SigLIP"),
-        ("vit_base_patch16_dinov3_qkvb", "no bias on its keys, as BEiT and EVA"),
-        ("vit_pe_spatial_tiny_patch16_512", "a norm before its blocks, as CLIP"),
+        ("vit_base_patch16_dinov3_qkvb", r"no bias on its keys \(.*\), as in BEiT and EVA"),
+        ("vit_pe_spatial_tiny_patch16_512", r"a norm before its blocks \(.*\), as in CLIP"),
         ("vit_base_patch16_radio_v3", r"no norm after its blocks \(nor do RADIO and InternViT\)"),
         ("test_vit4", "norms have no bias"),
     ],

@@ -269,6 +269,15 @@ def test_timm_prepares_the_same_pixels(crop_pct, interpolation, crop_mode, photo
         assert ("the middle 90.0%" in repr(again.transform)) == (crop_pct < 1)
 
 
+@pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "lanczos")])
+def test_what_timms_settings_say_and_is_not_done_is_a_warning(key, value):
+    settings = dict(img_size=32, depth=1, num_classes=0)
+    theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
+    theirs.pretrained_cfg |= {key: value}
+    with pytest.warns(UserWarning, match=f"{value}.*not supported"):
+        load_model(theirs)
+
+
 def test_torchvision_prepares_the_same_pixels(photo):
     """What its presets of vit_b_16 say."""
     theirs = torchvision.models.VisionTransformer(56, 8, 1, 2, 16, 16, num_classes=3)

@@ -52,6 +52,8 @@ REFUSED = {
         ("mae one.png --method relevance --mask 0.5 --query cls", "--query: relevance under a mask explains how a masked"),
         ("encoder one.png --method rollout --discard 1", "--discard: '1' cannot be used; from 0 to below 1"),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
+        ("encoder one.png --out one.png/look", "one.png is not a folder"),
+        (f"encoder one.png --out {'x' * 300}", "...: File name too long"),
     ],
     "checkpoint": [
         ("", "a command is missing; one of inspect, convert"),
@@ -59,6 +61,7 @@ REFUSED = {
         ("inspect mae --image-size 18", "do not divide images of 18 x 18"),
         ("convert mae --to timm", "required: --out"),
         ("convert mae --to keras --out x", "--to: invalid choice: 'keras'"),
+        ("convert mae --to timm --out one.png/new", "one.png is not a folder"),
         ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),
     ],
     "data": [
@@ -78,7 +81,7 @@ REFUSED = {
     ],
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
-        ("strange images --method head", "the classes of this model (red, green, blue, ...) are not"),
+        ("strange images --method head", "the classes of this model (cyan, lime, pink, ...) are not"),
         ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("classifier images --method reconstruction", "this model has no decoder"),
@@ -140,7 +143,7 @@ def place(models, tmp_path_factory) -> Path:
             )
     for name, count, classes in (
         ("classifier", 3, ()),
-        ("strange", 3, ("red", "green", "blue")),
+        ("strange", 3, ("cyan", "lime", "pink")),
         ("single", 1, ()),
     ):
         save_model(

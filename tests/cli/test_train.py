@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import hashlib
 import inspect
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from forks import calls
 
+from vit.checkpoints import load_model
 from vit.cli.train import acknowledging
 from vit.config import spelled
 from vit.settings import SECTIONS
@@ -98,3 +100,20 @@ def test_a_signal_is_acknowledged_while_torch_computes(capfd, monkeypatch):
     after = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(after)
     assert after == before
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_finetune_teaches_any_model_the_classes_of_a_folder(models, tmp_path, called):
+    """Its size is the model's; the classes are the folder's, and `vit predict` names them."""
+    line = ["--config", "finetune", "--data", models / "data", "--model.init", models / "plain"]
+    few = ["--train.epochs", 1, "--run.device", "cpu", "--train.precision", "fp32"]
+    few += ["--data.cache", tmp_path / "cache"]
+    code, said, error = called("train", *line, *few, "--out", tmp_path / "run")
+    assert code == 0, error
+    assert Path(said.splitlines()[-1].removeprefix("The report: ")).is_file()
+    taught = load_model(tmp_path / "run")
+    assert taught.origin.class_names == ("cat", "dog")
+    assert taught.origin.image_size == (12, 16)
+    code, said, _ = called("predict", tmp_path / "run", models / "one.png", "--json")
+    (row,) = json.loads(said)
+    assert {one["class"] for one in row["classes"]} == {"cat", "dog"}

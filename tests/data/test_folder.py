@@ -315,6 +315,30 @@ def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area
     assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
 
 
+@pytest.mark.parametrize(
+    ("brightest", "advice"),
+    [(4095, "12 bits"), (1023, "10 bits"), (16383, "14 bits"), (32768, ""), (65535, "")],
+)
+def test_grey_of_few_bits_in_files_of_16_is_a_note(tmp_path, brightest, advice):
+    for number in range(4):
+        values = np.full((4, 4), 7 + number, "<u2")
+        values[0, 0] = brightest - number
+        (tmp_path / "root").mkdir(exist_ok=True)
+        Image.fromarray(values).save(tmp_path / "root" / f"{number}.{('png', 'tif')[number % 2]}")
+    # the same from the files and from the cache
+    for _ in range(2):
+        notes = [note for note in load(tmp_path / "root")[0].notes if "16-bit" in note]
+        assert len(notes) == bool(advice)
+        if advice:
+            assert f"{brightest:,}" in notes[0]
+            assert advice in notes[0]
+
+
+def test_grey_of_8_bits_and_colours_are_no_note(root):
+    Image.new("L", (4, 4), 3).save(root / "train" / "ape" / "grey.png")
+    assert not [note for note in load(root)[0].notes if "16-bit" in note]
+
+
 def gradient(width: int, height: int) -> Image.Image:
     """Every pixel differs from its neighbours, so that none is lost unseen."""
     return Image.fromarray(
@@ -460,7 +484,29 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(0, 5))
 
 
+def rewrite_keeping_size_and_time(path: Path, image: Path) -> None:
+    """Write another image of as many bytes, and set the time back, as `cp -p` and `tar` do."""
+    before = path.stat()
+    content = image.read_bytes()
+    assert len(content) == before.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def replace_by_another_of_the_same_size_and_time(train: Path) -> None:
+    first, second = train / "ape" / "0.png", train / "ape" / "1.png"
+    other = train.parent / "other"
+    os.utime(second, ns=(0, first.stat().st_mtime_ns))
+    for source, target in ((first, other), (second, first), (other, second)):
+        source.rename(target)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewrite, size and time kept": lambda train: rewrite_keeping_size_and_time(
+        train / "ape" / "0.png", train / "ape" / "1.png"
+    ),
+    "replace": replace_by_another_of_the_same_size_and_time,
     "rewrite": lambda train: touch(plain(train / "ape" / "0.png", BLUE)),
     "change the time": lambda train: touch(train / "ape" / "0.png"),
     "add": lambda train: plain(train / "bee" / "extra.png", BLUE),
@@ -480,6 +526,8 @@ def test_changed_files_are_decoded_again(root, decoded, change):
     assert len(decoded) == len(train) == count
     if change == "rewrite":
         assert colours(train.images)[0] == BLUE
+    if change in ("rewrite, size and time kept", "replace"):
+        assert colours(train.images)[0] == NUMBERS[1]
 
 
 def test_images_are_mapped_and_writes_stay_private(root):
@@ -502,6 +550,26 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda content: bytes(len(content)),
     "one bit of a pixel": lambda content: content[:600] + bytes([content[600] ^ 4]) + content[601:],
 }
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file": lambda path: path.symlink_to(plain(path.parent / "mine.png")),
+    "a broken link": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_opened_as_a_cache_nor_replaced(root, kind):
+    load(root)
+    path = cache_of(root, "train")
+    path.unlink()
+    NO_FILES[kind](path)
+    before = os.lstat(path)
+    assert refusal(root).startswith(f"{path}: ")
+    assert os.lstat(path) == before
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")

@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny import noise
 from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -240,6 +242,12 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
     assert data.train.skipped == ("list: item 1",)
     with pytest.raises(DataError, match="item 5: its label is 'ape'"):
         load([*pixels[1:], (pixels[0], "ape")], pixels[:1], on_bad_image="skip")
+
+
+def test_grey_of_12_bits_is_a_note(load):
+    values = [np.full((8, 8), 4000 + number, np.uint16) for number in range(3)]
+    data = load([Image.fromarray(value) for value in values])
+    assert [note for note in data.notes if "4,002" in note and "12 bits" in note]
 
 
 # --- Hugging Face --------------------------------------------------------------------------------

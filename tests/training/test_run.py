@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from vit.config import Config
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.device import Compute
-from vit.errors import ConfigError, RunError, TrainingError
+from vit.errors import ConfigError, RunError, TrainingError, UserError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -34,7 +36,13 @@ from vit.training.loop import save, train_and_save, train_steps
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
 from vit.training.run_folder import RunFolder
-from vit.training.state import load_state, save_state, saved_states, state_path
+from vit.training.state import (
+    load_state,
+    refusing_other_states,
+    save_state,
+    saved_states,
+    state_path,
+)
 from vit.training.step import Callback, restore
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
@@ -557,7 +565,7 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
             if failing and where == "update":
                 patch.setattr(run.optimizer, "step", fail_at(4, run.optimizer.step))
             if failing and where == "average":
-                patch.setattr(run.ema, "update_parameters", fail_at(4, run.ema.update_parameters))
+                patch.setattr(run.ema, "update", fail_at(4, run.ema.update))
             train_and_save(run, callbacks, folder, stopping)
         return run
 
@@ -595,3 +603,92 @@ def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(
     train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
     assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
     assert run.step == saved[-1]
+
+
+# --- whole states of other content ----------------------------------------------------------------
+
+OTHERS = [
+    None,
+    "text",
+    3,
+    -1,
+    0.5,
+    True,
+    [],
+    {},
+    {"a": 1},
+    torch.zeros(2, 3),
+    [torch.zeros(1)],
+    b"x",
+]
+
+
+def parts_of(values: dict, depth: int = 3) -> Iterator[tuple[dict, object]]:
+    """Every mapping within a state, with each of its keys."""
+    for key, value in values.items():
+        yield values, key
+        if depth and isinstance(value, dict):
+            yield from parts_of(value, depth - 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_whole_state_of_other_content_is_refused_in_one_line_or_harmless(tmp_path, seed):
+    """As another version saves it, or another program: a part is missing, renamed or another."""
+    draws = random.Random(seed)
+    config = changed(CLASSIFY, data={"val_size": 1}, run={"dynamics_every": 2})
+    if seed:
+        config = changed(config, optim={"name": "muon"})
+    data = dataset(IMAGES)
+
+    def callbacks_of(run: Run) -> list[Callback]:
+        recorder = DynamicsRecorder(run.model, 2, run.total_steps, tmp_path / "dynamics.jsonl")
+        validation = Validation(StopRequests())
+        restore([recorder, validation], run.callback_states)
+        return [recorder, MetricsFile(tmp_path / "metrics.jsonl", run), validation]
+
+    run = setup(config, data)
+    train_and_save(run, callbacks_of(run), tmp_path, lambda: run.step == 2)
+    path = saved_states(tmp_path)[-1]
+    whole = path.read_bytes()
+    files = {name: (tmp_path / name).read_bytes() for name in ("dynamics.jsonl", "metrics.jsonl")}
+
+    refused = 0
+    for _ in range(60):
+        path.write_bytes(whole)
+        state = load_state(path)
+        values, key = draws.choice(list(parts_of(state)))
+        how = draw_change(draws)
+        how(values, key)
+        save_state(tmp_path, 2, state)
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        try:
+            with refusing_other_states():
+                resumed = setup(config, data, state=find_state(tmp_path, config, data))
+                callbacks = callbacks_of(resumed)
+            next(train_steps(resumed, callbacks))
+        except UserError:
+            refused += 1
+    assert refused > 20
+
+
+def draw_change(draws: random.Random) -> Callable[[dict, object], None]:
+    other = draws.choice(OTHERS)
+
+    def leave_out(values, key):
+        del values[key]
+
+    def rename(values, key):
+        values["other"] = values.pop(key)
+
+    def replace(values, key):
+        values[key] = other
+
+    def cut(values, key):
+        if isinstance(values[key], Tensor):
+            values[key] = values[key].flatten()[:1]
+        else:
+            values[key] = other
+
+    return draws.choice([leave_out, rename, replace, cut])

@@ -22,7 +22,7 @@ NAMES = (
 )  # fmt: skip
 # a further classifier, as the online one of a pretraining or one of several tasks; a further head is
 # one only if it is a linear layer
-FURTHER = re.compile(r"\w+_(classifier|head)")
+FURTHER = re.compile(r"(?!proj|pred|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
 # heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
 # whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -88,7 +88,8 @@ def find_heads(
         if any(path.startswith(f"{name}.") for path in (prefix, *copies)):
             continue
         head = _read(name, {key: tensors[key] for key in keys}, width)
-        if not (head.further and head.problem and name.endswith("_head")):
+        is_other = head.further and name.endswith("_head")
+        if not (is_other and head.problem):
             heads.append(head)
     return sorted(heads, key=lambda head: not head.name.startswith(prefix))
 
@@ -136,7 +137,8 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
         width: D of the tokens that it reads.
     """
     keys = tuple(tensors)
-    further = FURTHER.fullmatch(name.rpartition(".")[2]) is not None
+    word = name.rpartition(".")[2]
+    further = word not in NAMES and FURTHER.fullmatch(word) is not None
 
     # its layers, by their names: a linear one has a matrix, a batch norm has statistics
     layers: dict[str, list[str]] = {}
@@ -195,7 +197,7 @@ def problem_of(head: nn.Module) -> str:
 
     A batch norm with statistics may stand before the layer, into which it is folded.
     """
-    parts = list(head) if isinstance(head, nn.Sequential) else [head]
+    parts = _parts(head)
     layers = [part for part in parts if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
     norm = layers[0] if len(layers) == 2 else None
     if isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None:
@@ -204,6 +206,16 @@ def problem_of(head: nn.Module) -> str:
         return ""
     kinds = ", ".join(type(part).__name__ for part in parts)
     return f"computes more than one linear layer ({kinds})"
+
+
+def _parts(head: nn.Module) -> list[nn.Module]:
+    """Return the modules in a list, and in the lists in it; the module itself if it is none."""
+    if not isinstance(head, nn.Sequential):
+        return [head]
+    parts = []
+    for part in head:
+        parts += _parts(part)
+    return parts
 
 
 def norm_eps(head: nn.Module | None) -> float | None:

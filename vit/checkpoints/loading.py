@@ -42,8 +42,8 @@ def load_model(
             file; the name of a model that comes with the package (`vit models` lists them), unless
             a local file or folder has that name; "timm/NAME", fetched by timm;
             "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in
-            memory, which describes itself; or a state dict in memory, some of whose settings are
-            guessed.
+            memory, which describes itself, also within a module of your own; or a state dict in
+            memory, some of whose settings are guessed.
         options: how it is read; by default as it is.
         fields: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
 
@@ -133,26 +133,53 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
 
 def _source_of_module(model: nn.Module, name: str) -> Source:
     """Return a model in memory as a checkpoint called `name`."""
-    library = type(model).__module__.partition(".")[0]
-    if library not in ("timm", "transformers"):
+    # a model of a library describes itself, also as the only one within a module of the user's own
+    described = [model]
+    if not _library_of(model):
+        described = _library_models(model)
+    if len(described) != 1:
         raise CheckpointError(
             f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors "
             "have the names of theirs"
         )
+    library_model: Any = described[0]
+    library = _library_of(library_model)
     tensors, values = flatten(dict(model.state_dict()))
+    head = None
     if library == "timm":
-        head: Any = getattr(model, "head", None)
-        return Source(Path(name), tensors, values, module=model, head=head)
+        if library_model is model:
+            head = getattr(model, "head", None)
+        return Source(Path(name), tensors, values, module=library_model, head=head)
 
     # transformers' settings, as when the model is saved
-    settings: Any = model.config
     config = {}
-    for key, value in settings.to_dict().items():
+    for key, value in library_model.config.to_dict().items():
         if key not in OF_THESE_WEIGHTS:
             config[key] = value
-    config["architectures"] = [type(model).__name__]
-    head = getattr(model, "classifier", None)
+    config["architectures"] = [type(library_model).__name__]
+    if library_model is model:
+        head = getattr(model, "classifier", None)
     return Source(Path(name), tensors, values, config=config, head=head)
+
+
+def _library_of(module: nn.Module) -> str:
+    """Return the library of a module, "" for any that does not describe its models."""
+    library = type(module).__module__.partition(".")[0]
+    if library in ("timm", "transformers"):
+        return library
+    return ""
+
+
+def _library_models(module: nn.Module) -> list[nn.Module]:
+    """Return the whole models of timm and transformers within a module, none within another."""
+    models: list[nn.Module] = []
+    for child in module.children():
+        is_whole = hasattr(child, "forward_features") or hasattr(child, "base_model")
+        if _library_of(child) and is_whole:
+            models.append(child)
+        else:
+            models += _library_models(child)
+    return models
 
 
 # ---- Recognise, rename, build on meta, account ---------------------------------------------------
@@ -254,6 +281,8 @@ def _find_problems(network: Network) -> None:
     # unexpected: within a block, they change what it computes
     if report.unexpected:
         problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
+        if options.part is None:
+            advice += "; part encoder leaves out what is not the encoder"
         inside = [name for name in report.unexpected if name.startswith(network.prefix)]
         if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in inside):
             problem += advice

@@ -205,6 +205,10 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
+    # which copy it is, as of DINO's teacher and student
+    if any(not prefix.startswith(copy) for copy in copies):
+        place = prefix.rstrip(".") or "the top level"
+        network.note(f"of several copies of the network, the weights of {place} are used")
     _warn_of_differences(network)
     return network
 
@@ -301,6 +305,8 @@ def _no_network(source: Source) -> CheckpointError:
         return source.error(reason)
     if not source.tensors:
         return CheckpointError(f"{source.path} holds no tensors")
+    if len(source.tensors) == 1:
+        return source.error("it holds a single tensor, which is no model")
     first = ", ".join(list(source.tensors)[:3])
     return source.error(
         f"its {len(source.tensors)} tensors ({first}, ...) are in no known format; known are timm, "
@@ -341,15 +347,16 @@ def _warn_of_differences(network: Network) -> None:
         )
         network.hints = replace(network.hints, interpolation=usual)
 
-    # a size for which the tensors are not, and that transformers' Dinov2 takes all the same
+    # another size than the tensors are for, to which transformers' Dinov2 resizes its positions
     size = network.hints.prepared_size
     if size is not None and network.options.image_size is None:
         option = str(size[0])
         if size[0] != size[1]:
             option = f"{size[0]},{size[1]}"
         network.guess(
-            f"its settings make images of {size_text(size)} pixels, but its model is for others; "
-            f"image_size {option} does so here"
+            f"its preprocessor makes images of {size_text(size)} pixels, its positions are for "
+            f"{size_text(network.hints.encoder['image_size'])}, which are taken; "
+            f"image_size {option} takes the others"
         )
 
 

@@ -497,7 +497,7 @@ def _reason(error: Exception, start: bytes, suffix: str) -> str:
     message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
     sentence = re.split(r"\. |\n", message)[0]
     reason = shorten(sentence, 160) or type(error).__name__
-    if suffix.lower() not in SUFFIXES:
+    if suffix.lower() not in (*SUFFIXES, ".npz"):
         return f"is neither a file of PyTorch nor of safetensors: {reason}; nothing in it was run"
     if "Unpickl" in type(error).__name__:
         return f"is damaged, or holds more than weights: {reason}; nothing in it was run"

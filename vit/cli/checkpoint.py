@@ -10,7 +10,7 @@ from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, read_network
 from vit.cli.common import load_options, refuse_given
-from vit.cli.outputs import print_json
+from vit.cli.outputs import print_json, require_folder
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 
@@ -45,6 +45,7 @@ def convert(options: Namespace, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     if options.to != "safetensors":
         refuse_given(options, ("half",), "only applies to --to safetensors; leave it out")
+    require_folder(options.out.parent)
     model = load_model(options.checkpoint, load)
     notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")

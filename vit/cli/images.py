@@ -29,8 +29,8 @@ BATCH = 64
 """Images at a time: read, and shown to the model."""
 PHOTO = 512
 """Pixels of a photograph's longer side: all that a screen shows."""
-PHOTO_INPUT = 128
-"""From this side on, a model's input holds what a photograph shows."""
+PHOTO_SIDE = 128
+"""From this side in pixels on, an image shows what a photograph does."""
 MUCH_LARGER = 3
 """From this many times the input's sides on, an image loses most of what it shows."""
 LARGE_MODEL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -87,13 +87,14 @@ def note_small_input(model: Model, paths: Sequence[str | Path]) -> None:
         paths: the images that it is shown; some of them are measured.
     """
     rows, columns = model.origin.image_size
-    if max(rows, columns) >= PHOTO_INPUT:
+    if max(rows, columns) >= PHOTO_SIDE:
         return
 
     # Whether an image is much larger, by the sizes of some of them
     for number in evenly_spaced(len(paths), MEASURED).tolist():
         width, height = size_of(str(paths[number])) or (0, 0)
-        if min(width / columns, height / rows) >= MUCH_LARGER:
+        is_photo = min(width, height) >= PHOTO_SIDE
+        if is_photo and min(width / columns, height / rows) >= MUCH_LARGER:
             break
     else:
         return

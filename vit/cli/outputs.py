@@ -47,12 +47,14 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         ConfigError: it, or the nearest folder above it that exists, is no folder to write to.
     """
     # The folder itself need not exist
-    try:
-        existing = next(
-            path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)
-        )
-    except OSError as error:  # a name that is too long
-        raise ConfigError(f"{option}: {folder}: {error.strerror}") from error
+    for existing in (folder, *folder.absolute().parents):
+        try:
+            os.lstat(existing)
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:  # a name that is too long
+            raise ConfigError(f"{option}: {str(folder)[:40]}...: {error.strerror}") from error
     if not existing.is_dir():
         raise ConfigError(f"{option}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):

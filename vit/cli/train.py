@@ -113,7 +113,8 @@ def train(command: TrainCommand) -> None:
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():
-                print(f"  {name:<20} {content}", flush=True)
+                print(f"  {name:<20} {content}")
+        print(f"\nThe report: {one_line(str(folder.report))}", flush=True)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ MEASURED = 1000
 NAMED_CLASSES = 12
 """Most classes for which a note counts the images of each."""
 
-CACHE_LAYOUT = 5
+CACHE_LAYOUT = 6
 """Increase it when the pixels made from a picture, or what a cache holds, change."""
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Pictures(Generic[Item]):
             images are decoded into a file without a name, which ends with the process.
         decode: item, (h, w) -> its pixels and label.
         size_of: item -> (width, height) of the upright picture; None if it cannot be read.
+        brightest_grey_of: item -> the largest value of a picture of 16-bit grey; 0 for others.
         name_of: item -> its name in messages.
         parallel: applies a function to every item, and yields the results in their order.
     """
@@ -79,20 +80,23 @@ class Pictures(Generic[Item]):
     key: str
     decode: Callable[[Item, Size], Decoded]
     size_of: Callable[[Item], Size | None]
+    brightest_grey_of: Callable[[Item], int]
     name_of: Callable[[Item], str]
     parallel: Callable[[Callable[[Item], Decoded], Sequence[Item]], Generator[Decoded]]
 
 
 class Cached(NamedTuple):
-    """A split's images, without class names, and the sizes of its pictures.
+    """A split's images, without class names, and what its pictures are like.
 
     Attributes:
         images: mapped from the cache.
         sizes: (width, height) of the smallest, the median and the largest picture.
+        brightest_grey: the largest value in pictures of 16-bit grey; 0 if there are none.
     """
 
     images: ImageSet
     sizes: list[list[int]]
+    brightest_grey: int
 
 
 def cached(
@@ -109,7 +113,7 @@ def cached(
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
 
     Raises:
-        DataError: a picture cannot be read, or the cache cannot be written.
+        DataError: a picture cannot be read, `path` is no file, or the cache cannot be written.
     """
     try:
         # Pictures without a key would not be recognised: their file has no name, so that the
@@ -119,7 +123,13 @@ def cached(
             with tempfile.TemporaryFile(dir=path.parent) as out:
                 return _make(out, pictures, image_size, size, on_bad_image)
 
-        # The cache of an earlier run, unless it lacks pictures at which this run is to stop
+        # The cache of an earlier run, if there is one. To open a pipe would wait forever, and a
+        # link may lead to anything.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            problem = "where the cache belongs, there is something else than a file"
+            raise DataError(one_line(f"{path}: {problem}; remove it, or set data.cache"))
+
+        # It is used unless it lacks pictures at which this run is to stop
         result = _read(path, pictures, image_size, size)
         if result is not None and (on_bad_image == "skip" or not result.images.skipped):
             return result
@@ -162,19 +172,23 @@ def cache_path(
 # --- the size of the images ----------------------------------------------------------------------
 
 
-def _measure(pictures: Pictures[Any], image_size: Size) -> list[list[int]]:
-    """Return the (width, height) of the smallest, the median and the largest of the pictures."""
+def _measure(pictures: Pictures[Any], image_size: Size) -> tuple[list[list[int]], int]:
+    """Return the (width, height) of the smallest, the median and the largest of the pictures, and
+    the largest value of those of 16-bit grey, or 0."""
     sizes = []
+    brightest = 0
     # Pillow's warnings name no file
     with warnings.catch_warnings(action="ignore"):
         for number in evenly_spaced(len(pictures.items), MEASURED).tolist():
             size = pictures.size_of(pictures.items[number])
             if size is not None:
                 sizes.append(size)
+                value = pictures.brightest_grey_of(pictures.items[number])
+                brightest = max(brightest, value)
     if not sizes:
-        return [[0, 0]] * 3
+        return [[0, 0]] * 3, 0
     sizes.sort(key=lambda size: (_detail(size, image_size), math.prod(size)))
-    return [list(sizes[0]), list(sizes[len(sizes) // 2]), list(sizes[-1])]
+    return [list(sizes[0]), list(sizes[len(sizes) // 2]), list(sizes[-1])], brightest
 
 
 def _detail(size: Sequence[int], image_size: Size) -> float:
@@ -207,6 +221,7 @@ def _read(
         labels = record["labels"]
         skipped = record["skipped"]
         sizes = record["sizes"]
+        brightest_grey = int(record["brightest_grey"])
         hashes = torch.tensor(record["image_hashes"], dtype=torch.int64)
         shape = (len(labels), 3, *(size or _size_to_keep(sizes[1], image_size)))
         complete = len(labels) + len(skipped) == len(pictures.items)
@@ -221,7 +236,7 @@ def _read(
         images = _image_set(pixels, labels, hashes, _names(pictures, skipped), images_hash)
         if images.content_hash != record["content_hash"]:
             raise ValueError("its pixels are not what was written")
-        return Cached(images, sizes)
+        return Cached(images, sizes, brightest_grey)
     except FileNotFoundError:
         return None
     except Exception as error:
@@ -243,7 +258,7 @@ def _make(
     A full disk would kill a process that writes to a memory map.
     """
     count = len(pictures.items)
-    sizes = _measure(pictures, image_size)
+    sizes, brightest_grey = _measure(pictures, image_size)
     height, width = size or _size_to_keep(sizes[1], image_size)
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, height, width)}
     npy.write_array_header_1_0(out, header)
@@ -274,10 +289,11 @@ def _make(
         "image_hashes": hashes,
         "skipped": skipped,
         "sizes": sizes,
+        "brightest_grey": brightest_grey,
     }
     out.seek(0, os.SEEK_END)
     out.write(json.dumps(record).encode())
-    return Cached(images, sizes)
+    return Cached(images, sizes, brightest_grey)
 
 
 def _write_pixels(
@@ -369,17 +385,25 @@ def _remove_abandoned(folder: Path) -> None:
 # --- notes for the user --------------------------------------------------------------------------
 
 
-def describe(
-    train: ImageSet, test: ImageSet, sizes: list[list[int]], image_size: Size
-) -> list[str]:
-    """Return a line on the images of each class, and one on the sizes of the training images.
+def describe(train: ImageSet, test: ImageSet, pictures: Cached, image_size: Size) -> list[str]:
+    """Return a line on the images of each class, one on the sizes of the training images, and one
+    on their greys if few of these are used.
 
     Args:
         train, test: with class names.
-        sizes: of the training pictures, as in `Cached`.
+        pictures: of the training images.
         image_size: (H, W) of the model's input.
     """
-    return [*_count_classes(train, test), _describe_sizes(train, sizes, image_size)]
+    notes = [*_count_classes(train, test), _describe_sizes(train, pictures.sizes, image_size)]
+    brightest = pictures.brightest_grey
+    if 0 < brightest < 2**15:
+        bits = brightest.bit_length()
+        levels = round(brightest / 257) + 1
+        notes.append(
+            f"16-bit grey pictures of at most {brightest:,}, where white is 65,535: they are dark, "
+            f"in {levels} of 256 greys; if they have {bits} bits, multiply them by {2 ** (16 - bits)}"
+        )
+    return notes
 
 
 def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:

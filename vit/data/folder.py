@@ -18,7 +18,16 @@ import torch
 
 from vit import inputs
 from vit.data import ImageSet, image_hash
-from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
+from vit.data.cache import (
+    CACHE_LAYOUT,
+    Cached,
+    Decoded,
+    Pictures,
+    Size,
+    cache_path,
+    cached,
+    describe,
+)
 from vit.data.images import choose_test_images, class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -122,33 +131,37 @@ def load_folder(
     def size_of(file: ImageFile) -> Size | None:
         return inputs.size_of(path_of(file))
 
+    def brightest_grey_of(file: ImageFile) -> int:
+        return inputs.brightest_grey_of(path_of(file))
+
     def name_of(file: ImageFile) -> str:
         return one_line(path_of(file))
 
-    def load(
-        split: str, files: list[ImageFile], size: Size | None
-    ) -> tuple[ImageSet, list[list[int]]]:
+    def load(split: str, files: list[ImageFile], size: Size | None) -> Cached:
         key = _key(files, class_names, image_size, size, prepared)
         path = cache_path(cache, str(root), split, image_size, prepared)
-        pictures = Pictures(split, files, key, decode_file, size_of, name_of, _in_threads)
-        images, sizes = cached(path, pictures, image_size, size, on_bad_image)
-        return replace(images, class_names=class_names), sizes
+        pictures = Pictures(
+            split, files, key, decode_file, size_of, brightest_grey_of, name_of, _in_threads
+        )
+        result = cached(path, pictures, image_size, size, on_bad_image)
+        return result._replace(images=replace(result.images, class_names=class_names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     size = None
     if prepared != OWN:
         size = image_size
-    train, sizes = load("train", train_files, size)
+    trained_on = load("train", train_files, size)
+    train = trained_on.images
     if test_files:
         height, width = train.images.shape[-2:]
-        test, _ = load("test", test_files[0], (height, width))
+        test = load("test", test_files[0], (height, width)).images
         train, test = _leave_out_empty_classes([train, test], notes)
     else:
         (train,) = _leave_out_empty_classes([train], notes)
         train, test, note = hold_out_test_images(train, str(root))
         notes.append(f"no test folder: {note}")
-    notes += describe(train, test, sizes, image_size)
+    notes += describe(train, test, trained_on, image_size)
     return replace(train, notes=tuple(map(one_line, notes))), test
 
 
@@ -164,6 +177,8 @@ class ImageFile(NamedTuple):
     name: str
     size: int
     mtime_ns: int
+    # when it was last written, moved or replaced; unlike mtime, nobody can set it back
+    ctime_ns: int
 
 
 def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
@@ -301,7 +316,8 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         if folders:
             class_name = class_key(folders[0])
         name = path.relative_to(root).as_posix()
-        files.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
+        file = ImageFile(class_name, name, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        files.append(file)
 
     # Say which files are left out
     counts = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
@@ -450,7 +466,7 @@ def _key(
     size: Size | None,
     prepared: Preparation,
 ) -> str:
-    """Return a hash that changes with every file added, removed, renamed or written to.
+    """Return a hash that changes with every file added, removed, renamed, replaced or written to.
 
     It also changes with all else that shapes the images, and with the class names, because a new
     class among the training images renumbers those of the test images.

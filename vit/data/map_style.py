@@ -88,16 +88,16 @@ def load_datasets(
         return cached(path, pictures, image_size, size, config.on_bad_image)
 
     # The training images decide the size and the classes of both splits
-    train_images, sizes = load("train", train, None)
-    train_images = _with_class_names(train_images, class_names, "train", name)
+    trained_on = load("train", train, None)
+    train_images = _with_class_names(trained_on.images, class_names, "train", name)
     if test is None:
         train_images, test_images, note = hold_out_test_images(train_images, name, at_random=True)
         notes.append(f"no test set: {note}")
     else:
         height, width = train_images.images.shape[-2:]
-        test_images, _ = load("test", test, (height, width))
+        test_images = load("test", test, (height, width)).images
         test_images = _with_class_names(test_images, train_images.class_names, "test", name)
-    notes += describe(train_images, test_images, sizes, image_size)
+    notes += describe(train_images, test_images, trained_on, image_size)
     return replace(train_images, notes=tuple(map(one_line, notes))), test_images
 
 
@@ -262,6 +262,10 @@ def _pictures(
         # `decode_row` will say what is wrong
         return None
 
+    def brightest_grey_of(row: int) -> int:
+        # `_measure` asks only of pictures that can be read
+        return inputs.brightest_grey(_to_pil(_read_item(dataset, row, columns).picture))
+
     def decode_row(row: int, size: Size) -> Decoded:
         # Somebody else's data set may raise anything: then the item is left out as unreadable
         try:
@@ -291,7 +295,8 @@ def _pictures(
     if isinstance(fingerprint, str):
         shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, len(dataset))
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    return Pictures(split, range(len(dataset)), key, decode_row, size_of, name_of, _in_order)
+    rows = range(len(dataset))
+    return Pictures(split, rows, key, decode_row, size_of, brightest_grey_of, name_of, _in_order)
 
 
 def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:

@@ -102,7 +102,10 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
         " model fills in."
     )
     if not fills_in_worse and "knn_accuracy" in summary_values(summary):
-        steps.append("Fine-tune it with the labels: the settings finetune_cifar10_tiny_p4 do so.")
+        settings = "finetune_cifar10_tiny_p4"
+        if record.data.get("source") == "folder":
+            settings = "finetune"
+        steps.append(f"Fine-tune it with the labels: the settings {settings} do so.")
     return steps
 
 

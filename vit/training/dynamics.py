@@ -190,6 +190,9 @@ class DynamicsRecorder(Callback):
                 "leave it out"
             )
         self._lines = read_saved_part(self._path, state["file"]).decode().splitlines()
+        shapes = [weights.shape for weights in state["first"]]
+        if shapes != [weights.shape for weights in self._initial]:
+            raise ValueError(f"the first weights of the matrices have the shapes {shapes}")
         # a state is read onto the CPU
         device = self._initial[0].device
         self._initial = [weights.to(device) for weights in state["first"]]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, ViTConfig
+from vit.config import Config, ViTConfig, convert, hints_of
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
@@ -25,7 +25,7 @@ from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, make_optimizer
 from vit.training.run_folder import RunFolder
-from vit.training.state import load_latest_state, save_state
+from vit.training.state import load_latest_state, refusing_other_states, save_state
 from vit.weights import architecture, save_model
 
 CPU_TOKENS = 8_448
@@ -34,6 +34,27 @@ CPU_TOKENS = 8_448
 Larger ones are no faster there, and their activations, some 0.2 MB per token of ViT-Tiny, are what
 fills the memory.
 """
+
+
+STATE: dict[str, type | tuple[type, ...]] = {
+    "step": int,
+    "model": dict,
+    "objective": dict,
+    "optimizer": dict,
+    "callbacks": dict,
+    "seconds": (int, float),
+    "init_seconds": (int, float),
+    "config": dict,
+    "data_content_hash": str,
+    "precision": str,
+    "computed_on": str,
+    "torch": str,
+    "init": str,
+    "encoder": dict,
+}
+"""What a resumed run reads of its state, and the type of each."""
+MOMENTS = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})
+"""What AdamW and Muon remember of a parameter."""
 
 
 @dataclass
@@ -261,9 +282,10 @@ def setup(
         if state is None:
             initial = initial_model(config, data, init)
         else:
-            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
-            model.load_state_dict(state["model"])
-            normalize = Normalization(state["mean"], state["std"])
+            with refusing_other_states():
+                model = objective_type.build_model(config, _encoder_config(state["encoder"]))
+                model.load_state_dict(state["model"])
+                normalize = Normalization(state["mean"], state["std"])
             initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
         model = initial.model
         set_kernel(model, config.run.attention)
@@ -294,7 +316,8 @@ def setup(
     if compute.note:
         run.notes.append(compute.note)
     if state is not None:
-        _restore(run, state)
+        with refusing_other_states():
+            _restore(run, state)
     return run
 
 
@@ -309,7 +332,15 @@ def find_state(
     Raises:
         RunError: every saved state is damaged, or it belongs to other data or settings.
     """
-    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
+
+    def read(last: int | None = None) -> tuple[dict[str, Any], list[str]] | None:
+        latest = dist.broadcast_from_main(lambda: load_latest_state(folder, last))
+        if latest is not None:
+            with refusing_other_states():
+                _refuse_other_types(latest[0])
+        return latest
+
+    latest = read()
     if latest is None:
         return None
     state, damaged = latest
@@ -321,7 +352,9 @@ def find_state(
             f"{state['data_content_hash']} and is now {data.content_hash}; "
             "start another run with --out"
         )
-    for key, old, new in config.conflicts(state["config"]):
+    with refusing_other_states():
+        conflicts = config.conflicts(state["config"])
+    for key, old, new in conflicts:
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
             continue
@@ -336,7 +369,7 @@ def find_state(
     before = replace(config, train=replace(config.train, epochs=epochs))
     held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
     if epochs != config.train.epochs and step > held:
-        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
+        earlier = read(held)
         if earlier is None:
             out = shlex.quote(str(folder.parent))
             raise RunError(
@@ -353,14 +386,41 @@ def find_state(
     return {**state, "notes": damaged}
 
 
+def _refuse_other_types(state: dict[str, Any]) -> None:
+    """Raise an error if a state lacks something that a run reads, or has it of another type."""
+    for key, kinds in STATE.items():
+        if key not in state or not isinstance(state[key], kinds):
+            raise TypeError(f"{key!r} is missing, or of another type")
+    for name, values in state["callbacks"].items():
+        if not isinstance(values, dict):
+            raise TypeError(f"the state of the callback {name!r} has no keys")
+    if state["step"] < 0:
+        raise ValueError(f"step {state['step']}")
+
+
+def _encoder_config(saved: dict[str, Any]) -> ViTConfig:
+    """Return the settings of a state's encoder, each of its type."""
+    settings = {}
+    for name, value in saved.items():
+        settings[name] = convert(value, hints_of(ViTConfig)[name])
+    encoder = ViTConfig(**settings)
+    for size in (*encoder.patch_size, encoder.embed_dim, encoder.depth, encoder.num_heads):
+        if size < 1:
+            raise ValueError(f"a size of {size}")
+    return encoder
+
+
 def _restore(run: Run, state: dict[str, Any]) -> None:
     """Bring a run to the step of `state`.
 
     It continues as if it had never stopped: on the same CPU, to the bit.
     """
     # not strict, because the model's part stands under a key of its own
-    run.objective.load_state_dict(state["objective"], strict=False)
-    run.optimizer.load_state_dict(state["optimizer"])
+    differing = run.objective.load_state_dict(state["objective"], strict=False)
+    others = [key for key in differing.missing_keys if not key.startswith("model.")]
+    if others or differing.unexpected_keys:
+        raise KeyError(*others, *differing.unexpected_keys)
+    _restore_optimizer(run.optimizer, state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
         run.ema.count = state["step"] + 1
@@ -381,3 +441,22 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.notes.append(
             f"the run began on {state['computed_on']}, torch {state['torch']}; {effect}"
         )
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an optimizer's state.
+
+    torch compares only the numbers of groups and parameters; whatever else differs would be an
+    error of the first step.
+    """
+    required = {"lr", "weight_decay", "betas", "eps"}.intersection(optimizer.param_groups[0])
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        if not required <= group.keys():
+            raise KeyError(*sorted(required - group.keys()))
+    for parameter, moments in optimizer.state.items():
+        if moments.keys() not in MOMENTS:
+            raise KeyError(*moments)
+        for name, values in moments.items():
+            if values.shape not in (parameter.shape, ()):
+                raise ValueError(f"{name} of shape {tuple(values.shape)}")

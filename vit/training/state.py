@@ -15,13 +15,15 @@ import io
 import pickle
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vit.atomic import replacing, sync_folder
-from vit.errors import RunError
+from vit.errors import RunError, UserError
 
 KEPT = 2
 """Number of states that a run keeps."""
@@ -35,6 +37,8 @@ MALFORMED = (
     EOFError,
     AttributeError,
     TypeError,
+    ArithmeticError,
+    AssertionError,
 )
 
 
@@ -121,6 +125,26 @@ def load_state(path: Path) -> dict[str, Any]:
     except MALFORMED as error:
         raise RunError(
             f"{path} is not a state: it holds more than tensors and plain values, or less"
+        ) from error
+
+
+@contextmanager
+def refusing_other_states() -> Iterator[None]:
+    """Refuse a whole state of other content, which whatever error within the block shows.
+
+    Another version may have saved it, or another program. Errors for the user stay as they are.
+
+    Raises:
+        RunError: it names the error.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except MALFORMED as error:
+        raise RunError(
+            "the run's last state is whole, but not as this version saves it "
+            f"({type(error).__name__}: {error}); continue it with the version that began it"
         ) from error
 
 

@@ -201,7 +201,7 @@ def refusal(keys: Iterable[str]) -> str:
         pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)
         for key in keys:
             if pattern.fullmatch(key):
-                return f"it has {part}, as {families} do, which this encoder does not ({key})"
+                return f"it has {part} ({key}), as in {families}: not computed by this encoder"
     return ""
 
 

@@ -1,0 +1,264 @@
+"""Law: the page that computes the model in the browser has torch's numbers, forward, backward and after a step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from studies.lesson import (
+    MODEL,
+    SCENES,
+    STEP,
+    dequantise,
+    lesson_page,
+    quantise,
+    stored_weights,
+)
+from vit.checkpoints import load_model
+from vit.encoder import VisionTransformer
+from vit.errors import UserError
+from vit.inputs import to_float
+from vit.mae import MaskedAutoencoder
+from vit.masking import Mask
+from vit.patches import patchify, unpatchify
+from vit.scenes import draw_scenes
+
+CLOSE = 1e-4
+ENCODER_BLOCKS = 6
+GRID = (8, 8)
+
+
+@pytest.fixture(scope="module")
+def model() -> MaskedAutoencoder:
+    """The model as the page stores it."""
+    model = load_model(MODEL)
+    # positions are computed, not loaded
+    model.load_state_dict(stored_weights(model), strict=False)
+    return model
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lesson") / "lesson.html"
+    path.write_text(lesson_page(load_model(MODEL)), encoding="utf-8")
+    return path
+
+
+def open_page(driver, address: str) -> None:
+    driver.get("about:blank")
+    driver.get(address)
+    WebDriverWait(driver, 60).until(lambda page: page.find_element(By.ID, "lesson").is_displayed())
+
+
+@pytest.fixture
+def page(driver, path):
+    open_page(driver, path.as_uri())
+    yield driver
+    assert [
+        line["message"] for line in driver.get_log("browser") if line["level"] == "SEVERE"
+    ] == []
+
+
+def choose(driver, **state: object) -> dict:
+    """Set the page's state, and return its numbers."""
+    return driver.execute_script(
+        "Object.assign(lesson.state, arguments[0]); lesson.changed(); return lesson.results();",
+        state,
+    )
+
+
+def inputs_of(model: MaskedAutoencoder, picture: int, order: list[int]) -> torch.Tensor:
+    """The picture whose i-th patch is that at order[i], normalised (1, 3, 32, 32)."""
+    pixels = to_float(draw_scenes(torch.tensor(SCENES[picture : picture + 1]), seed=0)[0], (32, 32))
+    patches = patchify(pixels, (4, 4))[:, order]
+    return model.origin.normalize(unpatchify(patches, (4, 4), GRID))
+
+
+def mask_of(hidden: list[bool]) -> Mask:
+    """The mask, visible and masked patches each in grid order."""
+    mask = torch.tensor(hidden)
+    ids_keep = (~mask).nonzero().T
+    ids_masked = mask.nonzero().T
+    ids_restore = torch.cat([ids_keep, ids_masked], dim=1).argsort(1)
+    return Mask(ids_keep, ids_masked, ids_restore, mask.float()[None])
+
+
+def by_torch(model: MaskedAutoencoder, state: dict, patch: int) -> dict[str, torch.Tensor]:
+    """The numbers of one layer, from autograd: of all heads and tokens, and the error of a patch."""
+    blocks = [*model.encoder.blocks, *model.decoder.blocks]
+    attention = blocks[state["layer"]].attn
+    kept = {}
+
+    def by_hand(module, inputs, output):
+        q, k, v = module.project(inputs[0])
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        mixed = scores.softmax(-1) @ v
+        scores.retain_grad()
+        mixed.retain_grad()
+        added = module.proj(mixed.transpose(1, 2).flatten(2))
+        kept.update(x=inputs[0], q=q, k=k, v=v, scores=scores, mixed=mixed, added=added)
+        return added
+
+    hook = attention.register_forward_hook(by_hand)
+    inputs = inputs_of(model, state["picture"], state["order"])
+    predicted = model(inputs, mask_of(state["hidden"]))[0, patch]
+    error = (predicted - model.targets(inputs)[0, patch]).square().mean()
+    model.zero_grad()
+    error.backward()
+    hook.remove()
+    return {**kept, "error": error}
+
+
+def compare(page: dict, torchs: dict[str, torch.Tensor], head: int) -> None:
+    token = page["token"]
+    scores = torchs["scores"]
+    expected = {
+        "x": torchs["x"][0, token],
+        "q": torchs["q"][0, head, token],
+        "k": torchs["k"][0, head, page["key"]],
+        "v": torchs["v"][0, head, page["key"]],
+        "o": torchs["mixed"][0, head, token],
+        "added": torchs["added"][0, token],
+        "scores": scores[0, head, token],
+        "shares": scores.softmax(-1)[0, head, token],
+        "g": torchs["mixed"].grad[0, head, token],
+        "helps": torchs["v"][0, head] @ torchs["mixed"].grad[0, head, token],
+        "gscores": scores.grad[0, head, token],
+        "error": torchs["error"],
+    }
+    for name, values in expected.items():
+        assert page[name] == pytest.approx(values.detach().tolist(), rel=CLOSE, abs=CLOSE), name
+
+
+# the last is another picture, two of whose patches are swapped, and fewer are hidden
+STATES = {
+    "the decoder": {},
+    "the last block of the encoder": {"layer": 5, "head": 1, "query": 24},
+    "the first block of the encoder": {"layer": 0, "head": 0, "query": 24},
+    "another picture": {
+        "picture": 1,
+        "order": [*range(10), 50, *range(11, 50), 10, *range(51, 64)],
+        "hidden": [patch % 3 == 0 for patch in range(64)],
+        "query": 33,
+        "guessed": 33,
+        "layer": 6,
+        "head": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_numbers_are_torchs_forward_and_backward(page, model, state):
+    numbers = choose(page, **state)
+    now = page.execute_script("return lesson.state")
+    compare(numbers, by_torch(model, now, now["guessed"]), now["head"])
+    assert sum(numbers["shares"]) == pytest.approx(1)
+
+
+def test_without_matrices_a_token_is_its_own_query_key_and_value(page, model):
+    numbers = choose(page, kind="identity")
+    state = page.execute_script("return lesson.state")
+    plain = copy.deepcopy(model)
+    qkv = plain.decoder.blocks[0].attn.qkv
+    width = qkv.in_features
+    qkv.weight.data = torch.eye(width).repeat(3, 1)
+    qkv.bias.data.zero_()
+    compare(numbers, by_torch(plain, state, state["guessed"]), state["head"])
+
+
+@pytest.mark.parametrize("layer", [6, 4])
+def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
+    before = choose(page, layer=layer, query=34 if layer == 6 else 24, key=0)
+    after = page.execute_script("lesson.step(); return lesson.results();")
+    state = page.execute_script("return lesson.state")
+
+    learner = copy.deepcopy(model)
+    by_torch(learner, state, state["guessed"])
+    blocks = [*learner.encoder.blocks, *learner.decoder.blocks]
+    weight = blocks[layer].attn.qkv.weight
+    both = slice(0, 2 * weight.shape[1])
+    gradient = weight.grad[both]
+    with torch.no_grad():
+        weight[both] -= STEP * weight[both].norm() * gradient / gradient.norm()
+    compare(after, by_torch(learner, state, state["guessed"]), state["head"])
+    assert after["error"] < before["error"]
+
+
+def test_untrained_weights_follow_the_encoders_rules(page):
+    """The spread of each kind of matrix is that of a new model."""
+    choose(page, kind="untrained")
+    new = MaskedAutoencoder(
+        VisionTransformer(load_model(MODEL).encoder.config), load_model(MODEL).decoder
+    )
+    for name in (
+        "encoder.blocks.2.attn.qkv.weight",
+        "encoder.blocks.2.mlp.fc1.weight",
+        "encoder.patch_embed.proj.weight",
+        "encoder.cls_token",
+        "encoder.norm.weight",
+    ):
+        script = "return Array.from(lesson.weights(arguments[0]).data)"
+        drawn = torch.tensor(page.execute_script(script, name), dtype=torch.float32)
+        expected = new.state_dict()[name].float().flatten()
+        assert drawn.square().mean().sqrt() == pytest.approx(
+            expected.square().mean().sqrt().item(), rel=0.15
+        ), name
+
+
+def test_codes_are_off_by_half_a_level():
+    weight = torch.randn(5, 3, 2, 2)
+    codes, scale = quantise(weight)
+    off = (dequantise(codes, scale) - weight).abs().flatten(1)
+    assert (off <= scale[:, None] / 2 + 1e-6).all()
+
+
+def test_keyboard_hides_follows_and_swaps(page):
+    choose(page)
+    stage = page.find_element(By.ID, "stage")
+    stage.click()
+    before = page.execute_script("return lesson.state")
+    # the middle of the picture, then one to the right
+    keys = ActionChains(page)
+    keys.send_keys("h").perform()
+    middle = [
+        patch
+        for patch in range(64)
+        if page.execute_script("return lesson.state.hidden")[patch] != before["hidden"][patch]
+    ]
+    assert len(middle) == 1
+    ActionChains(page).send_keys("s", Keys.ARROW_RIGHT, "s").perform()
+    order = page.execute_script("return lesson.state.order")
+    assert order[middle[0]] == middle[0] + 1
+    assert order[middle[0] + 1] == middle[0]
+    ActionChains(page).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
+    state = page.execute_script("return lesson.state")
+    assert middle[0] + 9 in (state["query"], state["guessed"])
+
+
+def test_a_state_is_a_link(page, path):
+    choose(page, layer=3, head=2, query=24, kind="untrained")
+    before = page.execute_script("return lesson.results()")
+    link = page.current_url
+    open_page(page, link)
+    assert page.execute_script("return lesson.results()") == before
+
+
+def test_page_is_small_and_fits_a_phone(page, path):
+    assert path.stat().st_size < 4_000_000
+    page.set_window_size(500, 900)
+    width = page.execute_script("return document.documentElement.scrollWidth - innerWidth")
+    page.set_window_size(1280, 900)
+    assert width <= 0
+
+
+def test_model_of_another_kind_is_refused():
+    other = load_model(MODEL)
+    other.encoder.config = replace(other.encoder.config, registers=2)
+    with pytest.raises(UserError, match="of another kind"):
+        lesson_page(other)
