@@ -15,6 +15,7 @@ from transformers import AutoModel
 
 from vit.checkpoints import load_model, save_model
 from vit.look.predict import predict
+from vit.pretrained import shipped_models
 from vit.weights import WEIGHTS
 
 NAMES = ("ape", "caf\u00e9", "odd \udc80 name")
@@ -94,3 +95,14 @@ def test_the_same_model_is_the_same_bytes(tmp_path):
         save_model(tmp_path / str(number), model, NORMALIZE)
         contents.add((tmp_path / str(number) / WEIGHTS).read_bytes())
     assert len(contents) == 1
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_shipped_weights_carry_their_settings(name, tmp_path):
+    shutil.copy(shipped_models()[name] / WEIGHTS, tmp_path / "copy.safetensors")
+    with warnings.catch_warnings(action="error"):
+        alone = load_model(tmp_path / "copy.safetensors")
+    whole = load_model(name)
+    same(whole, alone)
+    assert alone.encoder.config == whole.encoder.config
+    assert alone.origin.class_names == whole.origin.class_names

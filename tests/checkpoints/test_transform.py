@@ -54,6 +54,8 @@ def folder(tmp_path_factory):
         )
     cut = dict(interpolation="bilinear", crop_share=0.8)
     save_model(folder / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
+    model = VisionTransformer(ViTConfig(**config))
+    save_model(folder / "squashed", model, NORMALIZE, ("a", "b"), squash=True, crop_share=0.9)
     grey = VisionTransformer(ViTConfig(**config, channels=1))
     save_model(folder / "grey", grey, Normalization([0.5], [0.2]), ("a", "b"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
@@ -99,7 +101,7 @@ def inputs(monkeypatch):
     return inputs
 
 
-@pytest.mark.parametrize("name", ["cut", "grey"])
+@pytest.mark.parametrize("name", ["cut", "squashed", "grey"])
 def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, place, inputs):
     files = sorted((place / "images").rglob("*.*"))
     assert main(["attention", name, *map(str, files), "--out", "look"]) == 0

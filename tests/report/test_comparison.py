@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
 from vit.errors import RunError
-from vit.report.comparison import as_table, compare_runs, read_finished
+from vit.metrics import METRICS
+from vit.report.comparison import as_table, compare_runs, mark_best, read_finished
 
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
@@ -115,6 +116,26 @@ def test_tables_are_aligned_and_markdown_cells_stay_cells():
     assert len(as_table(wide * 60)) == 121  # more runs than columns
 
 
+def test_the_best_of_each_score_is_marked_where_the_images_are_the_same():
+    """More accuracy, less of all else; equal ones alike; neither baselines nor times."""
+    short = {key: METRICS[key].short for key in METRICS}
+    loss, accuracy, pixels = short["masked_loss"], short["accuracy"], short["pixel_knn_accuracy"]
+    rows = [
+        {"run": "a", "measured on": "9 images", loss: "0.5 ± 0.1", accuracy: "71%", pixels: "40%"},
+        {"run": "b", "measured on": "9 images", loss: "0.50", accuracy: "9%", pixels: "30%"},
+        {"run": "c", "measured on": "9 images", loss: "1,000.1", accuracy: "", pixels: ""},
+    ]
+    marked = mark_best(rows)
+    assert [row[loss] for row in marked] == ["0.5 ± 0.1 *", "0.50 *", "1,000.1"]
+    assert [row[accuracy] for row in marked] == ["71% *", "9%", ""]
+    assert [row[pixels] for row in marked] == ["40%", "30%", ""]
+    others = [rows[0], rows[1] | {"measured on": "8 images"}]
+    assert mark_best(others) == others
+    named = [row | {"data": "CIFAR"} for row in rows]
+    assert mark_best(named) == named
+    assert mark_best(rows[:1]) == rows[:1]
+
+
 def test_command_prints_a_row_a_run(tmp_path, capsys):
     folders = [finished(tmp_path / "one", 0.5), finished(tmp_path / "two", 0.25, batch_size=3)]
     assert main(["compare", *map(str, folders), "--markdown"]) == 0
@@ -122,7 +143,7 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
     assert (
         lines[0] == "| run | train.batch_size | images | measured on | seeds | accuracy | seconds |"
     )
-    assert lines[2].endswith("/one | 256 | 1,000 | 2,000 test images | 0 | 50.00% | 60 |")
+    assert lines[2].endswith("/one | 256 | 1,000 | 2,000 test images | 0 | 50.00% * | 60 |")
     assert lines[3].endswith("/two | 3 | 1,000 | 2,000 test images | 0 | 25.00% | 60 |")
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from vit.cli.outputs import output_file, print_json, talk
 from vit.errors import one_line
-from vit.report.comparison import as_table, compare_runs, read_finished
+from vit.report.comparison import as_table, compare_runs, mark_best, read_finished
 from vit.report.hours import draw_hours
 
 
@@ -30,7 +30,10 @@ def run(options: Namespace) -> int:
         ]
         print_json({"table": rows, "runs": records})
     else:
-        print("\n".join(as_table(rows, options.markdown)))
+        marked = mark_best(rows)
+        print("\n".join(as_table(marked, options.markdown)))
+        if marked != rows:
+            print("* the best of its column", file=sys.stderr)
     if options.hours is not None:
         with talk(options.json):
             print(f"drawn    {options.hours}")

@@ -296,6 +296,44 @@ def mean_of(values: Sequence[float], metric: Metric, images: int) -> str:
 # ---- As text -------------------------------------------------------------------------------------
 
 
+def mark_best(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return rows with " *" after the best value of each score, and after those equal to it.
+
+    Only values of the same images are compared, and no baselines or times.
+    """
+    marked = [dict(row) for row in rows]
+    same_images = len({row["measured on"] for row in rows}) == 1
+    if "data" in rows[0] or not same_images:
+        return marked
+    for column in rows[0]:
+        metric = metric_of(column)
+        if metric is None:
+            continue
+        # As printed, so that a difference that is not shown decides nothing
+        values = {}
+        for number, row in enumerate(rows):
+            if row[column]:
+                values[number] = float(row[column].split()[0].rstrip("%").replace(",", ""))
+        if len(values) < 2:
+            continue
+        best = min(values.values())
+        if metric.kind == "accuracy":
+            best = max(values.values())
+        for number, value in values.items():
+            if value == best:
+                marked[number][column] += " *"
+    return marked
+
+
+def metric_of(column: str) -> Metric | None:
+    """Return the metric of a column of scores, if one of its values is better than another."""
+    for metric in METRICS.values():
+        is_own = column == metric.short or column.startswith(f"{metric.short}, ")
+        if is_own and metric.kind != "time" and not metric.baseline_of:
+            return metric
+    return None
+
+
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
     """Return rows with the same columns as lines, on its side if it is too wide for a terminal.
 
