@@ -661,7 +661,7 @@ def test_signal_from_outside_and_a_second_process(place, run):
             time.sleep(0.05)
         assert "another process" in run(place, "--out", "long", "--resume").error
         process.send_signal(signal.SIGTERM)
-        err = process.communicate(timeout=300)[1]
+        err = process.communicate(timeout=600)[1]
     finally:
         process.kill()
         process.wait()

@@ -539,7 +539,7 @@ def test_page_fits_and_can_be_read(which, show, driver, request):
         assert len(contrasts) > 100
         assert min(contrasts)[0] >= 4.5, min(contrasts)
         broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
-        WebDriverWait(driver, 10, 0.05).until(
+        WebDriverWait(driver, 60, 0.05).until(
             lambda _, broken=broken: driver.execute_script(broken) == []
         )
         paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
