@@ -58,7 +58,7 @@ def bench_parser() -> argparse.ArgumentParser:
         "--precision",
         nargs="+",
         default=["auto"],
-        choices=("auto", "bf16", "fp32"),
+        choices=("auto", "bf16", "fp16", "fp32"),
         help="of the matrix products",
     )
     add(
@@ -95,7 +95,12 @@ def bench_parser() -> argparse.ArgumentParser:
         help="as vit-pytorch, which has none",
     )
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to run")
-    add("--compile", choices=("auto", "on", "off"), default="off", help="torch.compile for ours")
+    add(
+        "--compile",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="torch.compile for ours; auto: on a GPU that can",
+    )
     add("--threads", type=int, default=0, metavar="N", help="CPU threads; 0: torch's choice")
 
     # What is done with it

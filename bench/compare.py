@@ -212,7 +212,7 @@ def _start(job: Job) -> dict[str, Any]:
         "parameters": _contestant.parameters,
         "products": _contestant.products,
         "threads": torch.get_num_threads(),
-        "first_seconds": _contestant.seconds_of_step(),
+        "first_seconds": _contestant.seconds_of_step(steps=1),
     }
 
 
@@ -233,8 +233,7 @@ def _profile() -> dict[str, float]:
         # touched pages, their page faults would count as the time of whatever writes large tensors.
         torch.ones(min(int(peak_megabytes() * 1e6), 2**30), dtype=torch.uint8)
     with profile(activities=activities) as profiler:
-        _contestant.seconds_of_step()
-        _contestant.seconds_of_step()
+        _contestant.seconds_of_step(steps=2)
     averages = profiler.key_averages()
     if not on_gpu:
         return shares({event.key: event.self_cpu_time_total for event in averages})

@@ -34,7 +34,7 @@ class Job:
         threads: CPU threads; 0: torch's choice.
         contestant: "ours", a peer's name, or "ceiling": the matrix products of our step alone.
         patch: patch size in pixels.
-        precision: "auto", "bf16" or "fp32".
+        precision: "auto", "bf16", "fp16" or "fp32".
         batch: images per step.
         embed_dim, depth: of the encoder; None for the preset's.
         with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in a run.
@@ -93,6 +93,8 @@ class Job:
             ),
             train=TrainConfig(
                 objective=self.objective,
+                # more than anybody times
+                epochs=100_000,
                 batch_size=self.batch,
                 precision=self.precision,  # type: ignore[arg-type]
             ),

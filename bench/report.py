@@ -58,7 +58,11 @@ def bench(
     settled = []
     for job in jobs:
         compute = choose_compute(job.config().run, job.precision)  # sets the threads too
-        settled.append(replace(job, precision=compute.precision))
+        compiles = job.compile
+        if compiles == "auto":
+            can = compute.device.type == "cuda" and not missing_for_compile(compute.device)
+            compiles = "on" if can else "off"
+        settled.append(replace(job, precision=compute.precision, compile=compiles))
     for axis in AXES if scaled else ():
         for _, changed in variants(settled[0], axis):
             changed.config()

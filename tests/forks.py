@@ -70,7 +70,7 @@ class Forks:
 
     def __exit__(self, *_: object) -> None:
         self.process.stdin.close()
-        assert self.process.wait(60) == 0
+        assert self.process.wait(600) == 0
         self.process.stdout.close()
 
 

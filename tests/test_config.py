@@ -76,7 +76,7 @@ def test_a_value_becomes_the_type_of_its_setting(value, hint, converted):
         (3, str),
         (None, str),
         (1, bool),
-        ("on", bool),
+        ("fast", bool),
         ("fast", Switch),
         (0, Switch),
         ([1], tuple[int, int]),

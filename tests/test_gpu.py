@@ -19,6 +19,7 @@ from tiny import (
     noise,
     randomize,
     save_images,
+    seeded,
     without_layout,
 )
 from torch import Tensor
@@ -30,6 +31,7 @@ import vit.training.loop
 from vit.checkpoints import save_model
 from vit.cli import main
 from vit.config import Config
+from vit.evaluate.knn import knn_correct
 from vit.interpret import attention_statistics, head_ablation, top_mass_mask
 from vit.look.filled import fill_in
 from vit.look.panels import (
@@ -42,6 +44,7 @@ from vit.look.panels import (
 from vit.look.predict import embed, predict
 from vit.look.subject import with_files
 from vit.runs import read_mapping
+from vit.training.distributed import Distributed, gather_batch
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import train_steps
 from vit.training.run import Run, find_state, setup
@@ -55,6 +58,7 @@ LONG = changed(
 CLASSES = changed(CLASSIFY, train={"epochs": 200}, optim={"warmup_epochs": 0.0})
 CONFIGS = {
     "adamw, bf16": changed(LONG, train={"precision": "bf16"}),
+    "fp16, muon": changed(LONG, train={"precision": "fp16"}, optim={"name": "muon"}),
     "ema, pad": changed(LONG, augment={"crop": "pad"}, optim={"ema": 0.9}),
     "muon, views, contrast, jitter": changed(
         LONG,
@@ -80,8 +84,9 @@ CONFIGS = {
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.
 KERNELS = {
     "adamw, bf16": 350,
+    "fp16, muon": 625,
     "ema, pad": 250,
-    "muon, views, contrast, jitter": 570,
+    "muon, views, contrast, jitter": 580,
     "block, drop path, freeze, shuffle, parts": 550,
     "classify, all": 455,
     "classify, drop patches, layer decay": 290,
@@ -107,6 +112,16 @@ def gpu_losses(config: Config, record: Record, steps: int = 4) -> list[float]:
     return losses
 
 
+def cpu_losses(config: Config, steps: int) -> list[float]:
+    loop = train_steps(start(config, "cpu"))
+    return [next(loop).loss for _ in range(steps)]
+
+
+def tolerance(config: Config) -> float:
+    """Largest relative difference of two losses by rounding."""
+    return 1e-4 if config.train.precision == "fp32" else 1e-2
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 
@@ -116,10 +131,9 @@ def test_steps_stay_on_the_gpu_wait_for_nothing_and_have_the_losses_of_the_cpu(n
     with simulated_gpu() as record:
         losses = gpu_losses(config, record)
     assert record.waits == {}
+
     assert record.kernels.total() / 3 <= KERNELS[name], record.kernels
-    loop = train_steps(start(config, "cpu"))
-    tolerance = 1e-4 if config.train.precision == "fp32" else 1e-2
-    assert losses == pytest.approx([next(loop).loss for _ in range(4)], rel=tolerance)
+    assert losses == pytest.approx(cpu_losses(config, 4), rel=tolerance(config))
 
 
 def test_what_watches_the_steps_waits_only_where_it_writes(tmp_path):
@@ -133,6 +147,25 @@ def test_what_watches_the_steps_waits_only_where_it_writes(tmp_path):
         assert record.waits == {}
         recorder.on_save()
         assert record.waits
+
+
+def test_processes_exchange_rows_and_gradients_without_a_wait(monkeypatch):
+    """The other process has rows of zeros, and the same gradients."""
+    monkeypatch.setattr(
+        torch.distributed, "all_reduce", lambda values: values.mul_(2 if values.ndim == 1 else 1)
+    )
+    place = torch.tensor([[1, 4], [2, 4], [-1, 4]])
+    with simulated_gpu() as record:
+        rows = torch.ones(3, 2).to("cuda").requires_grad_()
+        matrix = torch.ones(2, 2).to("cuda").requires_grad_()
+        record.clear()
+        whole = gather_batch(rows, place)
+        (whole @ matrix).sum().backward()
+        Distributed(0, 2).sum_gradients([rows, matrix, torch.ones(1)])
+        assert record.waits == {}
+        assert whole.tolist() == [[0, 0], [1, 1], [1, 1], [0, 0]]
+        assert rows.grad.tolist() == [[4, 4], [4, 4], [0, 0]]
+        assert matrix.grad.tolist() == [[4, 4], [4, 4]]
 
 
 def pageable(values: Tensor, device: torch.device) -> Tensor:
@@ -179,7 +212,7 @@ def test_a_step_that_is_wrong_on_a_gpu_is_found(mutant, monkeypatch):
 # --- runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["muon, views, contrast, jitter", "classify, all"])
+@pytest.mark.parametrize("name", ["muon, views, contrast, jitter", "classify, all", "fp16, muon"])
 def test_a_run_goes_on_on_another_device(name, tmp_path):
     """On the GPU, then the CPU, then the GPU."""
     config = CONFIGS[name]
@@ -190,8 +223,7 @@ def test_a_run_goes_on_on_another_device(name, tmp_path):
             loop = train_steps(run)
             losses += [next(loop).loss for _ in range(3)]
             run.save(tmp_path)
-    loop = train_steps(start(config, "cpu"))
-    assert losses == pytest.approx([next(loop).loss for _ in range(9)], rel=1e-4)
+    assert losses == pytest.approx(cpu_losses(config, 9), rel=tolerance(config))
 
 
 ALL = """data.source=scenes data.limit=30 data.val_size=10 model.patch_size=8 model.embed_dim=16
@@ -208,6 +240,19 @@ def trained(tmp_path_factory) -> Path:
     with simulated_gpu(), without_layout():
         assert main(["train", *settings, f"--out={folder}"]) == 0
     return folder
+
+
+def test_neighbours_are_searched_there_and_are_those_of_the_cpu():
+    features = torch.randn(1100 + 50, 8, generator=seeded())
+    labels = torch.arange(1150) % 5
+    # more queries than are searched for at once
+    arguments = (features[:50], labels[:50], features[50:], labels[50:])
+    expected = knn_correct(*arguments)
+    assert 0 < expected.sum() < 1100
+    with simulated_gpu() as record:
+        correct = knn_correct(*arguments, device=torch.device("cuda"))
+    assert torch.equal(correct, expected)
+    assert record.kernels["mm"] == record.kernels["topk"] == 2
 
 
 @pytest.mark.slow  # the pictures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import vit.machine
 from vit.config import RunConfig
@@ -85,7 +86,33 @@ def test_bf16_on_a_device_without_it_is_refused(machine):
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)]
+    ("capability", "bf16", "best"),
+    [
+        ((8, 0), True, "bf16"),
+        ((7, 5), False, "fp16"),
+        ((7, 0), False, "fp16"),
+        ((6, 1), False, "fp32"),
+    ],
+)
+def test_gpus_without_bf16_compute_in_fp16_if_that_is_faster(
+    machine, monkeypatch, capability, bf16, best
+):
+    """A100, T4, V100, GTX 1080."""
+    machine("cuda")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    assert choose_compute(RunConfig()).precision == best
+    if best == "fp32":
+        with pytest.raises(ConfigError, match=r"^train\.precision: 'fp16' [^\n]*fp32$"):
+            choose_compute(RunConfig(), "fp16")
+    else:
+        assert choose_compute(RunConfig(), "fp16").precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
 def test_autocast_computes_products_in_the_precision(precision, dtype):
     compute, layer = Compute(CPU, precision), torch.nn.Linear(4, 4)
@@ -153,3 +180,32 @@ def test_compiling_without_what_it_needs_is_left_out_or_refused(
     assert not choose_compute(RunConfig(device=device), precision, 4_999).note  # nor tried
     with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
         choose_compute(RunConfig(device=device, compile="on"), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("device", "parts", "amd", "mode"),
+    [
+        ("cuda", 1, None, "reduce-overhead"),
+        # the replay of the second backward pass would overwrite the first one's gradients
+        ("cuda", 2, None, None),
+        ("cuda", 1, "6.4", None),
+        ("cpu", 1, None, None),
+    ],
+)
+def test_a_step_is_recorded_as_a_cuda_graph_only_where_that_keeps_it_right(
+    device, parts, amd, mode, monkeypatch
+):
+    monkeypatch.setattr(torch.version, "hip", amd)
+    monkeypatch.setattr(torch, "compile", lambda module, **options: options["mode"])
+    # also among several processes, which exchange gradients after the backward pass
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    compute = Compute(torch.device(device), compile=True)
+    assert compute.compiled(nn.Identity(), parts) == mode
+
+
+def test_only_cuda_skips_an_update_without_asking_the_host():
+    """The fused kernel of Apple's GPUs ignores `found_inf`."""
+    checked = {
+        name for name in ("cpu", "cuda", "mps") if Compute(torch.device(name)).checks_each_step
+    }
+    assert checked == {"cpu", "mps"}

@@ -373,8 +373,9 @@ def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, plac
     done = run(place, *argv.split(), pictures=False)
     assert done.code == 0, done.err
     assert "from step 5" in done.out
-    weights = [content(folder)["model.safetensors"] for folder in (place / "moving", whole[0])]
-    assert weights[0] == weights[1]
+    # the metadata of the file name the data, which is elsewhere
+    weights = [load_model(folder).state_dict().values() for folder in (place / "moving", whole[0])]
+    assert all(map(torch.equal, *weights))
 
 
 def test_resume_without_a_run_is_refused(place, run):
@@ -660,7 +661,7 @@ def test_signal_from_outside_and_a_second_process(place, run):
             time.sleep(0.05)
         assert "another process" in run(place, "--out", "long", "--resume").error
         process.send_signal(signal.SIGTERM)
-        err = process.communicate(timeout=300)[1]
+        err = process.communicate(timeout=600)[1]
     finally:
         process.kill()
         process.wait()

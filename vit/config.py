@@ -664,9 +664,9 @@ class TrainConfig(Section, section="train"):
     reconstruct.contrast it is left out"""
     seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
     """the one seed of weights, data order, augmentation and masks"""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """number format of matrix products; auto: on a GPU bf16 if it has it, on a CPU the faster one,
-    timed at the start"""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU the
+    faster of bf16 and fp32, timed at the start"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+PRODUCTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The type of matrix products, by `TrainConfig.precision`."""
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -17,7 +20,8 @@ class Compute:
 
     Attributes:
         device: of weights, images and all results.
-        precision: "fp32" or "bf16", for matrix products; weights, sums and optimizer are float32.
+        precision: "fp32", "bf16" or "fp16", for matrix products; weights, sums and optimizer are
+            float32.
         compile: whether training steps are compiled.
         note: a line that the user should see; may be empty.
     """
@@ -30,25 +34,39 @@ class Compute:
     @property
     def products(self) -> torch.dtype:
         """The type of matrix products."""
-        if self.precision == "bf16":
-            return torch.bfloat16
-        return torch.float32
+        return PRODUCTS[self.precision]
+
+    @property
+    def checks_each_step(self) -> bool:
+        """Whether each step's result is read before its update.
+
+        On a CPU it is there. On Apple's GPUs the optimizer's fused kernel updates the weights even
+        if it is told that the gradient is not finite (torch 2.10 and later, pytorch pull request
+        186360), so the host must not call it.
+        """
+        return self.device.type != "cuda"
 
     def autocast(self) -> AbstractContextManager:
         """Compute matrix products in `precision` within the block."""
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, self.products)
 
-    def compiled(self, module: nn.Module) -> nn.Module:
-        """Return `module` for training steps, compiled if `compile` is set, with its parameters."""
+    def compiled(self, module: nn.Module, accum_steps: int = 1) -> nn.Module:
+        """Return `module` for training steps, compiled if `compile` is set, with its parameters.
+
+        Args:
+            module: computes the loss.
+            accum_steps: backward passes per step.
+        """
         if not self.compile:
             return module
         # On a GPU also record the kernels as CUDA graphs, because launching a small model otherwise
-        # takes longer than computing it. Not with several processes, which average gradients during
-        # the backward pass.
+        # takes longer than computing it. Not for several backward passes, because each replay
+        # overwrites the gradients of the one before. Nor on AMD's GPUs, which are "cuda" too: with
+        # graphs, models are reported to learn worse there, in silence (pytorch issue 187715).
         mode = None
-        if self.device.type == "cuda" and not torch.distributed.is_initialized():
+        if self.device.type == "cuda" and accum_steps == 1 and not torch.version.hip:
             mode = "reduce-overhead"
         return torch.compile(module, dynamic=False, mode=mode)  # type: ignore[return-value]
 

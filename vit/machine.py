@@ -33,7 +33,7 @@ def choose_compute(
 
     Args:
         config: device, threads and compile are read.
-        precision: "auto", "bf16" or "fp32".
+        precision: "auto", "bf16", "fp16" or "fp32".
         steps: of the whole run; `compile: auto` compiles long ones, where it can.
         began: the precision with which a resumed run began, if "auto" chose it: it stays, if this
             device computes it.
@@ -103,25 +103,30 @@ def set_threads(threads: int) -> None:
 
 
 def choose_precision(device: torch.device, precision: str, began: str = "") -> str:
-    """Return "bf16" or "fp32"; arguments as for `choose_compute`.
+    """Return "bf16", "fp16" or "fp32"; arguments as for `choose_compute`.
 
     Raises:
-        ConfigError: bf16 was requested, and the GPU does not compute it.
+        ConfigError: bf16 or fp16 was requested, and the GPU does not compute it.
     """
     automatic = precision == "auto"
     if automatic:
         precision = began
     if not precision:
-        precision = "bf16" if bf16_pays(device) else "fp32"
+        precision = "fp32"
+        if bf16_pays(device):
+            precision = "bf16"
+        elif _has_fp16(device):
+            precision = "fp16"
 
-    # a CPU without bfloat16 products computes them too, slowly
-    if precision == "fp32" or device.type == "cpu" or _has_bf16(device):
+    # a CPU without bfloat16 or float16 products computes them too, slowly
+    computes = {"fp32": True, "bf16": _has_bf16(device), "fp16": _has_fp16(device)}
+    if device.type == "cpu" or computes[precision]:
         return precision
     # the run began on another device
     if automatic:
         return "fp32"
     raise ConfigError(
-        f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: "
+        f"train.precision: {precision!r} cannot be used; {device_name(device)} does not compute it: "
         "use fp32"
     )
 
@@ -152,6 +157,11 @@ def _has_bf16(device: torch.device) -> bool:
     if device.type == "cpu":
         return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return False
+
+
+def _has_fp16(device: torch.device) -> bool:
+    """Return whether a GPU computes float16 products faster than float32 ones (V100 and later)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def missing_for_compile(device: torch.device) -> str:

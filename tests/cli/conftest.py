@@ -42,7 +42,7 @@ def shell() -> Shell:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

@@ -599,7 +599,7 @@ def test_the_pixels_of_a_large_cache_are_not_read_at_the_start(root, monkeypatch
 
 
 def test_two_builds_of_one_cache_at_once(root, decoded):
-    started = threading.Barrier(2, timeout=60)
+    started = threading.Barrier(2, timeout=600)
 
     def build() -> tuple[ImageSet, ImageSet]:
         started.wait()
@@ -686,22 +686,20 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 @pytest.mark.slow
 def test_two_processes_build_one_cache_at_once(root, decoded):
+    # both decode until the test lets them go on
     together = SLOW.replace(
-        "root = Path", "print('ready', flush=True)\nsys.stdin.readline()\nroot = Path"
+        "time.sleep(0.3)", "while not (root.parent / 'go').exists():\n        time.sleep(0.01)"
     )
-    streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    streams = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     both = [subprocess.Popen([sys.executable, "-c", together, root], **streams) for _ in range(2)]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
     for process in both:
         assert process.stdout.readline() == "decoding\n"
     unfinished = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert unfinished == [".partial-"] * 2
     both[0].kill()  # the other is not held up
-    said = [process.communicate(timeout=120) for process in both]
+    both[0].wait()
+    (root.parent / "go").touch()
+    said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
     assert [err for _, err in said] == ["", ""]
     assert sorted((root.parent / "cache").iterdir()) == sorted(
@@ -758,7 +756,7 @@ def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     process.stdout.readline()
     process.send_signal(number)
     assert process.stdout.read().count("decoding") < 3  # it ended at once, not after all 18
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=600) != 0
     left = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
     assert colours(load(root)[0].images) == NUMBERS[:12]

@@ -31,6 +31,8 @@ HOSTILE = [
     "{{data}} {{script}} ${alert(3)} \\u003c",
 ]
 TABLE = matplotlib.colormaps["Reds"](np.arange(256), bytes=True)[:, :3]
+PATIENCE = 60
+"""Seconds to wait for what a page does at once; a busy machine takes longer."""
 INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
 
 
@@ -252,13 +254,21 @@ class Page:
         self._path.write_text(text, encoding="utf-8")
         self.driver.get("about:blank")
         self.driver.get(self._path.as_uri() + (f"{link}&held=1" if link else ""))
-        WebDriverWait(self.driver, 10, 0.02).until(lambda _: self["explorer"].is_displayed())
+        WebDriverWait(self.driver, PATIENCE, 0.02).until(lambda _: self["explorer"].is_displayed())
         return self
 
     def follow(self, link: str) -> None:
         """Change what is shown through the address; the page is not loaded again."""
-        self.run("location.hash = arguments[0]", f"{link}&held=1")
-        self.run("return new Promise((done) => setTimeout(done, 0))")  # hashchange comes after
+        # the page has listened for the event before this does; an equal address makes none
+        self.run(
+            """return new Promise((done) => {
+              const before = location.href;
+              addEventListener("hashchange", () => done(), { once: true });
+              location.hash = arguments[0];
+              if (location.href === before) done();
+            });""",
+            f"{link}&held=1",
+        )
 
     def __getitem__(self, name: str):
         return self.driver.find_element(By.ID, name)
@@ -738,17 +748,16 @@ def test_it_opens_where_it_is_told_and_on_the_ground_of_the_page(page):
     dark_page = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     try:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_page)
-        page.run("return new Promise((done) => setTimeout(done, 100))")
+        magma = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+        WebDriverWait(page.driver, PATIENCE, 0.05).until(
+            lambda _: (page.pixels("bar")[0, :, :3] == magma).all()
+        )
         dark = page.pixels("map-pixels")[..., :3].astype(int)
         least, most = (
             np.unravel_index(find(shares[head]), (8, 8)) for find in (np.argmin, np.argmax)
         )
         assert light[least].sum() > light[most].sum()
         assert dark[least].sum() < dark[most].sum()
-        assert (
-            page.pixels("bar")[0, :, :3]
-            == matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
-        ).all()
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
@@ -763,7 +772,7 @@ def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_t
     page.press(*[Keys.ARROW_LEFT] * 10)
     assert page.text("opacity-name") == "50%"
     assert np.abs(page.pixels("picture-map")[..., 3] - full / 2).max() <= 1
-    WebDriverWait(page.driver, 5, 0.05).until(
+    WebDriverWait(page.driver, PATIENCE, 0.05).until(
         lambda _: "opacity=50" in page.run("return location.hash")
     )
     page["over"].click()
@@ -860,7 +869,7 @@ def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
     page.open(example(grid=(4, 6)), "#layer=1&head=0&query=2,3&over=0")
     page["save"].click()
     saved = tmp_path / "attention-epoch-0-layer-1-head-0-patch-row-2-column-3.png"
-    WebDriverWait(page.driver, 10, 0.05).until(lambda _: saved.exists())
+    WebDriverWait(page.driver, PATIENCE, 0.05).until(lambda _: saved.exists())
     picture = np.asarray(Image.open(saved).convert("RGB"))
     across, down = 6 * 85, 4 * 85  # 512 pixels, in whole ones for each of six columns
     assert picture.shape == (down + 24 + 96, 2 * across + 3 * 24, 3)
@@ -895,10 +904,10 @@ def saved_words(page, *links) -> list[dict]:
     for count, link in enumerate(links, 1):
         page.follow(link)
         page["save"].click()
-        WebDriverWait(page.driver, 10, 0.05).until(
+        WebDriverWait(page.driver, PATIENCE, 0.05).until(
             lambda _, n=count: page.run("return saved.length") == n
         )
-        WebDriverWait(page.driver, 10, 0.05).until(
+        WebDriverWait(page.driver, PATIENCE, 0.05).until(
             lambda _: page.run("return saved[saved.length - 1].name")
         )
     return page.run(
@@ -1007,12 +1016,20 @@ def test_the_link_that_is_copied_restores_the_state(page):
         name: page.text(name) for name in ("sentence", "moment-name", "opacity-name", "layer-name")
     }
     places = page.drawn()
+    # the words stand for three seconds, which a busy machine may miss
+    page.run(
+        """window.said = [];
+        new MutationObserver(() => said.push(document.getElementById("copy").textContent))
+          .observe(document.getElementById("copy"), { childList: true });"""
+    )
     page["copy"].click()
-    WebDriverWait(page.driver, 5, 0.02).until(lambda _: page.text("copy") == "Link copied")
+    WebDriverWait(page.driver, PATIENCE, 0.02).until(
+        lambda _: "Link copied" in page.run("return said")
+    )
     copied = page.run("return navigator.clipboard.readText()")
     page.driver.get("about:blank")
     page.driver.get(copied)
-    WebDriverWait(page.driver, 10, 0.02).until(lambda _: page["explorer"].is_displayed())
+    WebDriverWait(page.driver, PATIENCE, 0.02).until(lambda _: page["explorer"].is_displayed())
     assert {name: page.text(name) for name in shown} == shown
     assert shown["opacity-name"] == "35%"
     assert not page["over"].is_selected()
@@ -1044,7 +1061,7 @@ def test_controls_fold_on_a_phone_and_image_and_map_do_not_wait_below_them(page)
         assert not page["layer"].is_displayed()
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    WebDriverWait(page.driver, 5, 0.05).until(lambda _: page["layer"].is_displayed())
+    WebDriverWait(page.driver, PATIENCE, 0.05).until(lambda _: page["layer"].is_displayed())
     assert not page.driver.find_element(By.CSS_SELECTOR, "#fold summary").is_displayed()
 
 
@@ -1062,7 +1079,7 @@ def test_an_old_browser_and_one_without_scripts_are_told(page):
     try:
         page._path.write_text(page_of(example()), encoding="utf-8")
         page.driver.get(page._path.as_uri())
-        WebDriverWait(page.driver, 10, 0.02).until(lambda _: "too old" in page["notice"].text)
+        WebDriverWait(page.driver, PATIENCE, 0.02).until(lambda _: "too old" in page["notice"].text)
         assert not page["explorer"].is_displayed()
     finally:
         page.driver.execute_cdp_cmd(
@@ -1071,7 +1088,7 @@ def test_an_old_browser_and_one_without_scripts_are_told(page):
     page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.driver.get(page._path.as_uri())
-        WebDriverWait(page.driver, 10, 0.02).until(
+        WebDriverWait(page.driver, PATIENCE, 0.02).until(
             lambda driver: "scripts are switched off" in spoken(driver)
         )
     finally:

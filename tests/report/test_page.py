@@ -164,6 +164,7 @@ def test_what_to_do_next_follows_from_what_was_measured(copied):
     knn = compared | worse | {"shipped": "a-model", "correct": compared["correct"] | {"shipped": 9}}
     words = after(baselines={"knn": knn})
     assert "Train longer than 2 epochs" in words
+    assert "Make more than 6 steps" in words
     assert "Begin with a-model (model.init)" in words
     assert "worse than raw pixels, the untrained network and a-model" in words
     words = after(baselines={"knn": {"skipped": "no labels"}}, neighbours=None)
@@ -538,7 +539,7 @@ def test_page_fits_and_can_be_read(which, show, driver, request):
         assert len(contrasts) > 100
         assert min(contrasts)[0] >= 4.5, min(contrasts)
         broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
-        WebDriverWait(driver, 10, 0.05).until(
+        WebDriverWait(driver, 60, 0.05).until(
             lambda _, broken=broken: driver.execute_script(broken) == []
         )
         paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")

@@ -32,9 +32,9 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
 PICTURES = "attention.png curves.png reconstructions.png"
 ALL = {*NAMES.split(), *PICTURES.split(), ".lock", "showcase.safetensors", "report.html"}
-STEPS = 90
-# 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in
-# different processes, and in CLASSIFY it is less than there are processes.
+STEPS = 60
+# 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
+# are processes; with contrast it is left out.
 RECONSTRUCT = """
 data: {source: folder, root: images, cache: cache}
 augment: {views: 2, crop_scale: [0.5, 1.0]}
@@ -86,14 +86,13 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
         assert alone == SINGLE
         assert alone.is_main
         assert (alone.all_reduce_max(7), alone.broadcast_from_main(lambda: "mine")) == (7, "mine")
-        assert alone.wrap(module := torch.nn.Linear(1, 1), torch.device("cpu")) is module
 
 
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
     # the other process has rows of zeros
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
-    # rows 3 and 0 of five; the last is none of the batch
-    place = torch.tensor([[3, 5], [0, 5], [-1, 5]])
+    # rows 1 and 2 of five; the last is none of the batch
+    place = torch.tensor([[1, 5], [2, 5], [-1, 5]])
     gathered = {}
     for compiled in (False, True):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
@@ -104,7 +103,7 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
         gathered[compiled] = [whole.tolist(), values.grad.tolist()]
         assert not said
     assert gathered[True] == gathered[False]
-    assert gathered[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
+    assert gathered[True] == [[[0, 0], [0, 1], [2, 3], [0, 0], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])
@@ -173,6 +172,24 @@ def test_a_lost_process_ends_the_others_with_an_exit_code_of_its_own(stores, mon
     assert TrainingError("of another kind").exit_code == 1
 
 
+@pytest.mark.parametrize("gpus", [False, True])
+def test_an_error_ends_the_exchanges_of_gpus_at_once(gpus, stores, monkeypatch):
+    """nccl's normal end waits for exchanges under way, which the lost process never joins."""
+    ends = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ends.append("destroyed"))
+    monkeypatch.setattr(
+        dist.distributed_c10d, "_abort_process_group", lambda: ends.append("aborted")
+    )
+    with init_distributed(Config()):
+        pass
+    with pytest.raises(ValueError, match="wrong"), init_distributed(Config()):
+        raise ValueError("wrong")
+    assert ends == ["destroyed", "aborted" if gpus else "destroyed"]
+
+
 def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monkeypatch):
     cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
@@ -221,7 +238,7 @@ def start(
 
 def run(place: Path, out: str, *argv: str, **how: object) -> tuple[int, str, str]:
     process = start(place, out, *argv, **how)
-    printed, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=600)
     return process.returncode, printed, errors
 
 
@@ -276,12 +293,12 @@ def test_two_processes_learn_classes_as_one(place):
 def test_stopped_run_of_two_continues_as_one(place, alone):
     """SIGTERM reaches the launcher, as a cluster sends it, which hands it on."""
     process = start(place, "stopped", "--run.save_every", "1", launcher=TORCHRUN)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while not saved_states(place / "stopped" / "checkpoints") and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     if process.returncode == 0:
         pytest.fail(f"the run was over before the signal came: {errors}")
     assert (
@@ -316,7 +333,7 @@ def test_a_script_may_train_twice(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*TORCHRUN, tmp_path / "twice.py"]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -18,8 +19,8 @@ from vit.device import Compute
 from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import train_steps
-from vit.training.run import CPU_TOKENS, Run, setup
+from vit.training.loop import asks_to_stop, train_steps
+from vit.training.run import CPU_TOKENS, Run, find_state, setup
 from vit.training.schedule import learning_rate
 from vit.training.step import Step
 
@@ -145,8 +146,11 @@ class Unheard(Distributed):
     def broadcast_from_main(self, make):
         return make()
 
-    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        return module
+    def share_weights(self, module: nn.Module) -> None:
+        pass
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        pass
 
 
 class Keep(torch.optim.Optimizer):
@@ -203,9 +207,26 @@ def test_processes_add_up_to_one(settings, count):
     value_sum = sum(values for values, _ in processes)
     gradient_sum = sum(gradient for _, gradient in processes)
     torch.testing.assert_close(value_sum, values, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(gradient_sum / count, gradient, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(gradient_sum, gradient, rtol=1e-3, atol=1e-5)
     assert len(gradient) == 6
     assert (gradient.abs().amax(1) > 1e-3).all()
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "asks"),
+    [("cuda", 2, [7, 10, 14, 20, 21]), ("cuda", 1, range(1, 22)), ("cpu", 2, range(1, 22))],
+)
+def test_processes_on_gpus_ask_whether_to_stop_where_lines_are_written_and_epochs_end(
+    device, processes, asks
+):
+    run = start(changed(CONFIG, train={"batch_size": 3, "epochs": 100}))  # 7 steps an epoch
+    run.compute = Compute(torch.device(device))
+    run.dist = Distributed(0, processes)
+    asked = []
+    for run.step in range(1, 22):
+        if asks_to_stop(run):
+            asked.append(run.step)
+    assert asked == list(asks)
 
 
 @pytest.mark.parametrize(
@@ -359,6 +380,59 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
     for step in done[AT - 1 :]:
         with pytest.raises(TrainingError, match=rf"^step {AT}: "):
             step.check()
+
+
+# --- float16 ---------------------------------------------------------------------------------------
+
+HALF = changed(CONFIG, train={"precision": "fp16", "epochs": 4})
+
+
+def test_fp16_computes_products_in_it_and_gives_about_the_same_loss():
+    """Of gradients that would be 0 without a scale: those of a loss a thousandth as large."""
+    exact = losses_of(changed(CONFIG, train={"epochs": 4}))
+    run = start(HALF)
+    dtypes = set()
+    run.model.encoder.blocks[0].mlp.fc1.register_forward_hook(
+        lambda module, inputs, output: dtypes.add(output.dtype)
+    )
+    rounded = [step.loss for step in train_steps(run)]
+    assert dtypes == {torch.float16}
+    assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
+    assert rounded == pytest.approx(exact, rel=0.01)
+    assert rounded != exact
+
+
+@pytest.mark.parametrize("optim", [{}, {"name": "muon", "ema": 0.5}], ids=str)
+def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(optim, tmp_path):
+    run = start(changed(HALF, optim=optim))
+    steps = train_steps(run)
+    next(steps)
+    scale = run.loss_scale.get_scale()
+    before = weights(run.model)
+    moments = moments_of(run)
+    hook = run.model.encoder.norm.weight.register_hook(lambda gradient: gradient * math.inf)
+    done = next(steps)
+    hook.remove()
+    assert same(weights(run.model), before)
+    assert same(moments_of(run), moments)
+    assert run.loss_scale.get_scale() == scale / 2
+    # JSON has no infinity
+    assert math.isfinite(done.loss)
+    assert "grad_norm" not in done.metrics
+    # the next step learns again, and a resumed run goes on with this scale
+    assert math.isfinite(next(steps).grad_norm)
+    assert not same(weights(run.model), before)
+    run.save(tmp_path)
+    resumed = setup(run.config, run.data, state=find_state(tmp_path, run.config, run.data))
+    assert resumed.loss_scale.state_dict() == run.loss_scale.state_dict()
+    assert next(train_steps(resumed)).loss == next(steps).loss
+
+
+def test_a_gradient_that_is_not_finite_at_any_scale_ends_a_run_in_fp16():
+    run = start(changed(HALF, train={"epochs": 20}))
+    spoil_gradient(run.model)
+    with pytest.raises(TrainingError, match=r"^step 17: "):
+        list(train_steps(run))
 
 
 # --- what a step says -----------------------------------------------------------------------------

@@ -209,12 +209,15 @@ def test_update_of_muon_is_timms():
     assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(48, 16), (32, 32), (16, 64)])
-def test_muon_in_bf16_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(shape):
+def test_muon_in_half_precision_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(
+    shape, dtype
+):
     gradient = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     gradient *= torch.logspace(0, -4, shape[1])  # as a gradient's singular values are
     exact = orthogonalize(gradient)
-    rounded = orthogonalize(gradient, torch.bfloat16)
+    rounded = orthogonalize(gradient, dtype)
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
     assert torch.linalg.matrix_norm(rounded, ord=2).max() < 1.2

@@ -180,7 +180,7 @@ def test_closed_terminal_lets_the_step_end():
     assert os.read(terminal, 5) == b"ready"
     os.close(terminal)  # as when its window is closed: what is written now fails
     process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == CODES["SIGHUP"]
+    assert process.wait(600) == CODES["SIGHUP"]
 
 
 def test_nohup_keeps_its_word():

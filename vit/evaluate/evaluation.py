@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -151,7 +152,7 @@ def evaluate(
     # nearest neighbours and a linear probe
     if "knn" in methods:
         with _timed(evaluation, "knn"):
-            evaluation.scores["knn"] = _score_knn(features, data, options)
+            evaluation.scores["knn"] = _score_knn(features, data, compute.device, options)
     if "linear" in methods:
         with _timed(evaluation, "linear"):
             scores, logits = _score_linear(features, data, options)
@@ -218,7 +219,9 @@ def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
     return chosen
 
 
-def _score_knn(features: Features, data: Dataset, options: Options) -> dict[str, Any]:
+def _score_knn(
+    features: Features, data: Dataset, device: torch.device, options: Options
+) -> dict[str, Any]:
     """Measure nearest neighbours by the last layer's features, over seeds."""
     # with all labels, every seed gives the same
     labelled = features.labelled
@@ -227,28 +230,37 @@ def _score_knn(features: Features, data: Dataset, options: Options) -> dict[str,
     rows = []
     for images in labelled:
         bank = images[evenly_spaced(len(images), options.knn_images)]
-        row = _score_bank(features.train[-1], features.test[-1], bank, data, options.raw_pixels)
+        row = _score_bank(
+            features.train[-1], features.test[-1], bank, data, device, options.raw_pixels
+        )
         rows.append(row)
     return over_seeds(rows, options.seeds)
 
 
 def _score_bank(
-    train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool
+    train: Tensor,
+    test: Tensor,
+    bank: Tensor,
+    data: Dataset,
+    device: torch.device,
+    raw_pixels: bool,
 ) -> dict[str, Any]:
     """Measure nearest neighbours among the training images `bank`, by features and by pixels.
 
     Args:
         train, test: (N, D) and (M, D).
         bank: int64, training images to search.
+        device: where to search.
     """
     labels = data.train.labels[bank]
     test_labels = data.test.labels
-    scores = {"accuracy": knn_accuracy(train[bank], labels, test, test_labels)}
+    search = partial(knn_accuracy, train_labels=labels, labels=test_labels, device=device)
+    scores = {"accuracy": search(train_features=train[bank], features=test)}
     # the baseline: what an encoder must beat
     if raw_pixels:
         train_pixels = pixel_features(data.train.images, bank)
         test_pixels = pixel_features(data.test.images)
-        scores["raw_pixel_accuracy"] = knn_accuracy(train_pixels, labels, test_pixels, test_labels)
+        scores["raw_pixel_accuracy"] = search(train_features=train_pixels, features=test_pixels)
     return scores | {
         "k": min(K, len(bank)),
         "temperature": TEMPERATURE,

@@ -12,6 +12,8 @@ from vit.progress import track
 K = 20
 TEMPERATURE = 0.07
 
+CPU = torch.device("cpu")
+
 
 def knn_accuracy(
     train_features: Tensor,
@@ -20,9 +22,10 @@ def knn_accuracy(
     labels: Tensor,
     k: int = K,
     temperature: float = TEMPERATURE,
+    device: torch.device = CPU,
 ) -> float:
     """Return the accuracy of k nearest neighbours; the arguments are those of `knn_correct`."""
-    correct = knn_correct(train_features, train_labels, features, labels, k, temperature)
+    correct = knn_correct(train_features, train_labels, features, labels, k, temperature, device)
     return int(correct.sum()) / len(features)
 
 
@@ -33,6 +36,7 @@ def knn_correct(
     labels: Tensor,
     k: int = K,
     temperature: float = TEMPERATURE,
+    device: torch.device = CPU,
 ) -> Tensor:
     """Classify images by k nearest neighbours, whose votes are exp(cosine / temperature).
 
@@ -43,12 +47,13 @@ def knn_correct(
         features, labels: of the M test images, (M, D) and (M,).
         k: neighbours; all training images if there are fewer.
         temperature: the smaller, the more the nearest decide.
+        device: where to search; the votes are counted on the CPU, in the same order everywhere.
 
     Returns:
         bool (M,), whether an image's class is right.
     """
     # unit vectors, whose products are cosines; in place, to save memory
-    train_features, features = standardised(train_features, features)
+    train_features, features = standardised(train_features.to(device), features.to(device))
     for vectors in (train_features, features):
         vectors.div_(vectors.norm(dim=1, keepdim=True).clamp(min=1e-12))
 
@@ -58,11 +63,12 @@ def knn_correct(
     parts = list(zip(features.split(1024), labels.split(1024), strict=True))
     for queries, query_labels in track(parts, "neighbours", unit=" batches"):
         cosine = queries @ train_features.T  # (m, N)
-        nearest = cosine.topk(k, dim=1)  # (m, k)
+        similarities, images = cosine.topk(k, dim=1)  # both (m, k)
 
         # relative to the nearest, so up to 0: no exponential overflows
-        differences = nearest.values - nearest.values[:, :1]
-        votes = queries.new_zeros(len(queries), classes)
-        votes.scatter_add_(1, train_labels[nearest.indices], (differences / temperature).exp())
+        similarities = similarities.cpu()
+        differences = similarities - similarities[:, :1]
+        votes = similarities.new_zeros(len(queries), classes)
+        votes.scatter_add_(1, train_labels[images.cpu()], (differences / temperature).exp())
         correct.append(votes.argmax(1) == query_labels)
     return torch.cat(correct)

@@ -96,7 +96,7 @@ def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]
     # Right or wrong, image by image
     correct = {}
     for name, (bank, queries) in features.items():
-        correct[name] = knn_correct(bank, labels[0], queries, labels[1])
+        correct[name] = knn_correct(bank, labels[0], queries, labels[1], device=run.compute.device)
     pairs = {}
     for name, baseline in correct.items():
         if name != "model":

@@ -1,7 +1,7 @@
-"""Several processes, on one machine or many, started by torchrun, with DistributedDataParallel.
+"""Several processes, on one machine or many, started by torchrun.
 
-Every process draws the same batch, computes its own rows, and averages its gradient with the
-others'. The main process (rank 0) writes.
+Every process draws the same batch, computes its own rows, and adds its gradient to the others'. The
+main process (rank 0) writes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import gc
 import itertools
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +19,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-# before there is a group: defaults of its functions keep the group of the time; DDP imports it too
+# before there is a group: defaults of its functions keep the group of the time, and the compiler
+# imports it
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
@@ -106,16 +106,33 @@ class Distributed:
         finally:
             torch.set_num_threads(threads)
 
-    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """Wrap `module` to average its gradients over the processes; a single one needs none."""
+    def share_weights(self, module: nn.Module) -> None:
+        """Give every process the main one's weights and buffers, in place.
+
+        Drawn from one seed, they may differ in their last bits between machines.
+        """
+        if self.world_size > 1:
+            for value in module.state_dict().values():
+                dist.broadcast(value, src=0)
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Sum the gradients over all processes, in place, in one exchange.
+
+        DistributedDataParallel would begin while the backward pass runs. But it copies all inputs
+        to the GPU, and a compiled backward pass, which hands over all gradients at its end, could
+        not be recorded as a CUDA graph.
+
+        Args:
+            parameters: the same ones in every process; those without a gradient are left out.
+        """
         if self.world_size == 1:
-            return module
-        device_ids = None
-        if device.type == "cuda":
-            device_ids = [torch.cuda.current_device()]
-        return nn.parallel.DistributedDataParallel(
-            module, device_ids=device_ids, gradient_as_bucket_view=True
-        )
+            return
+        gradients = [value.grad for value in parameters if value.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
+        torch._foreach_copy_(gradients, sums)
 
     def __str__(self) -> str:
         return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
@@ -127,12 +144,13 @@ SINGLE = Distributed()
 def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
     """Return the rows of the whole batch, in the order of one process: (B, D).
 
-    A loss of the whole batch has the gradient that it would have in one process, once
-    `Distributed.wrap` has averaged.
+    A loss of the whole batch, times each process's share of it, has the gradient that it would have
+    in one process, once `Distributed.sum_gradients` has summed.
 
     Args:
         values: one row per image of this process: (b, D).
-        place: `Draws.place` of these rows; None in a single process, whose rows are the batch.
+        place: `Draws.place` of these rows, on the CPU; None in a single process, whose rows are the
+            batch.
     """
     if place is None:
         return values
@@ -142,11 +160,13 @@ def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
 # What depends on values is not compiled. torch.compiler.disable does this, but loads the compiler.
 @_disable_dynamo
 def _gather(values: Tensor, place: Tensor) -> Tensor:
-    # this process's rows in their places, zeros in all others: the sum is the whole batch
-    row = place[:, 0]
-    is_ours = row >= 0
-    batch = values.new_zeros(int(place[0, 1]), values.shape[1])  # (B, D)
-    batch = batch.index_put((row[is_ours],), values[is_ours])
+    # this process's rows in their places, which follow each other, and zeros in all others: the sum
+    # is the whole batch
+    rows = place[:, 0]
+    ours = int((rows >= 0).sum())
+    before = max(int(rows[0]), 0)
+    after = int(place[0, 1]) - before - ours
+    batch = nn.functional.pad(values[:ours], (0, 0, before, after))  # (B, D)
     return _Sum.apply(batch)  # type: ignore[no-untyped-call]
 
 
@@ -211,15 +231,16 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         rank=place.rank,
         world_size=place.world_size,
     )
+    end = dist.destroy_process_group
     try:
-        with warnings.catch_warnings():
-            # with a single image in a process, the class token's gradient is a view with other
-            # strides, which is harmless
-            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-            yield place
-    except RuntimeError as error:
+        yield place
+    except BaseException as error:
+        # nccl would wait for exchanges under way, which a process that has ended never joins
+        if on_gpus:
+            end = dist.distributed_c10d._abort_process_group
         # gloo raises no type of its own
-        if "onnection" not in str(error) or "peer" not in str(error):
+        is_gloos = isinstance(error, RuntimeError)
+        if not is_gloos or "onnection" not in str(error) or "peer" not in str(error):
             raise
         # torchrun should first see the end of the other one, which knows the cause
         time.sleep(10)
@@ -230,9 +251,9 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         lost.exit_code = PEER_LOST
         raise lost from error
     finally:
-        dist.destroy_process_group()
-        # `wrap` made cycles, which keep the group, and its threads abort the process if they
-        # outlive Python
+        end()
+        # cycles, such as an error's traceback, may keep the group, and its threads abort the process
+        # if they outlive Python
         gc.collect()
         if all_cores:
             os.sched_setaffinity(0, all_cores)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
@@ -23,6 +22,7 @@ from vit.training.step import Callback, Step, finish_step, for_each, log, states
 
 if TYPE_CHECKING:
     from vit.inputs import Images
+    from vit.training.optimizer import LossScale
     from vit.training.run import Run
 
 
@@ -41,7 +41,9 @@ def train_and_save(
         run: from `vit.training.run.setup`.
         callbacks: of this process; they are closed at the end.
         checkpoints: folder for the states.
-        stopping: called after each step, in every process; if true, the run ends there.
+        stopping: called after a step, in every process; if true, the run ends there. Several
+            processes on GPUs call it at steps of which a line is written and at the ends of epochs,
+            because they exchange their answers.
 
     Raises:
         TrainingError: a step was not finite; the states saved before are kept.
@@ -65,9 +67,9 @@ def train_and_save(
             run.refuse_lost_folder()
 
             # all processes ask whether to stop, the main one saves
-            stop = stopping()
             is_due = done.step % run.config.run.save_every == 0
             is_due |= done.step in (run.held_steps, run.total_steps)
+            stop = (is_due or asks_to_stop(run)) and stopping()
             if run.dist.is_main and (is_due or stop):
                 done.check()
                 save(run, callbacks, checkpoints)
@@ -83,6 +85,19 @@ def train_and_save(
         raise
     finally:
         for_each(callbacks, lambda callback: callback.close())
+
+
+def asks_to_stop(run: Run) -> bool:
+    """Return whether the processes exchange after this step whether to stop; equal in all.
+
+    On GPUs an exchange in every step would let all hosts wait for the slowest. The ends of epochs
+    are among these steps because a signal may end a validation, which then belongs to that step.
+    """
+    if run.dist.world_size == 1 or run.compute.device.type == "cpu":
+        return True
+    per_epoch = run.config.steps_per_epoch(len(run.data.train))
+    lines = run.config.run.steps_between_lines(run.total_steps)
+    return run.step % per_epoch == 0 or run.step % lines == 0
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -111,8 +126,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     Every process draws the whole batch, and computes its own rows.
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes
-    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (on a
-    CPU, at each step).
+    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
+    step where `Compute.checks_each_step`).
 
     Raises:
         TrainingError: the loss or gradient of a step is not finite; its update was not made.
@@ -124,6 +139,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     dist = run.dist
     compute = run.compute
     device = compute.device
+    loss_scale = run.loss_scale
 
     labels = run.data.train.labels
     count = len(run.data.train)
@@ -139,7 +155,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     peak = config.optim.blr * batch_size / 256
 
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    forward = dist.wrap(compute.compiled(objective.train()), device)
+    forward = compute.compiled(objective.train(), run.grad_accum_steps)
     # the first step of this session that was not finite; 0: none
     first_bad = torch.zeros((), device=device)
 
@@ -160,8 +176,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         if targets is not None:
             targets = to_device(targets, device)
 
-        # 3. The gradient. Averaging over the processes weighs them equally; a process may have an
-        # image less than another, so its loss counts by its share of the batch.
+        # 3. The gradient, summed over the processes; each loss counts by its share of the batch
         rows = shard(batch_images, dist.rank, dist.world_size)
         share = (rows.stop - rows.start) / batch_images
         with compute.only_compiled_for(batch_images == full_batch):
@@ -172,9 +187,12 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
                 draws.for_model(device),
                 run.grad_accum_steps,
                 compute,
-                weight=share * dist.world_size,
+                weight=share,
+                loss_scale=loss_scale,
             )
-        values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
+        dist.sum_gradients(learning)
+        loss_scale.unscale_(optimizer)
+        values = dist.all_reduce_sum(torch.stack(list(metrics.values())))
         for callback in callbacks:
             callback.on_gradient(step + 1)
         # without a limit it is only measured
@@ -183,21 +201,26 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         # 4. The results, which stay on the device until somebody reads them; the first bad step
         # stays the first
         is_finite = values[0].isfinite() & grad_norm.isfinite()
-        first_bad = torch.where(is_finite | (first_bad > 0), first_bad, step + 1)
+        is_fine = is_finite
+        if loss_scale.is_enabled():
+            is_fine = is_finite | loss_scale.has_overflowed(values[0], grad_norm)
+        first_bad = torch.where(is_fine | (first_bad > 0), first_bad, step + 1)
         results = {"first_bad": first_bad}
         results.update(zip(metrics, values, strict=True))
         results["grad_norm"] = grad_norm
         lr = learning_rate(step, *schedule, peak)
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=results)
-        if device.type == "cpu":
+        if compute.checks_each_step:
             done.check()
 
         # 5. The update, which the optimizer skips if `found_inf` is 1
         run.is_updating = True
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
+        skips = (first_bad > 0) | ~is_finite
+        optimizer.found_inf = skips.float()  # type: ignore[attr-defined]
         optimizer.step()
+        loss_scale.update()
         objective.after_step(step + 1)
         if run.ema is not None:
             run.ema.update(run.model)
@@ -222,6 +245,7 @@ def accumulate_gradient(
     accum_steps: int,
     compute: Compute,
     weight: float = 1.0,
+    loss_scale: LossScale | None = None,
 ) -> dict[str, Tensor]:
     """Add the gradient of a batch's loss to the weights' gradients, in float32.
 
@@ -229,11 +253,12 @@ def accumulate_gradient(
     whole batch's mean.
 
     Args:
-        forward: an `Objective`, perhaps compiled or wrapped for several processes.
+        forward: an `Objective`, perhaps compiled.
         images, targets, draws: its arguments, on the device.
         accum_steps: the number of micro-batches, or fewer if there are fewer images.
         compute: device and precision.
         weight: factor on loss and gradient.
+        loss_scale: factor on the gradient alone; None for 1.
 
     Returns:
         "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the
@@ -243,18 +268,15 @@ def accumulate_gradient(
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     sums = []
     for part in parts:
-        # several processes average once, with the last part, which holds the sum
-        synchronized: AbstractContextManager[None] = nullcontext()
-        if isinstance(forward, DistributedDataParallel) and part is not parts[-1]:
-            synchronized = forward.no_sync()
-
-        with synchronized:
-            with compute.autocast():
-                part_targets = None if targets is None else targets[part]
-                loss, metrics = forward(images[part], part_targets, draws.rows(part))
-            share = weight * (part.stop - part.start) / len(images)
-            values = torch.stack([loss, *metrics.values()]) * share
-            values[0].backward()
+        with compute.autocast():
+            part_targets = None if targets is None else targets[part]
+            loss, metrics = forward(images[part], part_targets, draws.rows(part))
+        share = weight * (part.stop - part.start) / len(images)
+        values = torch.stack([loss, *metrics.values()]) * share
+        loss = values[0]
+        if loss_scale is not None:
+            loss = loss_scale.scale(loss)
+        loss.backward()
         sums.append(values.detach())
     return dict(zip(["loss", *metrics], torch.stack(sums).sum(0), strict=True))
 

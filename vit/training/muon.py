@@ -159,7 +159,7 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
     Args:
         matrices: (N, rows, columns), of any scale.
-        dtype: of the products, float32 or bfloat16.
+        dtype: of the products, float32, bfloat16 or float16.
 
     Returns:
         Of the same shape, in float32.

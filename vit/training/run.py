@@ -23,7 +23,7 @@ from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
-from vit.training.optimizer import AveragedWeights, make_optimizer
+from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder
 from vit.training.state import load_latest_state, refusing_other_states, save_state
 from vit.weights import architecture, save_model
@@ -68,6 +68,7 @@ class Run:
         normalize: the input's normalisation.
         objective: holds the model, on the device.
         optimizer: of the parts that learn.
+        loss_scale: of the loss before the backward pass.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
         init_hash: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
@@ -89,6 +90,7 @@ class Run:
     normalize: Normalization
     objective: Objective
     optimizer: torch.optim.Optimizer
+    loss_scale: LossScale
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
@@ -209,6 +211,8 @@ class Run:
             "std": self.normalize.std,
         }
         state.update(architecture(self.model))
+        if self.loss_scale.is_enabled():
+            state["loss_scale"] = self.loss_scale.state_dict()
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
         # once more: flushing the callbacks' files may have taken a while
@@ -290,6 +294,7 @@ def setup(
         model = initial.model
         set_kernel(model, config.run.attention)
         objective = objective_type(model.to(compute.device), config, data).to(compute.device)
+    dist.share_weights(objective)
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
@@ -306,6 +311,7 @@ def setup(
         normalize=initial.normalize,
         objective=objective,
         optimizer=optimizer,
+        loss_scale=LossScale(compute),
         ema=ema,
         dist=dist,
         init_hash=initial.init_hash,
@@ -421,6 +427,9 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     if others or differing.unexpected_keys:
         raise KeyError(*others, *differing.unexpected_keys)
     _restore_optimizer(run.optimizer, state["optimizer"])
+    # a run that began in float16 may go on in another type, without a scale
+    if "loss_scale" in state and run.loss_scale.is_enabled():
+        run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
         run.ema.count = state["step"] + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,8 @@ class Step:
         images: images in the batch, over all processes; each view counts.
         values: float32 scalars on the device, by name: "first_bad", the first step of this session
             that was not finite (0: none); "loss" and the objective's metrics, means over the batch
-            before the update; "grad_norm" before clipping.
+            before the update; "grad_norm" before clipping, infinite where a gradient has overflowed in
+            float16 (`vit.training.optimizer.LossScale`).
     """
 
     step: int
@@ -61,7 +63,9 @@ class Step:
             if key not in ("first_bad", "grad_norm"):
                 line[key] = value
         line["lr"] = self.lr
-        line["grad_norm"] = self.grad_norm
+        # a gradient that has overflowed in float16 has no norm
+        if math.isfinite(self.grad_norm):
+            line["grad_norm"] = self.grad_norm
         return line
 
     def check(self) -> None:

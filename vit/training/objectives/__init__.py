@@ -18,7 +18,7 @@ from vit.mae import Model
 
 
 class Objective(nn.Module):
-    """A model and its loss as one module, to be compiled and wrapped for several processes.
+    """A model and its loss as one module, to be compiled.
 
     Args:
         model: from `build_model`; its parameters are this module's.
