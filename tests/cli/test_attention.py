@@ -19,9 +19,11 @@ from vit.interpret import (
     AttentionMaps,
     attention_rollout,
     attention_statistics,
+    legrad,
     relevance,
     top_mass_mask,
 )
+from vit.look.features import pca_colours
 
 CLASSES = ("cat", "dog", "<b>cow")
 
@@ -29,7 +31,8 @@ CLASSES = ("cat", "dog", "<b>cow")
 @pytest.fixture
 def drawn(vit, unpainted, monkeypatch):
     """`drawn(*argv)`: the arrays beside the first picture of `vit attention`, without pictures."""
-    for name in ("attention_figure", "masked_figure", "strongest_figure"):
+    names = ("attention_figure", "masked_figure", "strongest_figure", "patch_colours_figure")
+    for name in names:
         monkeypatch.setattr(f"vit.figures.{name}", lambda *_, **__: None)
 
     def drawn(*argv):
@@ -56,7 +59,7 @@ def test_heads_of_the_last_layer(shown, weights_of, vit):
     np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
     np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
     np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
-    assert "last layer (2)" in str(numbers["title"])
+    assert "layer 2, the last" in str(numbers["title"])
     caption = str(numbers["caption"])
     assert caption.startswith("encoder: 3 layers x 2 heads, width 16, patch 4, trained on pictures")
     with Image.open(vit.out / "attention.png") as picture:
@@ -136,6 +139,26 @@ def test_relevance_of_a_class(name, label, shown, drawn):
         probability = float(logits[image].softmax(-1)[chosen])
         label = f"{('one', 'two')[image]} · {CLASSES[chosen]} {probability:.0%}"
         assert numbers["labels"][image] == label
+
+
+def test_legrad_of_a_class(shown, drawn):
+    arguments = ("--method", "legrad", "--label", "1")
+    numbers = drawn("encoder", "one.png", "two.png", *arguments)
+    model, inputs, _ = shown("encoder")
+    tokens = legrad(model, inputs, 1)
+    shares = tokens / tokens.sum(1, keepdim=True)
+    prefix = model.num_prefix_tokens
+    np.testing.assert_allclose(
+        numbers["maps"][:, 0].reshape(2, -1), shares[:, prefix:], rtol=1e-4, atol=1e-7
+    )
+    assert numbers["labels"][0].startswith(f"one · {CLASSES[1]} ")
+
+
+def test_colours_of_patch_features(shown, drawn, vit):
+    numbers = drawn("encoder", "one.png", "two.png", "--method", "pca")
+    model, inputs, _ = shown("encoder")
+    colours = pca_colours(model(inputs)[:, model.num_prefix_tokens :])
+    np.testing.assert_allclose(numbers["colours"].reshape(2, -1, 3), colours, atol=1e-5)
 
 
 def test_distances_over_a_data_set(models, shown, drawn):

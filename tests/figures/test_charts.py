@@ -8,9 +8,16 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
-from vit.figures import Panel, confusion_figure, reconstruction_figure, reliability_figure
+from vit.figures import (
+    Panel,
+    confusion_figure,
+    patch_colours_figure,
+    reconstruction_figure,
+    reliability_figure,
+)
 from vit.figures.classification import whole_percents
 from vit.figures.curves import smoothed
+from vit.figures.film import rendered
 from vit.figures.measures import layers_figure
 from vit.figures.style import COLOURS
 
@@ -111,3 +118,16 @@ def test_reliability_is_drawn_at_its_values():
     assert heights == pytest.approx([0, 0.75, 0.25])
     assert [text.get_text() for text in figure.axes[1].texts] == ["3", "1"]
     assert "15.0%" in figure.axes[0].get_legend().get_title().get_text()
+
+
+def test_colours_of_patches_stand_beside_their_images():
+    """Every colour is in the picture, and none of the image's own in its place."""
+    colours = torch.zeros(1, 2, 2, 3)
+    colours[0, 0, 0, 0] = colours[0, 0, 1, 1] = colours[0, 1, 0, 2] = 1.0
+    images = torch.full((1, 3, 8, 8), 0.5)
+    for plain in (False, True):
+        figure = patch_colours_figure(images, colours, ["a"], "Title", "sub", plain=plain)
+        pixels = torch.from_numpy(np.array(rendered(figure)))[..., :3]
+        for patch in colours[0].flatten(0, 1):
+            matches = (pixels == (patch * 255).to(torch.uint8)).all(-1)
+            assert matches.sum() > 500

@@ -28,6 +28,7 @@ from vit.look.panels import (
     Panels,
     class_relevance,
     decoder_panels,
+    feature_colours,
     head_panels,
     reconstruction_relevance,
     rollout_panels,
@@ -43,7 +44,15 @@ USED_BY = {
     "weights": OF_MAPS | {"layer", "head", "keep", "film"},
     "rollout": OF_MAPS | {"layer", "discard"},
     "relevance": OF_MAPS | {"label"},
+    "legrad": OF_MAPS - {"query", "mask"} | {"label"},
+    "pca": {"plain", "width"},
     "distance": {"layer"},
+}
+# What the maps of a result's inputs are, for the caption
+NOTES = {
+    "relevance": "gradient-weighted attention through all layers (Chefer et al. 2021), as shares",
+    "legrad": "gradient of each layer's own score by its attention (LeGrad, Bousselham et al. 2025), "
+    "as shares",
 }
 
 
@@ -344,6 +353,7 @@ def draw_relevance(
     """
     # A query's outline would be misread: relevance is of a result, not of a token
     style: dict[str, Any] = {"what": "relevance", "query": None}
+    notes = NOTES[options.method]
     if masked_patches is not None:
         panels = reconstruction_relevance(subject, masked_patches)
         title = "Relevance for filling in the outlined masked patch"
@@ -354,7 +364,7 @@ def draw_relevance(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
     elif subject.model.encoder.config.num_classes:
-        panels, style["labels"] = relevance_of_classes(options.label, subject)
+        panels, style["labels"] = relevance_of_classes(options, subject)
         title = "Relevance for the predicted class"
         if options.label is not None:
             title = f"Relevance for class {options.label}"
@@ -363,17 +373,16 @@ def draw_relevance(
             "relevance explains a prediction, and this model has no head; "
             "with a decoder, --mask draws the relevance for filling in a masked patch"
         )
-    notes = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares"
     return [picture_of_maps(options, subject, panels, title, notes, **style)]
 
 
-def relevance_of_classes(label: str | None, subject: ModelWithImages) -> tuple[Panels, list[str]]:
+def relevance_of_classes(options: Namespace, subject: ModelWithImages) -> tuple[Panels, list[str]]:
     """Return what each image's class depends on, and its label: name, class, probability."""
     class_names = subject.model.origin.class_names
     number = None
-    if label is not None:
-        number = class_number(label, class_names, subject.model.encoder.config.num_classes)
-    panels, classes, probabilities = class_relevance(subject, number)
+    if options.label is not None:
+        number = class_number(options.label, class_names, subject.model.encoder.config.num_classes)
+    panels, classes, probabilities = class_relevance(subject, number, options.method)
 
     # A checkpoint may have a head and no names for its classes
     labels = []
@@ -381,6 +390,32 @@ def relevance_of_classes(label: str | None, subject: ModelWithImages) -> tuple[P
         class_name = class_names[chosen] if class_names else f"class {chosen}"
         labels.append(f"{name} · {class_name} {probability:.0%}")
     return panels, labels
+
+
+def draw_pca(
+    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
+) -> list[Picture]:
+    """Draw the features of the patches as colours: similar features, similar colours."""
+    title = "Patch features as colours"
+    caption = caption_of(options, subject, "first three components of the last layer")
+    colours = feature_colours(subject)
+    figure = figures.patch_colours_figure(
+        subject.images,
+        colours,
+        labels=subject.names,
+        title=title,
+        subtitle=caption,
+        plain=options.plain,
+        width=options.width,
+    )
+    arrays = {
+        "images": subject.pixels,
+        "names": subject.names,
+        "colours": colours,
+        "title": title,
+        "caption": caption,
+    }
+    return [Picture(figure, arrays)]
 
 
 def draw_distance(
@@ -442,6 +477,8 @@ METHODS = {
     "weights": draw_weights,
     "rollout": draw_rollout,
     "relevance": draw_relevance,
+    "legrad": draw_relevance,
+    "pca": draw_pca,
     "distance": draw_distance,
 }
 
@@ -594,7 +631,7 @@ def query_name(query: Query) -> str:
 
 
 def layer_name(layer: int | None, subject: ModelWithImages) -> str:
-    """Return a layer in words: "layer 2 of 0 to 5"; None for all."""
+    """Return a layer in words: "layer 2 of 0 to 5", "layer 5, the last"; None for all."""
     if layer is None:
         return "layer by layer"
 
@@ -602,7 +639,7 @@ def layer_name(layer: int | None, subject: ModelWithImages) -> str:
     depth = subject.model.encoder.config.depth
     number = layer % depth
     if number == depth - 1:
-        return f"last layer ({number})"
+        return f"layer {number}, the last"
     return f"layer {number} of 0 to {depth - 1}"
 
 

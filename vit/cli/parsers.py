@@ -432,10 +432,10 @@ def attention_parser() -> Parser:
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
 
     # Which maps
-    methods = ("weights", "rollout", "relevance", "distance")
+    methods = ("weights", "rollout", "relevance", "legrad", "pca", "distance")
     method = (
-        "the weights, what arrives through all layers, what a class depends on, or how far each"
-        " head attends (default: weights)"
+        "the weights, what arrives through all layers, what a class depends on (relevance or"
+        " LeGrad), patch features as colours, or how far each head attends (default: weights)"
     )
     add("--method", choices=methods, default="weights", help=method)
     layer = "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"
@@ -452,7 +452,7 @@ def attention_parser() -> Parser:
     # What some of the methods take
     keep = "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"
     add("--keep", type=typed(Share), metavar="X", help=keep)
-    label = "relevance: the class, a number or a name (default: the predicted one)"
+    label = "relevance, legrad: the class, a number or a name (default: the predicted one)"
     add("--label", metavar="CLASS", help=label)
     discard = "rollout: share of the weights to leave out, the smallest"
     add("--discard", type=typed(BelowOne), default=0.0, metavar="X", help=discard)

@@ -70,6 +70,7 @@ def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], T
     first = first_copies(image_hashes)
     copies = first.bincount(minlength=total)  # of each first copy; 0 for the others
     distinct = copies > 0
+    # copies of a single image cannot be on one side: then they count as different images
     if int(distinct.sum()) == 1:
         first = torch.arange(total)
         copies = torch.ones_like(first)
@@ -129,7 +130,10 @@ def hold_out_test_images(
     manner = "evenly spaced"
     if at_random:
         manner = "spread at random"
-    note = f"{len(test):,} of the {total:,} images, {manner}, are held out as test images"
+    are_held_out = "are held out as test images"
+    if len(test) == 1:
+        are_held_out = "is held out as the test image"
+    note = f"{len(test):,} of the {total:,} images, {manner}, {are_held_out}"
     copies = total - len(images.image_hashes.unique())
     if copies:
         note += f"; {copies:,} are copies of another image, on the same side as it"

@@ -11,7 +11,7 @@ from vit.figures.curves import Curve, RunLine, compared_figure, curves_figure, s
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.figures.film import film_frames, save_film
-from vit.figures.images import reconstruction_figure, sheet_figure
+from vit.figures.images import patch_colours_figure, reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel, layers_figure
 from vit.figures.scale import Scale, in_multiples_of_uniform
 from vit.figures.style import png_of, save_figure
@@ -33,6 +33,7 @@ __all__ = [
     "in_multiples_of_uniform",
     "layers_figure",
     "masked_figure",
+    "patch_colours_figure",
     "png_of",
     "reconstruction_figure",
     "reliability_figure",

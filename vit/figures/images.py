@@ -79,6 +79,52 @@ def reconstruction_figure(
 
 
 @styled
+def patch_colours_figure(
+    images: Tensor,
+    colours: Tensor,
+    labels: Sequence[str],
+    title: str,
+    subtitle: str,
+    *,
+    plain: bool = False,
+    width: float | None = None,
+) -> Figure:
+    """Draw each image beside the colours of its patches.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        colours: (B, rows, columns, 3) from 0 to 1.
+        labels: B names; may be empty strings.
+        plain: leave out title and notes, for a figure with a caption of its own.
+        width: of the figure in inches, for print; None for what the pictures need.
+
+    Raises:
+        UserError: there are more pictures than one sheet holds.
+    """
+    # Each image and its patches, as two pictures side by side
+    rows, columns = colours.shape[1:3]
+    size = (images.shape[2], images.shape[3])
+    layout = layout_for(
+        len(labels), 1, 1, (rows, columns), size, beside=True, bar=False, width=width
+    )
+    mosaic = Mosaic(layout, (rows, columns))
+    patches = to_bytes(colours.movedim(-1, 1).numpy())  # (B, 3, rows, columns)
+    for block, picture in enumerate(mosaic.tiles(images)):
+        mosaic.paste(block, 0, picture)
+        mosaic.above(block, 0, labels[block])
+        mosaic.paste(block, 1, np.moveaxis(enlarged(patches[block], layout.tile), 0, -1))
+    if plain:
+        return mosaic.figure("", "")
+
+    # What the picture means
+    notes = [
+        "Patches with similar features have similar colours, also across images: red, green and"
+        " blue are the first three principal components. A colour by itself has no meaning."
+    ]
+    return mosaic.figure(with_size(title, images), subtitle, notes=notes)
+
+
+@styled
 def sheet_figure(
     images: Tensor,
     labels: Sequence[str],

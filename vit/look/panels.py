@@ -13,8 +13,9 @@ from torch import Tensor
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.explanations import relevance
+from vit.interpret.explanations import legrad, relevance
 from vit.interpret.measures import rollout_step
+from vit.look.features import pca_colours
 from vit.look.predict import require_head
 from vit.look.subject import ModelWithImages
 
@@ -184,12 +185,15 @@ def _side_by_side(panels: Sequence[Panels]) -> Panels:
 # --- Relevance -----------------------------------------------------------------------------------
 
 
-def class_relevance(subject: ModelWithImages, label: int | None = None) -> ClassRelevance:
-    """Return what the logit of a class depends on, by `relevance`.
+def class_relevance(
+    subject: ModelWithImages, label: int | None = None, method: str = "relevance"
+) -> ClassRelevance:
+    """Return what the logit of a class depends on, by `relevance` or `legrad`.
 
     Args:
         subject: the model, with a head, and the images.
         label: the class; None for each image's predicted one.
+        method: "relevance" or "legrad".
 
     Raises:
         CheckpointError: its head does not choose between classes.
@@ -204,20 +208,28 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> Class
     if label is not None:
         classes = torch.full_like(classes, label)
 
-    by_token = relevance(
-        encoder,
-        subject.inputs,
+    def score(logits: Tensor) -> Tensor:
         # A copy, since what was computed under torch.inference_mode() has no part in a gradient
-        score=lambda logits: logits.gather(1, classes.clone())[:, 0],
-        run=lambda images: encoder.forward_head(encoder(images)),
-    )  # (B, N, N)
+        return logits.gather(1, classes.clone())[:, 0]
 
-    # The head reads the class token, or the mean over the patches
-    read_by_head = slice(encoder.num_prefix_tokens, None)
-    if encoder.config.global_pool == "token":
-        read_by_head = slice(1)
+    name = "relevance"
+    if method == "legrad":
+        name = "LeGrad"
+        by_input = legrad(encoder, subject.inputs, score)  # (B, N)
+    else:
+        by_token = relevance(
+            encoder,
+            subject.inputs,
+            score=score,
+            run=lambda images: encoder.forward_head(encoder(images)),
+        )  # (B, N, N)
+        # The head reads the class token, or the mean over the patches
+        read_by_head = slice(encoder.num_prefix_tokens, None)
+        if encoder.config.global_pool == "token":
+            read_by_head = slice(1)
+        by_input = _of_inputs(by_token, read_by_head)
     return ClassRelevance(
-        panels=_relevance_panel(subject, by_token, read_by_head),
+        panels=_relevance_panel(subject, by_input, name),
         classes=classes[:, 0].tolist(),
         probabilities=probabilities.gather(1, classes)[:, 0].tolist(),
     )
@@ -251,23 +263,44 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
         run=lambda images: model(images, subject.mask),
     )
     # The decoder reads all tokens of the encoder
-    return _relevance_panel(subject, by_token, slice(None))
+    return _relevance_panel(subject, _of_inputs(by_token, slice(None)), "relevance")
 
 
-def _relevance_panel(subject: ModelWithImages, by_token: Tensor, tokens: slice) -> Panels:
-    """Return relevance as a panel of shares.
+def _of_inputs(by_token: Tensor, tokens: slice) -> Tensor:
+    """Return the relevance of each input token.
 
     Args:
-        subject: the model and the images.
         by_token: (B, N, N), row = token, column = the input token that it depends on.
         tokens: those from which the result is computed.
+
+    Returns:
+        (B, N), without the initial relevance of each token to itself.
     """
-    # Without the initial relevance of each token to itself
     by_token = by_token - torch.eye(by_token.shape[-1]).to(by_token)
-    inputs = by_token[:, tokens].mean(1)  # (B, N)
-    shares = inputs / inputs.sum(-1, keepdim=True).clamp(min=1e-12)
+    return by_token[:, tokens].mean(1)
+
+
+def _relevance_panel(subject: ModelWithImages, by_input: Tensor, name: str) -> Panels:
+    """Return the relevance (B, N) of each input token as a panel of shares."""
+    shares = by_input / by_input.sum(-1, keepdim=True).clamp(min=1e-12)
 
     # `to_grid` takes rows of queries: here all are the same
     every_query = shares[:, None, None].expand(-1, 1, shares.shape[-1], -1)  # (B, 1, N, N)
     grid = to_grid(every_query, subject.geometry, "mean", subject.mask)
-    return Panels(*grid, ["relevance"])
+    return Panels(*grid, [name])
+
+
+# --- Features ------------------------------------------------------------------------------------
+
+
+def feature_colours(subject: ModelWithImages) -> Tensor:
+    """Return each patch's colour by `pca_colours` of the last layer's features.
+
+    Returns:
+        (B, rows, columns, 3), from 0 to 1.
+    """
+    encoder = subject.model.encoder
+    with torch.no_grad():
+        tokens = torch.cat([encoder(inputs) for inputs in subject.batches()])  # (B, N, D)
+    colours = pca_colours(tokens[:, encoder.num_prefix_tokens :])
+    return colours.unflatten(1, subject.geometry.grid_size)
