@@ -84,11 +84,11 @@ CONFIGS = {
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.
 KERNELS = {
     "adamw, bf16": 350,
-    "fp16, muon": 625,
+    "fp16, muon": 495,
     "ema, pad": 250,
-    "muon, views, contrast, jitter": 580,
+    "muon, views, contrast, jitter": 450,
     "block, drop path, freeze, shuffle, parts": 550,
-    "classify, all": 455,
+    "classify, all": 400,
     "classify, drop patches, layer decay": 290,
 }
 

@@ -99,42 +99,60 @@ class Muon(torch.optim.Optimizer):
         )
 
     def _muon(self, matrices: list[tuple[Tensor, dict[str, Any]]]) -> None:
-        # Nesterov's momentum: the gradient, moved towards the new momentum
-        beta = self.defaults["betas"][0]
-        gradients: Any = [matrix.grad for matrix, _ in matrices]
+        # few kernels for all matrices, because a GPU takes longer to launch one per matrix than to
+        # compute it
+        weights: list[Tensor] = [matrix for matrix, _ in matrices]
+        gradients: Any = [matrix.grad for matrix in weights]
         buffers = []
-        for matrix, _ in matrices:
+        for matrix in weights:
             state = self.state[matrix]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(matrix)
             buffers.append(state["momentum_buffer"])
+
+        # Nesterov's momentum: the gradient, moved towards the new momentum
+        beta = self.defaults["betas"][0]
         momenta = torch._foreach_lerp(buffers, gradients, 1 - beta)
         updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
 
         # weight decay apart from the update (Loshchilov & Hutter 2019)
-        for (matrix, group), buffer, momentum, update in zip(
-            matrices, buffers, momenta, updates, strict=True
-        ):
-            change = update * (-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
-            weights = matrix * (1 - group["lr"] * group["weight_decay"]) + change
-            if self.found_inf is not None:
-                # a choice on the device instead of an `if`, which would wait for it
-                skip = self.found_inf > 0
-                momentum = buffer.where(skip, momentum)
-                weights = matrix.where(skip, weights)
-            buffer.copy_(momentum)
-            matrix.copy_(weights)
+        rates = []
+        kept = []
+        for matrix, group in matrices:
+            rates.append(-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
+            kept.append(1 - group["lr"] * group["weight_decay"])
+        new_weights = torch._foreach_mul(weights, kept)
+        torch._foreach_add_(new_weights, torch._foreach_mul(updates, rates))
+        self._replace(buffers, momenta)
+        self._replace(weights, new_weights)
+
+    def _replace(self, values: list[Tensor], new_values: tuple[Tensor, ...] | list[Tensor]) -> None:
+        """Copy the new values into the old ones, unless `found_inf` is 1.
+
+        The device makes this choice, for all at once; an `if` would wait for it.
+        """
+        if self.found_inf is not None:
+            old = torch.cat([value.flatten() for value in values])
+            new = torch.cat([value.flatten() for value in new_values])
+            chosen = torch.where(self.found_inf > 0, old, new)
+            parts = chosen.split([value.numel() for value in values])
+            new_values = [part.view_as(old) for part, old in zip(parts, values, strict=True)]
+        torch._foreach_copy_(values, new_values)
 
     def _orthogonalized(self, matrices: list[Tensor]) -> list[Tensor]:
         """Return every matrix orthogonalised, each by one of the processes."""
-        # this process's share, in stacks of equal shape
-        updates = [torch.zeros_like(matrix) for matrix in matrices]
+        # this process's share, in stacks of equal shape; zeros for the others'
+        updates: list[Tensor] = list(matrices)
+        if self.dist.world_size > 1:
+            updates = [torch.zeros_like(matrix) for matrix in matrices]
         by_shape = sorted(range(len(matrices)), key=lambda index: matrices[index].shape)
         share = by_shape[self.dist.rank :: self.dist.world_size]
         for _, group in groupby(share, key=lambda index: matrices[index].shape):
             indices = list(group)
             stack = torch.stack([matrices[index] for index in indices])  # (N, rows, columns)
-            for index, update in zip(indices, orthogonalize(stack, self.dtype), strict=True):
+            # lists of tensors are one kernel only if all are laid out alike
+            stack = orthogonalize(stack, self.dtype).contiguous()
+            for index, update in zip(indices, stack.unbind(), strict=True):
                 updates[index] = update
         if self.dist.world_size == 1:
             return updates

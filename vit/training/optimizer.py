@@ -145,8 +145,8 @@ class AveragedWeights(nn.Module):
 class LossScale(torch.amp.GradScaler):
     """torch's scale of the loss, which stays on the device, and what an overflow is.
 
-    Without it, small gradients are 0 in float16 (Micikevicius et al. 2018). It halves where a gradient overflows, and doubles after 2,000 steps without. In other types than
-    float16 it does nothing.
+    Without it, small gradients are 0 in float16 (Micikevicius et al. 2018). It halves where a
+    gradient overflows, and doubles after 2,000 steps without. In other types it does nothing.
     """
 
     def __init__(self, compute: Compute):
