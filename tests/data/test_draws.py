@@ -6,6 +6,7 @@ And: the rows of several processes make up the batch of one.
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from vit.data.draws import (
     draw_step,
     epoch_order,
     make_generator,
+    seeded_weights,
     shard,
 )
 from vit.training.distributed import Distributed
@@ -90,6 +92,21 @@ def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
     seeds = {derive_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_weights_follow_from_the_seed_in_two_threads_at_once_and_touch_nobodys_numbers():
+    def weights(seed: int) -> torch.Tensor:
+        with seeded_weights(seed):
+            return torch.cat([torch.nn.Linear(64, 64).weight for _ in range(20)])
+
+    expected = [weights(seed) for seed in range(2)]
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(2) as threads:
+        built = list(threads.map(weights, [0, 1] * 20))
+    for number, made in enumerate(built):
+        assert torch.equal(made, expected[number % 2])
+    assert not torch.equal(*expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # --- the draws of a whole step --------------------------------------------------------------------

@@ -164,6 +164,7 @@ def test_what_to_do_next_follows_from_what_was_measured(copied):
     knn = compared | worse | {"shipped": "a-model", "correct": compared["correct"] | {"shipped": 9}}
     words = after(baselines={"knn": knn})
     assert "Train longer than 2 epochs" in words
+    assert "Make more than 6 steps" in words
     assert "Begin with a-model (model.init)" in words
     assert "worse than raw pixels, the untrained network and a-model" in words
     words = after(baselines={"knn": {"skipped": "no labels"}}, neighbours=None)

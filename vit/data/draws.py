@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -39,6 +40,8 @@ ERASED_RATIO = (0.3, 1 / 0.3)
 """Random erasing: smallest and largest width / height."""
 JITTERED = 0.8
 """Share of the images with colour jitter, as in SimCLR."""
+BUILDING = threading.RLock()
+"""Held by the thread whose seed torch's global generator has."""
 
 
 class Draws(NamedTuple):
@@ -332,9 +335,9 @@ def seeded_weights(seed: int) -> Iterator[None]:
     """Let modules that are built on the CPU within the block draw their weights from `seed`.
 
     torch's layers draw from the global generator of the CPU, which is the caller's: its state is
-    put back. Those of other devices are not touched.
+    put back. Those of other devices are not touched. Threads that build models take turns.
     """
-    with torch.random.fork_rng(devices=[]):
+    with BUILDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "weights", 0))
         yield
 

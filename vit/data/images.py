@@ -70,6 +70,7 @@ def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], T
     first = first_copies(image_hashes)
     copies = first.bincount(minlength=total)  # of each first copy; 0 for the others
     distinct = copies > 0
+    # copies of a single image cannot be on one side: then they count as different images
     if int(distinct.sum()) == 1:
         first = torch.arange(total)
         copies = torch.ones_like(first)

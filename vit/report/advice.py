@@ -7,6 +7,7 @@ from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
 from vit.report.text import enumerated, plural
 from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_verdicts
+from vit.train import FEW_STEPS
 
 FEW_TO_TRAIN_ON = 5000
 """Below so many training images, beginning with trained weights is worth a try."""
@@ -21,6 +22,11 @@ def next_steps(record: RunRecord) -> list[str]:
 
     # What is wrong with the images comes first: it touches every score
     steps = steps_on_the_images(record)
+    if record.summary["steps"] < FEW_STEPS:
+        steps.append(
+            f"Make more than {plural(record.summary['steps'], 'step')}: a smaller batch"
+            " (train.batch_size) makes more of them of as many images."
+        )
     if "test_confusion" in record.summary:
         steps += steps_of_a_classifier(record)
     else:

@@ -70,7 +70,7 @@ def mae_hints(source: Source) -> Hints:
     norm_pix_loss = source.values.get("args.norm_pix_loss")
     if not isinstance(norm_pix_loss, bool):
         norm_pix_loss = None
-    names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?"
+    names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
     code_heads = heads_in_code(source, "args.model", names, MAE_HEADS)
     return Hints(encoder, norm_pix_loss=norm_pix_loss, code_heads=code_heads)
 
@@ -84,7 +84,7 @@ def fine_tuned_hints(source: Source) -> Hints:
     hints = mae_hints(source)
     if source.values.get("args.model") == "RETFound_mae":
         problem = "is RETFound's, whose code applies the final norm twice before it"
-        hints = replace(hints, code_heads=MAE_HEADS, head_problem=problem)
+        hints = replace(hints, head_problem=problem)
 
     # as build_transform in util/datasets.py
     height, _ = hints.encoder.get("image_size", (224, 224))

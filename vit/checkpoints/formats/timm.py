@@ -48,7 +48,13 @@ def deit_hints(source: Source) -> Hints:
     share = source.values.get("args.eval_crop_ratio")
     if not isinstance(share, float) or not 0 < share <= 1:
         share = None
-    return Hints(mean=IMAGENET[0], std=IMAGENET[1], crop_share=share, code_heads=DEIT_HEADS)
+    return Hints(
+        {"global_pool": "token"},
+        mean=IMAGENET[0],
+        std=IMAGENET[1],
+        crop_share=share,
+        code_heads=DEIT_HEADS,
+    )
 
 
 TIMM = Format(

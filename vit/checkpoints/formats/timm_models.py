@@ -128,12 +128,18 @@ def training_hints(source: Source) -> Hints:
     except (RuntimeError, AssertionError):
         pass
 
+    # the heads and the pooling of the architecture, unless other options say another pooling
     encoder = {}
+    code_heads = None
+    model = _named_model(args, str(source.path))
+    if model is not None:
+        code_heads = {model.embed_dim: model.blocks[0].attn.num_heads}
+        encoder["global_pool"] = model.global_pool
     if args.get("gp") in ("token", "avg"):
         encoder["global_pool"] = args["gp"]
     return Hints(
         encoder,
-        code_heads=_heads_of_named(args, str(source.path)),
+        code_heads=code_heads,
         mean=inputs.get("mean"),
         std=inputs.get("std"),
         interpolation=inputs.get("interpolation"),
@@ -142,8 +148,8 @@ def training_hints(source: Source) -> Hints:
     )
 
 
-def _heads_of_named(args: dict[str, Any], checkpoint: str) -> dict[int, int] | None:
-    """Return the heads by the width of the architecture that options name; None if unknown to timm.
+def _named_model(args: dict[str, Any], checkpoint: str) -> Any:
+    """Return a model of the architecture that options name, on meta; None if unknown to timm.
 
     Args:
         args: the saved options of timm's train.py.
@@ -165,7 +171,7 @@ def _heads_of_named(args: dict[str, Any], checkpoint: str) -> dict[int, int] | N
     # the model that timm builds, without memory for its weights
     try:
         with torch.device("meta"):
-            model: Any = timm.create_model(name, pretrained=False, **arguments)
+            model = timm.create_model(name, pretrained=False, **arguments)
     except Exception:  # timm raises nearly anything on invalid arguments
         return None
     reason = _not_computed(model)
@@ -174,7 +180,7 @@ def _heads_of_named(args: dict[str, Any], checkpoint: str) -> dict[int, int] | N
             f"{checkpoint}: timm's {name}, which its options name, has {reason}, "
             "which this encoder does not compute"
         )
-    return {model.embed_dim: model.blocks[0].attn.num_heads}
+    return model
 
 
 def _fitting(crop_mode: str | None) -> dict[str, Any]:
