@@ -121,7 +121,7 @@ def _ours(job: Job) -> Contestant:
     targets = objective.targets(run.data.train.labels, draws)
     if targets is not None:
         targets = targets.to(device)
-    draws = draws.for_model(device)
+    draws = draws.to(device).for_model()
     forward = compute.compiled(objective, parts)
     for group in run.optimizer.param_groups:
         group["lr"] = 1e-4

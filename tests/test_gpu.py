@@ -25,12 +25,13 @@ from tiny import (
 from torch import Tensor
 
 import vit
-import vit.data.augment
 import vit.data.draws
 import vit.training.loop
 from vit.checkpoints import save_model
 from vit.cli import main
 from vit.config import Config
+from vit.data.draws import Draws, draw_operations
+from vit.data.randaugment import rand_augment
 from vit.evaluate.knn import knn_correct
 from vit.interpret import attention_statistics, head_ablation, top_mass_mask
 from vit.look.filled import fill_in
@@ -83,13 +84,13 @@ CONFIGS = {
 }
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.
 KERNELS = {
-    "adamw, bf16": 350,
-    "fp16, muon": 495,
-    "ema, pad": 250,
-    "muon, views, contrast, jitter": 450,
-    "block, drop path, freeze, shuffle, parts": 550,
-    "classify, all": 400,
-    "classify, drop patches, layer decay": 290,
+    "adamw, bf16": 365,
+    "fp16, muon": 510,
+    "ema, pad": 255,
+    "muon, views, contrast, jitter": 465,
+    "block, drop path, freeze, shuffle, parts": 565,
+    "classify, all": 735,
+    "classify, drop patches, layer decay": 640,
 }
 
 
@@ -168,12 +169,13 @@ def test_processes_exchange_rows_and_gradients_without_a_wait(monkeypatch):
         assert matrix.grad.tolist() == [[4, 4], [4, 4]]
 
 
-def pageable(values: Tensor, device: torch.device) -> Tensor:
-    return values.to(device)
+def pageable(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    return [values.to(device) for values in tensors]
 
 
-def stays(values: Tensor, device: torch.device) -> Tensor:
-    return values
+def leaves(name: str) -> Callable[[Draws, torch.device], Draws]:
+    """A mutant of `Draws.to` that leaves a draw on the CPU."""
+    return lambda draws, device: to(draws, device)._replace(**{name: getattr(draws, name)})
 
 
 def floats_stay(values: Tensor, device: torch.device) -> Tensor:
@@ -181,6 +183,7 @@ def floats_stay(values: Tensor, device: torch.device) -> Tensor:
 
 
 FINITE = Tensor.isfinite
+to = Draws.to
 
 
 def asks(values: Tensor) -> Tensor:
@@ -189,10 +192,10 @@ def asks(values: Tensor) -> Tensor:
 
 
 MUTANTS = {
-    "noise of the mask": ("adamw, bf16", vit.data.draws, "to_device", stays),
-    "grid of the crop": ("adamw, bf16", vit.data.augment, "to_device", stays),
+    "noise of the mask": ("adamw, bf16", Draws, "to", leaves("mask_noise")),
+    "box of the crop": ("adamw, bf16", Draws, "to", leaves("crop")),
     "targets": ("classify, all", vit.training.loop, "to_device", floats_stay),
-    "memory not pinned": ("adamw, bf16", vit.training.loop, "to_device", pageable),
+    "memory not pinned": ("adamw, bf16", vit.data.draws, "all_to_device", pageable),
     "bool of a tensor": ("adamw, bf16", Tensor, "isfinite", asks),
 }
 
@@ -240,6 +243,22 @@ def trained(tmp_path_factory) -> Path:
     with simulated_gpu(), without_layout():
         assert main(["train", *settings, f"--out={folder}"]) == 0
     return folder
+
+
+def test_randaugment_of_a_whole_batch_is_that_of_its_members():
+    images = noise(64, size=(12, 20))
+    operations, strengths = draw_operations(64, 2, 9.0, seeded())
+    expected = rand_augment(images, operations, strengths)
+    draws = Draws(operations=operations, strengths=strengths)
+    with simulated_gpu() as record:
+        on_gpu = images.to("cuda")
+        record.clear()
+        moved = draws.to(torch.device("cuda"))
+        result = rand_augment(on_gpu, moved.operations, moved.strengths)
+        assert record.waits == {}
+        # both draws in one
+        assert record.copies == {"in the background": 1}
+        assert torch.equal(result.cpu(), expected)
 
 
 def test_neighbours_are_searched_there_and_are_those_of_the_cpu():

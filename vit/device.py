@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -93,6 +95,31 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not values.is_cuda:
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
+
+
+def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Move tensors of the CPU to `device`; to a GPU in one copy, because small ones take as long."""
+    if device.type != "cuda":
+        return [values.to(device) for values in tensors]
+
+    # side by side in one buffer, each from a multiple of 16 bytes, where a GPU reads any type
+    starts = []
+    end = 0
+    for values in tensors:
+        starts.append(end)
+        end += math.ceil(values.nbytes / 16) * 16
+    buffer = torch.empty(end, dtype=torch.uint8, pin_memory=True)
+    for values, start in zip(tensors, starts, strict=True):
+        _view_of(buffer, start, values).copy_(values)
+    on_device = buffer.to(device, non_blocking=True)
+    return [
+        _view_of(on_device, start, values) for values, start in zip(tensors, starts, strict=True)
+    ]
+
+
+def _view_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+    """Return the bytes of `buffer` from `start` as a tensor of the type and shape of `like`."""
+    return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)
 
 
 @cache

@@ -143,7 +143,7 @@ def test_every_draw_has_a_row_per_image_and_nothing_is_drawn_unasked():
         assert drawn(draws) == set(Draws._fields) - unasked - {"place"}
     nothing = Config(augment=AugmentConfig(crop="none"))
     assert drawn(draw_step(nothing, 0, 20, False)) == {"indices", "flip"}
-    read = draws.for_model(torch.device("cpu"))
+    read = draws.for_model()
     assert drawn(read) == {"mask_noise", "drop_path"}
     assert torch.equal(read.mask_noise, draws.mask_noise)
 

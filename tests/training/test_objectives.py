@@ -137,7 +137,7 @@ def test_dropped_patches_are_not_looked_at():
     images = torch.randn(8, 3, 16, 16)
     draws = draws_of(objective)
     targets = objective.targets(torch.arange(COUNT) % CLASSES, draws)
-    read = draws.for_model(torch.device("cpu"))
+    read = draws.for_model()
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     dropped = mask.mask.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3) > 0
     loss, _ = objective(images, targets, read)
@@ -150,7 +150,7 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     objective = reconstruction(views=2, contrast=0.5)
     draws = draws_of(objective)
     images = torch.randn(16, 3, 16, 16)
-    read = draws.for_model(torch.device("cpu"))
+    read = draws.for_model()
     loss, metrics = objective(images, None, read)
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     filled, tokens = objective.model.loss(images, mask)
@@ -216,7 +216,7 @@ def test_some_views_are_filled_in_and_some_masked_patches_predicted():
     rows = objective.targets(torch.zeros(COUNT), draws)
     assert rows.tolist() == [row for row in range(32) if row % 4 < 2]
     images = torch.randn(32, 3, 16, 16)
-    _, metrics = objective(images, rows, draws.for_model(torch.device("cpu")))
+    _, metrics = objective(images, rows, draws.for_model())
 
     # the same images by themselves, and of their masked patches the first three
     mask = mask_from_noise(draws.mask_noise[rows], objective.keep)
@@ -241,7 +241,7 @@ def test_several_processes_fill_in_what_one_does(monkeypatch):
             part = draws.shard(rank, processes)
             rows = objective.targets(torch.zeros(COUNT), part)
             where = part.place[:, 0] if processes > 1 else slice(None)
-            _, metrics = objective(images[where], rows, part.for_model(device))
+            _, metrics = objective(images[where], rows, part.to(device).for_model())
             total += metrics["masked_loss"] * len(images[where]) / len(images)
         losses[processes] = total
     torch.testing.assert_close(losses[16], losses[1])

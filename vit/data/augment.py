@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
-from vit.device import constant, to_device
+from vit.device import constant
 from vit.inputs import cut_to_shape, to_float
 from vit.patches import patchify, unpatchify
 
@@ -34,7 +34,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
 
     Args:
         images: uint8 (B, C, h, w), one per row of `draws`.
-        draws: from `vit.data.draws.draw_step`.
+        draws: from `vit.data.draws.draw_step`, on the images' device.
         config: `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
@@ -59,7 +59,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
             padding = round(detail * CROP_PADDING)
             shift = (draws.shift * padding / CROP_PADDING).round().long()
             images = pad_and_crop(images, padding, shift)
-        flip = to_device(draws.flip, images.device)[:, None, None, None]
+        flip = draws.flip[:, None, None, None]
         inputs = to_float(torch.where(flip, images.flip(-1), images), size)
 
     # Colours, then what covers or moves parts of the image; mixing is last, as it needs two images
@@ -95,13 +95,13 @@ def sample_boxes(
     # The map from an output position (x, y, 1) to an input position, both from -1 to 1 across the
     # image: a box of half the width, for instance, scales x by 1/2. A negative scale mirrors.
     top, left, height, width = boxes.unbind(1)
-    theta = torch.zeros(len(images), 2, 3)
+    theta = images.new_zeros(len(images), 2, 3, dtype=torch.float32)
     theta[:, 0, 0] = width * (1 - 2 * flip.float())
     theta[:, 0, 2] = 2 * left + width - 1
     theta[:, 1, 1] = height
     theta[:, 1, 2] = 2 * top + height - 1
     size = [len(images), images.shape[1], *image_size]
-    grid = F.affine_grid(to_device(theta, images.device), size, align_corners=False)  # (B, H, W, 2)
+    grid = F.affine_grid(theta, size, align_corners=False)  # (B, H, W, 2)
 
     # Samples up to half a pixel outside take the border's colour. MPS cannot do so before
     # torch 2.11; there, move these samples to the border.
@@ -125,7 +125,7 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
     """
     height, width = images.shape[-2:]
     bordered = F.pad(images, (padding,) * 4)  # (B, C, H + 2 padding, W + 2 padding)
-    top, left = to_device(shifts, images.device).T[:, :, None]  # (B, 1) each
+    top, left = shifts.T[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
 
@@ -145,7 +145,7 @@ def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
         factors: (B, 3) from `vit.data.draws.draw_jitter`.
     """
     # (B, 1, 1, 1) each, so that an image is multiplied by its own
-    brightness, contrast, saturation = to_device(factors, images.device).T[..., None, None, None]
+    brightness, contrast, saturation = factors.T[..., None, None, None]
     images = (images * brightness).clamp(0, 1)
 
     # Contrast moves away from the image's mean grey, saturation from each pixel's own grey
@@ -171,8 +171,8 @@ def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
     # top, left, height, width as fractions -> top, left, bottom, right in pixels
     height, width = images.shape[-2:]
     edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
-    edges = (edges * torch.tensor([height, width, height, width])).round()
-    colours = to_device(colours, images.device)[:, :, None, None]  # (B, C, 1, 1)
+    edges = (edges * constant((height, width, height, width), images.device)).round()
+    colours = colours[:, :, None, None]  # (B, C, 1, 1)
     return torch.where(_inside(edges, images), colours, images)
 
 
@@ -194,7 +194,8 @@ def shuffle_patches(
     axis = 1
     if across:
         axis = 0
-    order = to_device(noise.argsort(axis), images.device)[:, :, None].expand_as(patches)
+    # stable, because devices order equal values differently otherwise
+    order = noise.argsort(dim=axis, stable=True)[:, :, None].expand_as(patches)
     grid = (images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1])
     return unpatchify(patches.gather(axis, order), patch_size, grid)
 
@@ -210,8 +211,6 @@ def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor
         following: the image after each, of the same shape.
         share, box: as in `vit.data.draws.Draws`, for these images.
     """
-    share = to_device(share, images.device)
-    box = to_device(box, images.device)
     blended = torch.lerp(following, images, share[:, None, None, None])
 
     # An image with a rectangle keeps its values outside of it; the others are blended. CutMix may
@@ -242,7 +241,7 @@ def mixed_labels(
 
 def _inside(edges: Tensor, images: Tensor) -> Tensor:
     """Return which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W)."""
-    top, left, bottom, right = to_device(edges, images.device).T[:, :, None]  # (B, 1) each
+    top, left, bottom, right = edges.T[:, :, None]  # (B, 1) each
     rows = torch.arange(images.shape[-2], device=images.device)
     columns = torch.arange(images.shape[-1], device=images.device)
     in_rows = (rows >= top) & (rows < bottom)  # (B, H)

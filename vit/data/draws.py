@@ -22,7 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from vit.data.randaugment import OPERATIONS
-from vit.device import to_device
+from vit.device import all_to_device
 from vit.masking import NOISE
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ BUILDING = threading.RLock()
 
 
 class Draws(NamedTuple):
-    """Every random number of a step, one row per image, on the CPU; None for what is off."""
+    """Every random number of a step, one row per image; None for what is off.
+
+    They are drawn on the CPU, so that every device gets the same.
+    """
 
     # which images of the data set
     indices: Tensor | None = None  # int64 (B,)
@@ -102,15 +105,17 @@ class Draws(NamedTuple):
         numbers = torch.where(rows < part.stop, rows, -1)
         return draws._replace(place=torch.stack([numbers, torch.full_like(rows, batch)], dim=1))
 
-    def for_model(self, device: torch.device) -> Draws:
-        """Return only the draws that model and loss read, on `device`."""
+    def to(self, device: torch.device) -> Draws:
+        """Return the draws on `device`, without waiting for its current work."""
         # `place` stays on the CPU, where shapes are chosen from it without waiting
-        draws = Draws(place=self.place)
-        if self.mask_noise is not None:
-            draws = draws._replace(mask_noise=to_device(self.mask_noise, device))
-        if self.drop_path is not None:
-            draws = draws._replace(drop_path=to_device(self.drop_path, device))
-        return draws
+        fields = {name: x for name, x in self._asdict().items() if x is not None}
+        fields.pop("place", None)
+        moved = all_to_device(list(fields.values()), device)
+        return self._replace(**dict(zip(fields, moved, strict=True)))
+
+    def for_model(self) -> Draws:
+        """Return only the draws that model and loss read."""
+        return Draws(mask_noise=self.mask_noise, drop_path=self.drop_path, place=self.place)
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:

@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al. 2020) for whole batches on any device, each image by its own draws.
 
 The fifteen operations, their strengths and their distribution are those of timm's
-rand-m9-mstd0.5-inc1, which works image by image with Pillow. Here each operation runs once, over
-the images of the batch that drew it.
+rand-m9-mstd0.5-inc1, which works image by image with Pillow. Here each operation runs once: on a
+CPU over the images of the batch that drew it, on a GPU over all.
 
 Differences: shears keep the middle of the image fixed, not its corner; moved images are sampled
 bilinearly, not by a random kernel; uncovered areas are grey, not the data's mean; and all of it
@@ -17,7 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import constant, to_device
+from vit.device import constant
+
+Entries = dict[tuple[int, int], Tensor]
+"""Entries of a matrix, by row and column."""
 
 FILL = 128
 """The grey of areas that a moved image uncovers."""
@@ -27,23 +30,52 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
     """Apply each image's own operations, one after another.
 
     Args:
-        images: uint8 (B, 3, H, W), on any device.
-        operations: int64 (B, n), on the CPU, an index into OPERATIONS; -1 for none.
-        strengths: float32 (B, n), on the CPU, from -1 to 1.
+        images: uint8 (B, 3, H, W).
+        operations: int64 (B, n), an index into OPERATIONS; -1 for none.
+        strengths: float32 (B, n), from -1 to 1.
 
     Returns:
         uint8 (B, 3, H, W); the input stays as it is.
     """
     images = images.clone()
+    augment_all = _augment_members if images.device.type == "cpu" else _augment_all
     for numbers, strength in zip(operations.T, strengths.T, strict=True):
-        for number, operation in enumerate(OPERATIONS.values()):
-            # the draws are on the CPU, so that this does not wait for a GPU
-            members = (numbers == number).nonzero()[:, 0]  # (b,)
-            if len(members):
-                rows = to_device(members, images.device)
-                level = to_device(strength[members], images.device)[:, None, None, None]
-                images[rows] = operation(images[rows], level)
+        images = augment_all(images, numbers, strength)
     return images
+
+
+def _augment_members(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+    """Apply one operation to each image: each to those that drew it."""
+    for number, operation in enumerate(OPERATIONS.values()):
+        members = (numbers == number).nonzero()[:, 0]  # (b,)
+        if len(members):
+            level = strength[members][:, None, None, None]
+            images[members] = operation(images[members], level)
+    return images
+
+
+def _augment_all(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+    """Apply one operation to each image: each to all, and those that drew it keep the result.
+
+    A GPU computes this sooner than it gets lists of images, whose lengths the host would have to
+    wait for. The moves are one sampling, each image by its own matrix.
+    """
+    numbers = numbers[:, None, None, None]  # (B, 1, 1, 1)
+    level = strength[:, None, None, None]
+    result = images
+    entries: dict[tuple[int, int], Tensor] = {}
+    is_moved = torch.zeros_like(numbers, dtype=torch.bool)
+    for number, (name, operation) in enumerate(OPERATIONS.items()):
+        is_drawn = numbers == number
+        if name not in MOVES:
+            result = torch.where(is_drawn, operation(images, level), result)
+            continue
+        is_moved |= is_drawn
+        for place, values in MOVES[name](level, *images.shape[-2:]).items():
+            # the identity's, unless another move has set it
+            before = entries.get(place, torch.full_like(level, float(place[0] == place[1])))
+            entries[place] = torch.where(is_drawn, values, before)
+    return torch.where(is_moved, _moved(images, entries), result)
 
 
 # --- the operations ------------------------------------------------------------------------------
@@ -126,23 +158,38 @@ def _blended(target: Tensor, images: Tensor, strength: Tensor) -> Tensor:
     return _to_uint8(target + factor * (images.float() - target))
 
 
-def rotate(images: Tensor, strength: Tensor) -> Tensor:
+def rotation(strength: Tensor, height: int, width: int) -> Entries:
     """Rotate by up to 30 degrees, counter-clockwise for positive strengths."""
     angle = torch.deg2rad(30 * strength)
     cos = angle.cos()
     sin = angle.sin()
     # coordinates run from -1 to 1 on both axes, whatever the shape: undo that before rotating
-    height, width = images.shape[-2:]
-    entries = {
+    return {
         (0, 0): cos,
         (0, 1): -sin * height / width,
         (1, 0): sin * width / height,
         (1, 1): cos,
     }
-    return _moved(images, entries)
 
 
-def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
+MOVES: dict[str, Callable[[Tensor, int, int], Entries]] = {
+    "rotate": rotation,
+    # each row, or column, is shifted by up to 0.3 of its distance from the middle one
+    "shear x": lambda strength, height, width: {(0, 1): 0.3 * strength * height / width},
+    "shear y": lambda strength, height, width: {(1, 0): 0.3 * strength * width / height},
+    # up to 0.45 of the width, or height
+    "translate x": lambda strength, height, width: {(0, 2): 0.9 * strength},
+    "translate y": lambda strength, height, width: {(1, 2): 0.9 * strength},
+}
+"""Entries of the matrix of `_moved`, from strengths (b, 1, 1, 1) and the images' height and width."""
+
+
+def move(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return one of MOVES as an operation."""
+    return lambda images, strength: _moved(images, MOVES[name](strength, *images.shape[-2:]))
+
+
+def _moved(images: Tensor, entries: Entries) -> Tensor:
     """Sample the images where a 2 x 3 matrix maps the output pixels (x, y, 1).
 
     The matrix is the identity except for `entries`; coordinates run from -1 to 1 across the image.
@@ -164,7 +211,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "auto contrast": auto_contrast,
     "equalize": equalize,
     "invert": lambda images, strength: 255 - images,
-    "rotate": rotate,
+    "rotate": move("rotate"),
     "posterize": posterize,
     "solarize": solarize,
     "solarize add": solarize_add,
@@ -172,15 +219,9 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "contrast": contrast,
     "brightness": lambda images, strength: _blended(torch.zeros_like(images), images, strength),
     "sharpness": sharpness,
-    # each row, or column, is shifted by up to 0.3 of its distance from the middle one
-    "shear x": lambda images, strength: _moved(
-        images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]}
-    ),
-    "shear y": lambda images, strength: _moved(
-        images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]}
-    ),
-    # up to 0.45 of the width, or height
-    "translate x": lambda images, strength: _moved(images, {(0, 2): 0.9 * strength}),
-    "translate y": lambda images, strength: _moved(images, {(1, 2): 0.9 * strength}),
+    "shear x": move("shear x"),
+    "shear y": move("shear y"),
+    "translate x": move("translate x"),
+    "translate y": move("translate y"),
 }
 """By name, in timm's order; `Draws.operations` holds positions in it."""

@@ -167,14 +167,19 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)
-        indices = to_device(draws.indices, dataset.device)  # type: ignore[arg-type]
+        targets = objective.targets(labels, draws)
+        indices = draws.indices
+        draws = draws.to(device)
+        # where the images are
+        if dataset.device.type == device.type:
+            indices = draws.indices
+        assert indices is not None
         images = to_device(dataset[indices], device)  # uint8 (B, C, h, w)
         images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
         # mixing has used up one image more, the partner of the last one
         draws = draws.rows(slice(len(images)))
-        targets = objective.targets(labels, draws)
         if targets is not None:
-            targets = to_device(targets, device)
+            targets = to_device(targets[: len(images)], device)
 
         # 3. The gradient, summed over the processes; each loss counts by its share of the batch
         rows = shard(batch_images, dist.rank, dist.world_size)
@@ -184,7 +189,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
                 forward,
                 images,
                 targets,
-                draws.for_model(device),
+                draws.for_model(),
                 run.grad_accum_steps,
                 compute,
                 weight=share,
