@@ -4,7 +4,10 @@ Within `simulated_gpu()` torch finds one GPU. What is put there is a `GpuTensor`
 that meets tensors of both devices raises `DeviceMismatchError`; what makes the host wait for the GPU is recorded with its line;
 kernels are counted.
 
-It cannot see CUDA graphs, what the compiler makes (Triton), nccl and several GPUs, streams and their races, memory, and
+A CUDA graph is the list of operators of the block that records it: a replay repeats them on the same memory, with the same
+numbers. What waits there, or copies from the host, is refused.
+
+It cannot see what the compiler makes (Triton) or its CUDA graphs, nccl and several GPUs, streams and their races, memory, and
 how a GPU's own kernels round: these need a card.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +54,62 @@ class DeviceMismatchError(RuntimeError):
     """Tensors of both devices met where a GPU would refuse them."""
 
 
+class Graph:
+    """A CUDA graph: `operators` repeat what was computed while it was recorded."""
+
+    def __init__(self):
+        self.operators: list[Callable[[], None]] = []
+        self.replays = 0
+
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Add an operator, by its arguments and result on the CPU."""
+        # a view sees what changes
+        if func.is_view or torch.Tag.inplace_view in func.tags:
+            return
+        # with the shapes of now, which a view in place would change
+        args, kwargs, result = tree_map(
+            lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result)
+        )
+        self.operators.append(lambda: overwrite(result, func(*args, **kwargs)))
+
+    def replay(self) -> None:
+        self.replays += 1
+        # recording has computed what the first replay would
+        if self.replays == 1:
+            return
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            for operator in self.operators:
+                operator()
+
+
+def overwrite(old: Any, new: Any) -> None:
+    for x, y in zip(tree_leaves(old), tree_leaves(new), strict=True):
+        if isinstance(x, Tensor) and x is not y:
+            x.copy_(y)
+
+
+@contextmanager
+def recording(graph: Graph, stream: object) -> Iterator[None]:
+    RECORD.graph = graph
+    try:
+        yield
+    finally:
+        RECORD.graph = None
+
+
+class Stream:
+    """All streams are in order here."""
+
+    def __init__(self, device: torch.device):
+        self.wait_stream = always(None)
+
+
+def refuse_to_record(optimizer: torch.optim.Optimizer) -> None:
+    """As torch does where it has a GPU."""
+    if RECORD.graph is not None:
+        assert all(group["capturable"] for group in optimizer.param_groups)
+
+
 @dataclass
 class Record:
     """What happened on the GPU since `clear`.
@@ -60,18 +119,22 @@ class Record:
         copies: to the GPU in the background, and waiting ones in both directions.
         kernels: launched, by operator.
         float64: whether the GPU has this type.
+        graph: the CUDA graph that is being recorded.
     """
 
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     kernels: Counter[str] = field(default_factory=Counter)
     float64: bool = True
+    graph: Graph | None = None
 
     def clear(self) -> None:
         for counter in (self.waits, self.copies, self.kernels):
             counter.clear()
 
     def wait(self, reason: str) -> None:
+        if self.graph is not None:
+            raise RuntimeError(f"not in a CUDA graph: {reason} @ {line_in_package()}")
         self.waits[f"{reason} @ {line_in_package()}"] += 1
 
 
@@ -154,7 +217,10 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     kwargs_on_cpu = tree_map(on_cpu, kwargs)
     if device is not None:
         kwargs_on_cpu["device"] = torch.device("cpu")
-    result = func(*tree_map(on_cpu, args), **kwargs_on_cpu)
+    args_on_cpu = tree_map(on_cpu, args)
+    result = func(*args_on_cpu, **kwargs_on_cpu)
+    if RECORD.graph is not None:
+        RECORD.graph.add(func, args_on_cpu, kwargs_on_cpu, result)
     if device is not None and not is_gpu(device):
         return result
     count(func, name, args)
@@ -182,6 +248,8 @@ def copy(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
 
     if to_gpu and isinstance(source, GpuTensor):
         count(func, name, args)
+    elif RECORD.graph is not None:
+        RECORD.wait("copy between the host and the GPU")
     elif getattr(host, "pinned", False) and non_blocking:
         RECORD.copies["in the background"] += 1
     else:
@@ -190,10 +258,16 @@ def copy(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         RECORD.wait(f"copy {way} {tuple(source.shape)}")
 
     if name == "copy_":
-        on_cpu(args[0]).copy_(on_cpu(source))
+        args_on_cpu = (on_cpu(args[0]), on_cpu(source))
+        kwargs = {}
+    else:
+        args_on_cpu = (on_cpu(source), *args[1:])
+        kwargs = {**kwargs, "device": torch.device("cpu"), "non_blocking": False}
+    result = func(*args_on_cpu, **kwargs)
+    if RECORD.graph is not None:
+        RECORD.graph.add(func, args_on_cpu, kwargs, result)
+    if name == "copy_":
         return args[0]
-    kwargs = {**kwargs, "device": torch.device("cpu"), "non_blocking": False}
-    result = func(on_cpu(source), *args[1:], **kwargs)
     return GpuTensor(result) if to_gpu else result
 
 
@@ -242,17 +316,27 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         ctx.inputs = [on_cpu(x).detach().requires_grad_() for x in (q, k, v)]
-        with torch.utils._python_dispatch._disable_current_modes(), torch.enable_grad():
-            ctx.result = F.scaled_dot_product_attention(*ctx.inputs)
-        RECORD.kernels["attention"] += 1
-        return GpuTensor(ctx.result.detach())
+
+        def compute() -> Tensor:
+            with torch.enable_grad():
+                ctx.result = F.scaled_dot_product_attention(*ctx.inputs)
+            return ctx.result.detach()
+
+        return computed(compute, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        RECORD.kernels["attention"] += 3
-        with torch.utils._python_dispatch._disable_current_modes():
-            gradients = torch.autograd.grad(ctx.result, ctx.inputs, on_cpu(gradient))
-        return tuple(map(GpuTensor, gradients))
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return computed(lambda: torch.autograd.grad(ctx.result, ctx.inputs, on_cpu(gradient)), 3)
+
+
+def computed(compute: Callable[[], Any], kernels: int) -> Any:
+    """Compute on the CPU what is several kernels of attention, also in each replay."""
+    RECORD.kernels["attention"] += kernels
+    with torch.utils._python_dispatch._disable_current_modes():
+        result = compute()
+    if RECORD.graph is not None:
+        RECORD.graph.operators.append(lambda: overwrite(result, compute()))
+    return tree_map(on_gpu, result)
 
 
 class Functions(TorchFunctionMode):
@@ -327,7 +411,6 @@ def simulated_gpu(bf16: bool = True, float64: bool = True) -> Iterator[Record]:
         "is_available": True,
         "device_count": 1,
         "current_device": 0,
-        "is_current_stream_capturing": False,
         "mem_get_info": (80 << 30, 80 << 30),
         "is_bf16_supported": bf16,
         "get_device_name": "Simulated GPU",
@@ -342,10 +425,16 @@ def simulated_gpu(bf16: bool = True, float64: bool = True) -> Iterator[Record]:
     with pytest.MonkeyPatch.context() as patch:
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, always(answer))
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: RECORD.graph is not None)
+        patch.setattr(torch.cuda, "CUDAGraph", Graph)
+        patch.setattr(torch.cuda, "graph", recording)
+        patch.setattr(torch.cuda, "Stream", Stream)
+        patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        patch.setattr(torch.cuda, "current_stream", Stream)
         patch.setattr(torch.accelerator, "synchronize", always(None))
         patch.setattr(torch.backends.cudnn, "enabled", False)
         patch.setattr(
-            torch.optim.Optimizer, "_accelerator_graph_capture_health_check", always(None)
+            torch.optim.Optimizer, "_accelerator_graph_capture_health_check", refuse_to_record
         )
         patch.setattr(torch._C, "_group_tensors_by_device_and_dtype", grouped(grouping))
         kinds = [*foreach._foreach_supported_types, GpuTensor]

@@ -688,8 +688,9 @@ class RunConfig(Section, section="run"):
     chosen by token count"""
     attention: Literal["auto", "math", "flash"] = "auto"
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
+    compile: Literal["auto", "on", "off", "graph"] = "auto"
+    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more; graph:
+    steps not compiled but replayed as one CUDA graph each (experimental: it never ran on a GPU)"""
 
     # What it writes
     save_every: Positive = 500

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.errors import TrainingError
+from vit.training.recorded import RecordedStep
 from vit.training.schedule import learning_rate, set_learning_rate
-from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
+from vit.training.step import Callback, Step, StepInputs, finish_step, for_each, log, states_of
 
 if TYPE_CHECKING:
     from vit.inputs import Images
@@ -135,11 +137,9 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     # 1. What is the same for all steps
     config = run.config
     objective = run.objective
-    optimizer = run.optimizer
     dist = run.dist
     compute = run.compute
     device = compute.device
-    loss_scale = run.loss_scale
 
     labels = run.data.train.labels
     count = len(run.data.train)
@@ -154,15 +154,21 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     # the base rate is for 256 images (Goyal et al. 2017)
     peak = config.optim.blr * batch_size / 256
 
-    learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     forward = compute.compiled(objective.train(), run.grad_accum_steps)
-    # the first step of this session that was not finite; 0: none
+    take_any = partial(take_step, run, forward, callbacks)
+    # the step of a full batch may be replayed, if no callback reads its gradient
+    take_full: Callable[[StepInputs], dict[str, Tensor]] = take_any
+    reads = [type(callback).on_gradient is not Callback.on_gradient for callback in callbacks]
+    if compute.graph and not any(reads):
+        take_full = RecordedStep(run, take_any)
+    # the first step of this session that was not finite (0: none), and whether this one is skipped
     first_bad = torch.zeros((), device=device)
+    run.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
 
     # `step` counts from 0, as the draws do; whatever a user sees counts from 1
     since = time.perf_counter()
     for step in range(run.step, total):
-        # 2. This process's images, augmented; after this, nothing is random
+        # 2. This process's images, targets and draws; after this, nothing is random
         batch = draw_step(config, step, count, masked=objective.is_masked(step))
         assert batch.indices is not None
         batch_images = len(batch.indices)
@@ -175,71 +181,101 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
             indices = draws.indices
         assert indices is not None
         images = to_device(dataset[indices], device)  # uint8 (B, C, h, w)
-        images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
-        # mixing has used up one image more, the partner of the last one
-        draws = draws.rows(slice(len(images)))
         if targets is not None:
-            targets = to_device(targets[: len(images)], device)
+            targets = to_device(targets, device)
 
-        # 3. The gradient, summed over the processes; each loss counts by its share of the batch
+        # 3. The gradient and the update; the results stay on the device until somebody reads them
         rows = shard(batch_images, dist.rank, dist.world_size)
         share = (rows.stop - rows.start) / batch_images
-        with compute.only_compiled_for(batch_images == full_batch):
-            metrics = accumulate_gradient(
-                forward,
-                images,
-                targets,
-                draws.for_model(),
-                run.grad_accum_steps,
-                compute,
-                weight=share,
-                loss_scale=loss_scale,
-            )
-        dist.sum_gradients(learning)
-        loss_scale.unscale_(optimizer)
-        values = dist.all_reduce_sum(torch.stack(list(metrics.values())))
-        for callback in callbacks:
-            callback.on_gradient(step + 1)
-        # without a limit it is only measured
-        grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
-
-        # 4. The results, which stay on the device until somebody reads them; the first bad step
-        # stays the first
-        is_finite = values[0].isfinite() & grad_norm.isfinite()
-        is_fine = is_finite
-        if loss_scale.is_enabled():
-            is_fine = is_finite | loss_scale.has_overflowed(values[0], grad_norm)
-        first_bad = torch.where(is_fine | (first_bad > 0), first_bad, step + 1)
-        results = {"first_bad": first_bad}
-        results.update(zip(metrics, values, strict=True))
-        results["grad_norm"] = grad_norm
         lr = learning_rate(step, *schedule, peak)
+        inputs = StepInputs(images, targets, draws, share, first_bad, step + 1, lr)
+        is_full = batch_images == full_batch
+        with compute.only_compiled_for(is_full):
+            values = take_full(inputs) if is_full else take_any(inputs)
+        first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
-        done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=results)
+        done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
         if compute.checks_each_step:
             done.check()
 
-        # 5. The update, which the optimizer skips if `found_inf` is 1
-        run.is_updating = True
-        set_learning_rate(optimizer, lr)
-        skips = (first_bad > 0) | ~is_finite
-        optimizer.found_inf = skips.float()  # type: ignore[attr-defined]
-        optimizer.step()
-        loss_scale.update()
+        # 4. What follows the weights
         objective.after_step(step + 1)
         if run.ema is not None:
             run.ema.update(run.model)
-        optimizer.zero_grad(set_to_none=True)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
-        # 6. Callbacks and caller, whose time does not count
+        # 5. Callbacks and caller, whose time does not count
         run.step = step + 1
         run.is_updating = False
         run.seconds += time.perf_counter() - since
         finish_step(run, callbacks, done)
         yield done
         since = time.perf_counter()
+
+
+def take_step(
+    run: Run, forward: nn.Module, callbacks: Sequence[Callback], inputs: StepInputs
+) -> dict[str, Tensor]:
+    """Compute a step's gradient, update the weights, and return `Step.values`.
+
+    `forward` is the run's objective, perhaps compiled. `run.is_updating` is true from the update
+    on. On a GPU of CUDA the host decides nothing in here, so that `RecordedStep` can replay it.
+    """
+    config = run.config
+    optimizer = run.optimizer
+    loss_scale = run.loss_scale
+
+    # 1. Augmented images
+    images = run.normalize(augment(inputs.images, inputs.draws, config))  # (B, C, H, W)
+    # mixing has used up one image more, the partner of the last one
+    draws = inputs.draws.rows(slice(len(images)))
+    targets = inputs.targets
+    if targets is not None:
+        targets = targets[: len(images)]
+
+    # 2. The gradient, summed over the processes
+    metrics = accumulate_gradient(
+        forward,
+        images,
+        targets,
+        draws.for_model(),
+        run.grad_accum_steps,
+        run.compute,
+        weight=inputs.share,
+        loss_scale=loss_scale,
+    )
+    learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    run.dist.sum_gradients(learning)
+    loss_scale.unscale_(optimizer)
+    sums = run.dist.all_reduce_sum(torch.stack(list(metrics.values())))
+    for callback in callbacks:
+        callback.on_gradient(run.step + 1)
+    # without a limit it is only measured
+    grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
+
+    # 3. The results; the first bad step stays the first
+    is_finite = sums[0].isfinite() & grad_norm.isfinite()
+    is_fine = is_finite
+    if loss_scale.is_enabled():
+        is_fine = is_finite | loss_scale.has_overflowed(sums[0], grad_norm)
+    first_bad = inputs.first_bad
+    first_bad = torch.where(is_fine | (first_bad > 0), first_bad, inputs.number)
+    values = {"first_bad": first_bad}
+    values.update(zip(metrics, sums, strict=True))
+    values["grad_norm"] = grad_norm
+
+    # 4. The update, which the optimizer skips if `found_inf` is 1
+    if run.compute.checks_each_step and first_bad > 0:
+        return values
+    run.is_updating = True
+    set_learning_rate(optimizer, inputs.lr)
+    skips = (first_bad > 0) | ~is_finite
+    optimizer.found_inf.copy_(skips)  # type: ignore[attr-defined]
+    optimizer.step()
+    loss_scale.update()
+    optimizer.zero_grad(set_to_none=True)
+    return values
 
 
 def accumulate_gradient(
