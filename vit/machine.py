@@ -119,8 +119,10 @@ def choose_precision(device: torch.device, precision: str, began: str = "") -> s
             precision = "fp16"
 
     # a CPU without bfloat16 or float16 products computes them too, slowly
-    computes = {"fp32": True, "bf16": _has_bf16(device), "fp16": _has_fp16(device)}
-    if device.type == "cpu" or computes[precision]:
+    if precision == "fp32" or device.type == "cpu":
+        return precision
+    has_products = {"bf16": _has_bf16, "fp16": _has_fp16}[precision]
+    if has_products(device):
         return precision
     # the run began on another device
     if automatic:
