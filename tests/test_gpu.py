@@ -33,16 +33,19 @@ from vit.config import Config
 from vit.data.draws import Draws, draw_operations
 from vit.data.randaugment import rand_augment
 from vit.evaluate.knn import knn_correct
-from vit.interpret import attention_statistics, head_ablation, top_mass_mask
+from vit.interpret import attention_statistics, faithfulness, head_ablation, top_mass_mask
+from vit.look.features import artifact_scores
 from vit.look.filled import fill_in
 from vit.look.panels import (
     class_relevance,
     decoder_panels,
+    feature_colours,
     head_panels,
     reconstruction_relevance,
     rollout_panels,
 )
 from vit.look.predict import embed, predict
+from vit.look.similar import nearest
 from vit.look.subject import with_files
 from vit.runs import read_mapping
 from vit.training.distributed import Distributed, gather_batch
@@ -328,6 +331,7 @@ def test_an_autoencoder_that_was_moved_is_looked_into_there(files, tmp_path):
         hidden = masked.middle_patches(masked.masked)
         masked.query = (0, 0)
         maps = head_panels(subject).maps
+        tokens = subject.model.encoder(subject.inputs)
         return [
             maps,
             top_mass_mask(maps).float(),
@@ -337,6 +341,9 @@ def test_an_autoencoder_that_was_moved_is_looked_into_there(files, tmp_path):
             reconstruction_relevance(masked, hidden).maps,
             fill_in(masked).filled,
             attention_statistics(subject.model.encoder, subject.batches()).distance_spread,
+            feature_colours(subject),
+            artifact_scores(tokens, subject.geometry.num_prefix_tokens),
+            nearest(tokens[:, 0], tokens[0, 0], 1).similarities,
             *embed(subject.model, files),
         ]
 
@@ -348,10 +355,18 @@ def test_a_classifier_that_was_moved_predicts_and_explains_there(files, tmp_path
 
     def look(device: str) -> list[Tensor]:
         subject = with_files(vit.load_model(tmp_path).to(device), files)
+        encoder = subject.model.encoder
+
+        @torch.no_grad()
+        def logits(images: Tensor) -> Tensor:
+            return encoder.forward_head(encoder(images))
+
         explained = class_relevance(subject)
+        by_input = class_relevance(subject, method="legrad").panels.maps
+        areas = faithfulness(logits, subject.inputs, by_input[:, 0], 1).deletion_area
         silenced = head_ablation(
             subject.model, lambda: subject.model(subject.inputs).square().mean()
         )
-        return [explained.panels.maps, predict(subject.model, files), silenced]
+        return [explained.panels.maps, by_input, areas, predict(subject.model, files), silenced]
 
     on_both(look)
