@@ -48,6 +48,7 @@ MOVED = 0.1
 # What can make the host wait, or differ once replayed or compiled, each at least once
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "AdamW": {},
+    "float16, loss scaling": {"train.precision": "fp16"},
     "EMA, padded crops": {"optim.ema": 0.99, "augment.crop": "pad"},
     "Muon, two views, contrast, jitter": {
         "optim.name": "muon",

@@ -202,7 +202,9 @@ def run(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.lesson", description=__doc__)
     parser.add_argument("out", type=Path, help="the page to write, .html")
     options = parser.parse_args(argv)
-    page = lesson_page(load_model(MODEL))
+    model = load_model(MODEL)
+    assert isinstance(model, MaskedAutoencoder)
+    page = lesson_page(model)
     write_text(options.out, page)
     print(f"{options.out}: {len(page.encode()) / 1e6:.2f} MB")
     return 0

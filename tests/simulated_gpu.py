@@ -224,10 +224,7 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     if device is not None and not is_gpu(device):
         return result
     count(func, name, args)
-    if not RECORD.float64 and any(
-        x.dtype == torch.float64 for x in tree_leaves(result) if isinstance(x, Tensor)
-    ):
-        raise TypeError(f"{func}: this GPU has no float64 @ {line_in_package()}")
+    refuse_float64(func, result)
     result = tree_map(on_gpu, result)
     return return_and_correct_aliasing(func, args, kwargs, result) if ours else result
 
@@ -268,7 +265,17 @@ def copy(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         RECORD.graph.add(func, args_on_cpu, kwargs, result)
     if name == "copy_":
         return args[0]
-    return GpuTensor(result) if to_gpu else result
+    if to_gpu:
+        refuse_float64(func, result)
+        return GpuTensor(result)
+    return result
+
+
+def refuse_float64(func: Any, result: Any) -> None:
+    if not RECORD.float64 and any(
+        x.dtype == torch.float64 for x in tree_leaves(result) if isinstance(x, Tensor)
+    ):
+        raise TypeError(f"{func}: this GPU has no float64 @ {line_in_package()}")
 
 
 def refuse_or_record(func: Any, name: str, args: tuple, others: list[Tensor]) -> None:

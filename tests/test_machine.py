@@ -29,6 +29,7 @@ def machine(monkeypatch):
         )
         fault = compiler.__wrapped__ if "that works" in lacks else lambda device: ""
         monkeypatch.setattr(vit.machine, "fault_of_compiler", fault)
+        monkeypatch.setattr(vit.machine, "fault_of_cuda", lambda: "")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in devices)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in devices)
 
@@ -57,6 +58,31 @@ def test_why_there_is_no_cuda_is_said(machine, monkeypatch, built, why):
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
     with pytest.raises(ConfigError, match=rf"torch finds cpu here: [^\n]*{why}"):
         choose_compute(RunConfig(device="cuda"))
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("problem", "help"),
+    [
+        ("no kernel image is available for execution on the device", "install another build"),
+        ("out of memory", "nvidia-smi"),
+    ],
+)
+def test_a_gpu_that_does_not_compute_is_refused_in_one_line(
+    machine, monkeypatch, device, problem, help
+):
+    """An old GPU under a new build of torch, or one whose memory others have taken."""
+    fault = vit.machine.fault_of_cuda
+    machine("cuda")
+    monkeypatch.setattr(vit.machine, "fault_of_cuda", fault)
+
+    def fail(*_: object, **__: object) -> None:
+        raise torch.AcceleratorError(f"CUDA error: {problem}\nCUDA kernel errors might be")
+
+    monkeypatch.setattr(torch, "ones", fail)
+    expected = rf"^run\.device: 'cuda' cannot be used; CUDA error: {problem}: [^\n]*{help}[^\n]*$"
+    with pytest.raises(ConfigError, match=expected):
+        choose_compute(RunConfig(device=device))
 
 
 def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
@@ -216,6 +242,7 @@ def test_steps_are_replayed_where_asked_for_by_one_process_on_an_nvidia_gpu(
     machine, device, amd, processes, works, monkeypatch
 ):
     machine("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     monkeypatch.setattr(torch.version, "hip", amd)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: processes)
     config = RunConfig(device=device, compile="graph")
@@ -223,7 +250,7 @@ def test_steps_are_replayed_where_asked_for_by_one_process_on_an_nvidia_gpu(
         compute = choose_compute(config, "fp32", 10**6)
         assert compute.graph
         assert not compute.compile
-        assert str(compute).endswith("one CUDA graph")
+        assert str(compute) == "GPU, fp32, one CUDA graph"
     else:
         with pytest.raises(ConfigError, match=r"^run\.compile: 'graph' needs [^\n]+$"):
             choose_compute(config, "fp32", 10**6)

@@ -71,7 +71,7 @@ def test_snippets_are_found():
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
     }
     assert len(snippets(ROOT / "README.md")) == 1
-    assert len(snippets(ROOT / "docs" / "looking-inside.md")) == 2
+    assert len(snippets(ROOT / "docs" / "looking-inside.md")) == 4
     assert len(snippets(ROOT / "docs" / "objectives.md")) == 2
     assert is_program("x = 1\n")
     assert not is_program("vit models\n")

@@ -61,6 +61,7 @@ CALLS = {
     ],
     "predict": ["vit-tiny-p4-cifar10-finetuned", "sheet.png"],
     "embed": [MODEL, "look", "--out", "features.npz"],
+    "similar": [MODEL, "sheet.png", "look", "--out", "similar.html"],
 }
 
 pytestmark = pytest.mark.slow

@@ -71,7 +71,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
 
     Raises:
-        ConfigError: this machine has no such device.
+        ConfigError: this machine has no such device, or its GPU does not compute.
     """
     available = ["cpu"]
     if torch.backends.mps.is_available():
@@ -79,11 +79,31 @@ def choose_device(name: str) -> torch.device:
     if torch.cuda.is_available():
         available.insert(0, "cuda")
     if name == "auto":
-        return torch.device(available[0])
+        name = available[0]
     if name not in available:
         found = f"torch finds {', '.join(available)} here"
         raise ConfigError(f"run.device: {name!r} cannot be used; {found}{why_no_cuda(name)}")
+
+    # a GPU that is found but fails is no reason to train for days on the CPU without a word
+    if name == "cuda":
+        fault = fault_of_cuda()
+        if fault:
+            raise ConfigError(f"run.device: 'cuda' cannot be used; {fault}; or use run.device cpu")
     return torch.device(name)
+
+
+def fault_of_cuda() -> str:
+    """Add two numbers on the GPU, and return what went wrong and what helps; "" if nothing."""
+    try:
+        float(torch.ones((), device="cuda") + 1)
+    # torch's errors: no kernels for this GPU, an old driver, memory that others have taken
+    except RuntimeError as error:
+        problem = one_line(str(error).partition("\n")[0])
+        remedy = "nvidia-smi may say why"
+        if "no kernel image" in problem:
+            remedy = f"torch {torch.__version__} is built for newer GPUs, install another build"
+        return f"{problem}: {remedy}"
+    return ""
 
 
 def why_no_cuda(name: str) -> str:
@@ -125,8 +145,10 @@ def choose_precision(device: torch.device, precision: str, began: str = "") -> s
             precision = "fp16"
 
     # a CPU without bfloat16 or float16 products computes them too, slowly
-    computes = {"fp32": True, "bf16": _has_bf16(device), "fp16": _has_fp16(device)}
-    if device.type == "cpu" or computes[precision]:
+    if precision == "fp32" or device.type == "cpu":
+        return precision
+    has_products = {"bf16": _has_bf16, "fp16": _has_fp16}[precision]
+    if has_products(device):
         return precision
     # the run began on another device
     if automatic:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ LINES = {
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
     "embed": "{place}/run {place}/images --out features.npz",
+    "similar": "{place}/run '{place}/images/test/class 0/0.png' {place}/images --out page.html",
     "attention": "{place}/run {place}/images/test --count 2 --film --out look",
     "explore": "{place}/run {place}/images/test --count 2 --out page.html",
     "evaluate": "{place}/run {place}/images --out evaluation",
@@ -124,7 +126,7 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(
     tmp_path,
     command,
 ):
-    argv = [command, *LINES[command].format(place=finished.parent).split()]
+    argv = [command, *shlex.split(LINES[command].format(place=finished.parent))]
     assert LINES.keys() == COMMANDS.keys()
 
     # To its end: how much work it is, and what it writes

@@ -365,7 +365,7 @@ def _long_runs_are_compiled(monkeypatch):
     """Long is what has all of `CONFIG`'s steps; compiling, a minute's work, does nothing here."""
     monkeypatch.setattr(vit.machine, "COMPILE_FROM_STEPS", STEPS)
     monkeypatch.setattr(vit.machine, "missing_for_compile", lambda device: "")
-    monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module: module)
+    monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module, parts: module)
 
 
 @pytest.mark.usefixtures("_long_runs_are_compiled")

@@ -16,8 +16,8 @@ from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
 from vit.cli.common import load_options, refuse_given, shown_images
-from vit.cli.images import note_small_input
 from vit.cli.outputs import require_folder, require_free
+from vit.cli.small_input import note_small_input
 from vit.config import named_data
 from vit.data.images import class_key
 from vit.errors import ConfigError, RunError, one_line

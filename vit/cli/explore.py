@@ -14,8 +14,9 @@ from vit.atomic import write_npz, write_text
 from vit.checkpoints import load_trained
 from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.common import load_options
-from vit.cli.images import note_small_input, photo_of
+from vit.cli.images import photo_of
 from vit.cli.outputs import PAGE, output_file, require_free
+from vit.cli.small_input import note_small_input
 from vit.errors import UserError, one_line
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order

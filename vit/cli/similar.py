@@ -12,12 +12,12 @@ from vit.cli.common import choose_device, load_options
 from vit.cli.images import (
     list_images,
     naming_the_option,
-    note_small_input,
     photo_of,
     png_of_input,
     pooled_features,
 )
 from vit.cli.outputs import PAGE, output_file, print_json
+from vit.cli.small_input import note_small_input
 from vit.errors import ConfigError, one_line
 from vit.figures.similar import ShownImage, similar_page
 from vit.look.predict import embed

@@ -297,7 +297,7 @@ def feature_colours(subject: ModelWithImages) -> Tensor:
     """Return each patch's colour by `pca_colours` of the last layer's features.
 
     Returns:
-        (B, rows, columns, 3), from 0 to 1.
+        (B, rows, columns, 3) on the CPU, from 0 to 1.
     """
     encoder = subject.model.encoder
     with torch.no_grad():

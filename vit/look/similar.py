@@ -28,13 +28,17 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     """Find the nearest images by the cosine of the angle between their features.
 
     Args:
-        features: (N, D), as `vit.look.predict.embed` returns them, pooled.
+        features: (N, D), as `vit.look.predict.embed` returns them, pooled; on any device.
         query: (D,), those of one image.
         count: how many to find; all of them if there are fewer.
+
+    Returns:
+        tensors on the CPU.
     """
-    # In float64, because the difference of an image from itself would be of float32's size
-    vectors = features.double()
-    direction = query.double()
+    # In float64, because the difference of an image from itself would be of float32's size; on the
+    # CPU, because Apple's GPUs have none
+    vectors = features.detach().cpu().double()
+    direction = query.detach().cpu().double()
     lengths = vectors.norm(dim=1) * direction.norm()  # (N,)
     similarities = (vectors @ direction) / lengths.clamp(min=1e-12)  # (N,)
 

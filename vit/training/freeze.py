@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -68,11 +69,10 @@ def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
         optimizer: of the model.
         rows: from `freeze`.
     """
-    originals = [row.detach().clone() for row in rows]
+    originals = [row.clone() for row in rows]
 
     def restore(*_: object) -> None:
-        for row, original in zip(rows, originals, strict=True):
-            row.detach().copy_(original)
+        torch._foreach_copy_(rows, originals)
 
     if rows:
         optimizer.register_step_post_hook(restore)
