@@ -245,12 +245,14 @@ def graph_run(name: str, compile: str = "graph") -> Run:
 
 
 def weights(run: Run) -> dict[str, Tensor]:
-    """Weights and averages by name, on the CPU."""
+    """Weights, counters and averages by name, on the CPU."""
     tensors = dict(run.objective.state_dict())
     if run.ema is not None:
         tensors |= {f"ema.{name}": value for name, value in run.ema.state_dict().items()}
-    tensors = {name: value.cpu().clone() for name, value in tensors.items()}
-    # attention does not depend on the keys' bias: its gradient is rounding, which AdamW enlarges
+    tensors = {name: value.cpu().float() for name, value in tensors.items()}
+    # the loss does not depend on the keys' bias, nor on one before a norm of the batch: their
+    # gradient is rounding, which AdamW enlarges
+    tensors.pop("projector.0.bias", None)
     for name, value in tensors.items():
         if name.endswith("qkv.bias"):
             value.chunk(3)[1].zero_()

@@ -37,7 +37,7 @@ def test_configurations_train(name):
 def test_replayed_steps_are_compared_with_launched_ones(monkeypatch):
     """On a simulated GPU, the same steps; then with the learning rate of the recorded step."""
     monkeypatch.setattr(vit.training.recorded, "EAGER_STEPS", 1)
-    job = replace(SMALL, device="cuda")
+    job = replace(SMALL, device="cuda", image_size=16)
     set_learning_rate = vit.training.loop.set_learning_rate
 
     def from_host(optimizer: torch.optim.Optimizer, lr: float | torch.Tensor) -> None:
