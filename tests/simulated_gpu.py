@@ -363,6 +363,13 @@ class Functions(TorchFunctionMode):
             return moved(func, *args, **kwargs)
         if ours and func is Tensor.numpy:
             raise DeviceMismatchError(f"a GPU's tensor has no NumPy array @ {line_in_package()}")
+        if ours and func is Tensor.__setitem__:
+            x, index, value = args
+            is_number = isinstance(value, int | float)
+            if is_number and not any(isinstance(i, Tensor) for i in tree_leaves(index)):
+                # many elements are filled by a kernel, a single one by a copy
+                if on_cpu(x)[index].ndim == 0:
+                    RECORD.wait("a number written to one element")
         if ours and func is Tensor.tolist:
             RECORD.wait("tolist")
             return args[0].values_on_cpu.tolist()

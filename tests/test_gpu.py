@@ -385,6 +385,9 @@ def test_randaugment_of_a_whole_batch_is_that_of_its_members():
     draws = Draws(operations=operations, strengths=strengths)
     with simulated_gpu() as record:
         on_gpu = images.to("cuda")
+        # the constants are made once
+        moved = draws.to(torch.device("cuda"))
+        rand_augment(on_gpu, moved.operations, moved.strengths)
         record.clear()
         moved = draws.to(torch.device("cuda"))
         result = rand_augment(on_gpu, moved.operations, moved.strengths)

@@ -136,10 +136,10 @@ def contrast(images: Tensor, strength: Tensor) -> Tensor:
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
     """Move the image towards its smoothed copy, or away from it; the border stays as it is."""
     # Pillow's filter: the pixel counts 5, each of its eight neighbours 1
-    kernel = torch.ones(3, 3, device=images.device)
-    kernel[1, 1] = 5
+    weights = constant((1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0), images.device) / 13
     channels = images.shape[1]
-    smooth = F.conv2d(images.float(), (kernel / 13).expand(channels, 1, 3, 3), groups=channels)
+    kernels = weights.view(3, 3).expand(channels, 1, 3, 3)
+    smooth = F.conv2d(images.float(), kernels, groups=channels)
     blurred = images.clone()
     blurred[..., 1:-1, 1:-1] = _to_uint8(smooth + 0.5)
     return _blended(blurred, images, strength)
