@@ -1,0 +1,78 @@
+"""Law: the lesson's numbers are the shipped model's own attention, and its page has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from studies.one_score import KEYS, MODEL, PICTURE, WHEEL, lesson_numbers, lesson_text
+from vit.checkpoints import load_model
+from vit.inputs import to_float
+from vit.interpret import AttentionMaps
+from vit.scenes import draw_scenes
+
+QUESTIONS = Path(__file__).parents[2] / "docs" / "questions"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+WHEEL_TOKEN = 1 + 8 * WHEEL[0] + WHEEL[1]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return load_model(MODEL, part="encoder").eval()
+
+
+@pytest.fixture(scope="module")
+def numbers(encoder):
+    return lesson_numbers(encoder)
+
+
+@pytest.fixture(scope="module")
+def inputs(encoder):
+    pictures = draw_scenes(torch.tensor([PICTURE]), seed=0)[0]
+    return encoder.origin.normalize(to_float(pictures, (32, 32)))
+
+
+def test_the_shares_are_those_of_the_model_in_the_head_that_looks_most_at_the_road(
+    encoder, numbers, inputs
+):
+    with torch.no_grad(), AttentionMaps(encoder) as maps:
+        encoder(inputs)
+    rows = torch.stack([maps.of(layer)[0, :, WHEEL_TOKEN] for layer in range(len(encoder.blocks))])
+    row = rows[numbers["layer"], numbers["head"]]
+    assert torch.allclose(row, numbers["maps"]["shares"], atol=1e-5)
+    road = KEYS["the road below it"]
+    to_road = rows[..., 1 + 8 * road[0] + road[1]]
+    assert float(to_road.max()) == pytest.approx(numbers["keys"]["the road below it"]["share"])
+
+
+def test_each_column_of_a_score_adds_up(numbers):
+    root = numbers["shape"]["root"]
+    for key in numbers["keys"].values():
+        assert key["first_term"] + key["other_terms"] == pytest.approx(key["product"], abs=1e-3)
+        assert key["score"] * root == pytest.approx(key["product"])
+    taken = sum(key["taken"] for key in numbers["keys"].values()) + numbers["rest"]["taken"]
+    assert taken == pytest.approx(numbers["output"], abs=1e-5)
+
+
+def test_a_value_gets_the_derivatives_of_those_that_attend_to_it_by_their_shares(encoder, inputs):
+    attention = encoder.blocks[2].attn
+    q, k, v = attention.project(encoder.blocks[2].norm1(encoder.embed(encoder.patchify(inputs))))
+    v = v.detach().requires_grad_()
+    shares = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).detach()
+    output = shares @ v
+    output.retain_grad()
+    output.pow(3).sum().backward()
+    assert torch.allclose(v.grad, shares.mT @ output.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_the_page_is_what_the_command_writes(numbers):
+    """Up to the last digit, which differs between machines."""
+    page = (QUESTIONS / "one-score.md").read_text(encoding="utf-8")
+    text = lesson_text(numbers)
+    assert NUMBER.sub("#", page) == NUMBER.sub("#", text)
+    for said, computed in zip(NUMBER.findall(page), NUMBER.findall(text), strict=True):
+        unit = 10.0 ** -len(said.partition(".")[2])
+        assert float(said) == pytest.approx(float(computed), abs=1.01 * unit), (said, computed)
