@@ -10,13 +10,11 @@
 The run itself is in vit/train.py.
 """
 
-import sys
-
-from vit.training.process import leave_signals_to_the_system, open_closed_streams
+from vit.training.process import end, leave_signals_to_the_system, open_closed_streams
 
 if __name__ == "__main__":
     open_closed_streams()
     leave_signals_to_the_system()
     from vit.cli import train_main  # only now, because this import takes a while
 
-    sys.exit(train_main())
+    end(train_main())

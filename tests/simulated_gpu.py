@@ -300,6 +300,16 @@ def refuse_or_record(func: Any, name: str, args: tuple, others: list[Tensor]) ->
         raise DeviceMismatchError(f"{func}: {shapes} are on the CPU @ {line_in_package()}")
 
 
+def record_number(x: Tensor, index: Any, value: Any) -> None:
+    """Record a number that is written to a single element: a copy, where a kernel fills many."""
+    if not isinstance(value, int | float):
+        return
+    if any(isinstance(part, Tensor) for part in tree_leaves(index)):
+        return
+    if on_cpu(x)[index].ndim == 0:
+        RECORD.wait("a number written to one element")
+
+
 def count(func: Any, name: str, args: tuple) -> None:
     if func.is_view or name in NO_KERNEL:
         return
@@ -364,12 +374,7 @@ class Functions(TorchFunctionMode):
         if ours and func is Tensor.numpy:
             raise DeviceMismatchError(f"a GPU's tensor has no NumPy array @ {line_in_package()}")
         if ours and func is Tensor.__setitem__:
-            x, index, value = args
-            is_number = isinstance(value, int | float)
-            if is_number and not any(isinstance(i, Tensor) for i in tree_leaves(index)):
-                # many elements are filled by a kernel, a single one by a copy
-                if on_cpu(x)[index].ndim == 0:
-                    RECORD.wait("a number written to one element")
+            record_number(*args)
         if ours and func is Tensor.tolist:
             RECORD.wait("tolist")
             return args[0].values_on_cpu.tolist()

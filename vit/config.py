@@ -690,7 +690,7 @@ class RunConfig(Section, section="run"):
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
     compile: Literal["auto", "on", "off", "graph"] = "auto"
     """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more; graph:
-    steps not compiled but replayed as one CUDA graph each (experimental: it never ran on a GPU)"""
+    each step is replayed as one CUDA graph instead (one NVIDIA GPU)"""
 
     # What it writes
     save_every: Positive = 500

@@ -28,7 +28,8 @@ class RecordedStep:
     tensors. The function does not wait, and what it changes keeps its address; what else Python
     does in it, a replay does not. Inputs of other shapes are recorded anew.
 
-    It has not yet run on a GPU, only in the tests' simulation of one.
+    The tests compare it with launched steps on a simulated GPU, `python -m bench --gpu-check` on a
+    real one. An H100 ran both alike (docs/speed.md).
     """
 
     def __init__(self, run: Run, take_step: Callable[[StepInputs], dict[str, Tensor]]):
