@@ -2,8 +2,8 @@
 
 Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on the same images in the same
 order. The loss is the mean squared error over masked patches (lower is better); neighbours and probe are accuracies of the
-features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one counts
-if it exceeds twice its spread over the seeds.
+features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one is
+named if it exceeds twice its spread over the seeds, which with three of them is p = 0.07.
 
 *Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has the
 fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it. Q = K =

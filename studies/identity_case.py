@@ -3,7 +3,7 @@
 Without the three matrices (Q = K = V = X), the logit of two patches is the similarity of their tokens, head by head. A
 correlation of 1 between logits and cosine means that a patch attends to what is like it; a symmetry of 1, that a logit is the
 same both ways; an own share above the uniform one, that a patch attends to itself. The last row of the second table is the
-price of going without the matrices, the difference from learned ones seed by seed; it counts if it exceeds twice its spread.
+price of going without the matrices, the difference from learned ones seed by seed, with its spread.
 
 *Limits.* A head sees a slice of each token, so even without matrices its logits are not the whole cosine. The learned scale of
 the norm before it acts as a diagonal matrix, and tokens hold their positions too: near patches are alike for that alone. W_O

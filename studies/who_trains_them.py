@@ -5,7 +5,7 @@ matrix has moved, all relative to the size of the matrix. W_Q and W_K choose wha
 along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
 gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
 what it adds to the logits of a query. The last table gives the price of freezing one matrix at its random start; a difference
-counts if it exceeds twice its spread over the seeds.
+is named if it exceeds twice its spread over the seeds, which with three of them is p = 0.07.
 
 *Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to batch. Positions are those of
 models that learn them, as the others' are fixed. How far a matrix moves says little about the strength of its gradient. Nor are

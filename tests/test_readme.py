@@ -201,8 +201,6 @@ def test_what_can_be_read_in_an_evening_is_as_long_as_it_says():
 
 # Numbers that follow from the tables, which the sentences combine.
 LOSS, PROBE = "loss over hidden patches", "linear probe"
-FOREIGN, LAST = ("meadow", "sea", "air"), "last block"
-CONTEXT = ("its image, at all positions alike", "its image, at its position", "patch with image")
 
 
 def above(row: str, column: str, usual: str = "all learn") -> Callable[[Cells], float]:
@@ -229,13 +227,6 @@ DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
     },
     "identity-case": {"1.5": lambda cell: 100 / 65},  # of 64 patches and the class token
     "one-hot": {"0.050": above("1024", LOSS, "W_E, no table"), "48": lambda cell: 4 * 4 * 3},
-    "static-and-contextual": {
-        "19.5": lambda cell: sum(cell["trained 6", name] for name in CONTEXT),
-        "70.4": lambda cell: sum(cell["random weights 6", name] for name in CONTEXT),
-        "0.53": mean(*((f"trained wheel {scene}", LAST) for scene in FOREIGN)),
-        "0.68": mean(*((f"random weights wheel {scene}", LAST) for scene in FOREIGN)),
-        "0.57": mean(*((f"trained ball {scene}", LAST) for scene in FOREIGN)),
-    },
     "who-trains-them": {
         "0.17": ratio("gradient at the start"),
         "0.25": ratio("gradient at the end"),

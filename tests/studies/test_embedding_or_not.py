@@ -1,13 +1,13 @@
-"""What W_Q, W_K and W_V read of what the embedding writes."""
-
-import math
+"""How strongly W_Q, W_K and W_V read what the embedding writes: planted, and found."""
 
 import pytest
 import torch
 
-from studies.embedding_or_not import chance_angles, principal_angles, reading
+from studies.embedding_or_not import strengths
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
+
+W_Q, W_K, W_V = range(3)
 
 
 @pytest.fixture
@@ -16,34 +16,25 @@ def encoder() -> VisionTransformer:
     return VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=96, depth=1, num_heads=3))
 
 
-def test_a_matrix_that_reads_only_what_is_written_lies_in_it(encoder):
-    written = encoder.patch_embed.proj.weight.detach().flatten(1).T  # (48, 96)
-    written = written - written.mean(1, keepdim=True)
-    encoder.attention(0).W_K.data.copy_((torch.randn(96, 48) @ written).T)
-    (angle,) = reading(encoder, "W_K").tolist()
-    assert angle == pytest.approx(0, abs=1e-4)
-
-
-def test_a_matrix_that_reads_nothing_of_it_is_at_right_angles(encoder):
-    written = encoder.patch_embed.proj.weight.detach().flatten(1).T
-    _, _, rows = torch.linalg.svd(torch.cat([written, torch.ones(1, 96)]).double())
-    encoder.attention(0).W_Q.data.copy_((torch.randn(96, 47).double() @ rows[49:]).T)
-    (angle,) = reading(encoder, "W_Q").tolist()
-    assert angle == pytest.approx(90, abs=1e-3)
-
-
-def test_random_matrices_are_at_chance_and_the_scale_of_the_norm_counts(encoder):
-    before = reading(encoder, "W_V")
-    assert float(before) == pytest.approx(float(chance_angles(32, 48, 95).mean()), abs=1.5)
+def test_a_random_matrix_reads_with_strength_one_and_the_scale_of_the_norm_counts(encoder):
+    before = strengths(encoder)
+    torch.testing.assert_close(before, torch.ones(3, 1), rtol=0, atol=0.1)
     encoder.blocks[0].norm1.weight.data[:48] = 0
-    assert not torch.allclose(reading(encoder, "W_V"), before, atol=1e-2)
+    assert not torch.allclose(strengths(encoder)[W_V], before[W_V], atol=1e-2)
 
 
-def test_known_angles():
-    plane = torch.eye(4)[:2]
-    turned = torch.tensor([[math.cos(0.3), 0, math.sin(0.3), 0], [0, 0, 0, 1.0]])
-    expected = [math.degrees(0.3), 90]
-    assert principal_angles(plane, turned).tolist() == pytest.approx(expected)
-    assert principal_angles(torch.cat([plane, plane]), turned).tolist() == pytest.approx(
-        expected
-    )  # nothing new
+def test_a_matrix_that_reads_nothing_of_what_is_written_has_strength_zero(encoder):
+    written = encoder.patch_embed.W_E.detach()
+    _, _, rows = torch.linalg.svd(torch.cat([written, torch.ones(1, 96)]))
+    encoder.attention(0).W_Q.data.copy_((torch.randn(96, 47) @ rows[49:]).T)
+    assert strengths(encoder)[W_Q] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_matrix_reads_one_direction_as_strongly_as_it_is_written(encoder):
+    """One direction of 95, written with a share s of all: strength 95 s."""
+    written = encoder.patch_embed.W_E.detach()
+    written = written - written.mean(1, keepdim=True)
+    _, sizes, rows = torch.linalg.svd(written, full_matrices=False)
+    encoder.attention(0).W_K.data.copy_(rows[0][:, None] @ torch.randn(1, 96))
+    share = float(sizes[0].square() / sizes.square().sum())
+    assert strengths(encoder)[W_K] == pytest.approx(95 * share, rel=1e-4)

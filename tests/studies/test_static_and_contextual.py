@@ -52,7 +52,7 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
             shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6
         )  # patch + position
         assert (shares[0, :2] > 0.01).all()
-        assert shares[-1, 3:].sum() > 0.01
+        assert shares[-1, 2:4].sum() > 0.01
 
 
 def test_without_attention_no_token_knows_its_image(trained):
@@ -62,8 +62,27 @@ def test_without_attention_no_token_knows_its_image(trained):
         block.attn.proj.weight.data.zero_()
     shares = token_shares(encoder, design_of(trained))
     encoder.load_state_dict(kept)
-    torch.testing.assert_close(shares[:, 3:], torch.zeros(3, len(TERMS) - 3), rtol=0, atol=1e-6)
-    assert shares[-1, 2] > 0  # each MLP mixes patch and position
+    torch.testing.assert_close(shares[:, 2:4], torch.zeros(3, 2), rtol=0, atol=1e-6)
+    assert shares[-1, 4] > 0  # each MLP mixes patch and position
+
+
+def test_the_mean_of_the_image_is_not_context_that_depends_on_place_or_patch(trained, monkeypatch):
+    """Tokens of a sum of three terms: the split gives each its own share."""
+    patch, place, image = (
+        centred(*shape, 8, seed=i) for i, shape in enumerate(((5, 1, 1), (1, 4, 1), (1, 1, 6)))
+    )
+    specific = centred(1, 4, 6, 8, seed=3) + centred(5, 1, 6, 8, seed=4)
+    tokens = patch + place + 2 * image + specific  # variances 1, 1, 4, 2
+    monkeypatch.setattr(study, "pasted_tokens", lambda *_: tokens.flatten(0, 2)[None])
+    (shares,) = token_shares(trained.model.encoder, design_of(trained))
+    expected = {
+        "its own patch": 1,
+        "its position": 1,
+        "context that depends on place or patch": 2,
+        "mean of the image": 4,
+        "patch with position": 0,
+    }
+    assert (8 * shares).tolist() == pytest.approx([expected[name] for name in TERMS], abs=1e-5)
 
 
 def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):

@@ -198,13 +198,13 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
         panels: side by side. Values: by name of the bar, the share of each of up to six parts; they
             sum to 1.
     """
-    # Panels of the same parts share one legend, in three columns
+    # Panels of the same parts share one legend
     bars = max(len(panel.values) for panel in panels)
     parts = [list(next(iter(panel.values.values()))) for panel in panels]
-    same_parts = len(panels) > 1 and all(names == parts[0] for names in parts)
+    same_parts = all(names == parts[0] for names in parts)
     key_columns = 2
     inches = 3.2
-    if same_parts:
+    if same_parts and len(panels) > 1:
         key_columns = 3
         inches = 2.4
     keys_height = 0.17 * max(-(-len(names) // key_columns) for names in parts) + 0.3
@@ -223,7 +223,9 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
             legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
     if same_parts:
         handles, labels = axes_of_panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=3, handlelength=1.6)
+        figure.legend(
+            handles, labels, loc="outside lower left", ncols=key_columns, handlelength=1.6
+        )
     return figure
 
 
