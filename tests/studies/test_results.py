@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -93,7 +94,7 @@ def test_every_study_has_a_module_that_says_how_to_read_it_and_what_it_costs(nam
     assert callable(module.study)
     assert "*Limits.*" in module.__doc__
     code = Path(module.__file__).read_text(encoding="utf-8")
-    assert f"\n# python -m studies {name}\n# " in code
+    assert re.search(rf"^# python -m studies {name}( --.*)?\n# ", code, re.MULTILINE)
 
 
 def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
