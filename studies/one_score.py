@@ -23,7 +23,7 @@ from torch import Tensor
 from vit.atomic import write_text
 from vit.checkpoints import load_model
 from vit.cli.startup import start
-from vit.encoder import VisionTransformer
+from vit.encoder import Block, VisionTransformer
 from vit.figures import save_figure
 from vit.figures.style import PALETTE, bare, panel_axes, styled, titled_figure
 from vit.inputs import to_float
@@ -71,6 +71,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
     wheel, road = token(WHEEL), token(KEYS["the road below it"])
     states = []
     for block in blocks:
+        assert isinstance(block, Block)
         x = block.norm1(stream)
         q, k, v = block.attn.project(x)  # (B, h, N, d)
         states.append({"stream": stream, "x": x, "q": q, "k": k, "v": v, "products": q @ k.mT})
