@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-import tomllib
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = "\n".join(path.read_text() for path in (ROOT / "docs" / "questions").rglob("*.md"))
-URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
-INSTALL = 'if "google.colab" in sys.modules:'
 
 
 def cells(path: Path, kind: str) -> list[dict]:
@@ -33,6 +30,7 @@ def notebook(request) -> Path:
 def test_it_was_run_from_top_to_bottom(notebook):
     code = cells(notebook, "code")
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not any(word in source(cell) for cell in code for word in ("pip install", "input("))
     outputs = [output for cell in code for output in cell["outputs"]]
     assert {output["output_type"] for output in outputs} <= {
         "stream",
@@ -47,30 +45,8 @@ def test_it_was_run_from_top_to_bottom(notebook):
     assert re.findall(r"/(?:home|root|tmp|work|usr)/\S*", text) == []
 
 
-def test_it_opens_in_colab(notebook):
-    # Colab's own list of repositories, until this one has an address
-    path = (
-        URLS["Repository"].split("github.com/")[1] + f"/blob/main/notebooks/{notebook.name}"
-        if URLS
-        else ""
-    )
-    badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    assert source(cells(notebook, "markdown")[0]).startswith(
-        f"{badge}(https://colab.research.google.com/github/{path})\n"
-    )
-    first, *others = map(source, cells(notebook, "code"))
-    statement, condition, *body = filter(None, first.splitlines())
-    assert (statement, condition.partition("  #")[0]) == ("import sys", INSTALL)
-    assert all(
-        line.startswith("    %pip install ") for line in body
-    )  # so that elsewhere the cell does nothing
-    assert "pip" not in "".join(others)
-
-
 def test_it_uses_public_names_that_there_are(notebook):
-    code = "\n".join(
-        source(cell) for cell in cells(notebook, "code")[1:]
-    )  # after what Colab installs
+    code = "\n".join(source(cell) for cell in cells(notebook, "code"))
     plain = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
     imports = [node for node in ast.walk(ast.parse(plain)) if isinstance(node, ast.ImportFrom)]
     ours = [
@@ -96,7 +72,7 @@ def test_what_it_quotes_of_a_page_stands_there(notebook):
 def test_weights_that_07_compares_are_random_in_every_tensor(monkeypatch):
     """Of tensors that are all zeros or ones, equal results say nothing."""
     monkeypatch.chdir(ROOT)  # the notebook leaves it
-    _, imports, *models = map(source, cells(NOTEBOOKS[6], "code")[:4])
+    imports, *models = map(source, cells(NOTEBOOKS[6], "code")[:3])
     names: dict = {}
     with warnings.catch_warnings():
         exec(
