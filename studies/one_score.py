@@ -23,9 +23,9 @@ from torch import Tensor
 from vit.atomic import write_text
 from vit.checkpoints import load_model
 from vit.cli.startup import start
-from vit.encoder import VisionTransformer
+from vit.encoder import Block, VisionTransformer
 from vit.figures import save_figure
-from vit.figures.style import bare, panel_axes, styled, titled_figure
+from vit.figures.style import PALETTE, bare, panel_axes, styled, titled_figure
 from vit.inputs import to_float
 from vit.scenes import draw_scenes
 
@@ -44,8 +44,8 @@ MEASURED = 64
 """Pictures of Scenes, over which scores are measured."""
 WRITTEN = 3
 """Of the numbers of x, q and k, how many are written."""
-QUERY_COLOUR = "#c05a00"
-KEY_COLOUR = "#1d7d4f"
+QUERY_COLOUR = PALETTE["q"]
+KEY_COLOUR = PALETTE["k"]
 
 
 @torch.no_grad()
@@ -71,6 +71,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
     wheel, road = token(WHEEL), token(KEYS["the road below it"])
     states = []
     for block in blocks:
+        assert isinstance(block, Block)
         x = block.norm1(stream)
         q, k, v = block.attn.project(x)  # (B, h, N, d)
         states.append({"stream": stream, "x": x, "q": q, "k": k, "v": v, "products": q @ k.mT})

@@ -160,8 +160,6 @@ augment.views=2 train.objective=classify
 classify.whole_epochs=1 train.objective=classify
 classify.whole_epochs=3 train.objective=classify train.epochs=3 classify.drop_patches=0.5
 run.val_every=4 train.epochs=3 data.val_size=5
-reconstruct.views=3 reconstruct.contrast=0.1 augment.views=2
-reconstruct.views=1 augment.views=2
 """.strip().splitlines()
 # At the limits themselves
 GOOD = """
@@ -172,7 +170,6 @@ train.batch_size=2 run.grad_accum_steps=2
 mask.ratio=0.999
 run.grad_accum_steps=1 reconstruct.contrast=0.01 augment.views=2
 run.grad_accum_steps=2 augment.views=2
-reconstruct.views=2 augment.views=8 reconstruct.contrast=0.1
 train.objective=classify data.labels=0.001 classify.drop_patches=0.99
 train.epochs=3 run.val_every=3 data.val_size=1
 optim.blr=1

@@ -65,7 +65,6 @@ def test_snippets_are_found():
         "docs/looking-inside.md",
         "docs/objectives.md",
         "docs/questions/who-trains-them/answer.md",
-        "docs/results/threads.md",
         "docs/your-own-images.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",

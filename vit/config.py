@@ -576,12 +576,8 @@ class ReconstructConfig(Section, section="reconstruct"):
 
     norm_pix_loss: bool = True
     """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
-    predict: NonNegative = 0
-    """masked patches to predict in each image, others at every step; 0: all"""
-    views: NonNegative = 0
-    """contrast: views of each image to fill in, the others are only compared; 0: all"""
     contrast: NonNegativeFloat = 0.0
-    """weight of a second loss: find the other views of an image among those of the batch (CAN);
+    """weight of a second loss: find the other view of an image among those of the batch (CAN);
     0: off"""
     temperature: PositiveFloat = 0.2
     """contrast: divides the cosine similarities; lower values weight the nearest more"""
@@ -757,18 +753,11 @@ class Config:
         views = self.augment.views
         alone = "it compares images within a batch: leave run.grad_accum_steps out"
         _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, alone)
-        several = "reconstruct.contrast needs two views or more per image"
-        _require(contrast == 0 or views > 1, "augment.views", views, several)
+        pairs = "reconstruct.contrast needs two views per image"
+        _require(contrast == 0 or views == 2, "augment.views", views, pairs)
         others = "2 or more: reconstruct.contrast compares an image with others"
         enough = contrast == 0 or train.batch_size > 1
         _require(enough, "train.batch_size", train.batch_size, others)
-
-        # What is filled in is a part of what is there
-        filled = self.reconstruct.views
-        most = f"at most augment.views, which is {views}"
-        _require(filled <= views, "reconstruct.views", filled, most)
-        alone = "views that are not filled in only serve reconstruct.contrast"
-        _require(filled in (0, views) or contrast > 0, "reconstruct.views", filled, alone)
 
         # What would do nothing, or use the test images too early
         once = "test images are used once, at the end; hold out training images with data.val_size"

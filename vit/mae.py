@@ -155,12 +155,7 @@ class MaskedAutoencoder(nn.Module):
         return patch_targets(self.encoder.patchify(images), self.norm_pix_loss)
 
     def loss(
-        self,
-        images: Tensor,
-        mask: Mask,
-        drop_path: Tensor | None = None,
-        rows: Tensor | None = None,
-        count: int | None = None,
+        self, images: Tensor, mask: Mask, drop_path: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Compute the training loss: reconstruct the masked patches, and compare with the targets.
 
@@ -168,30 +163,15 @@ class MaskedAutoencoder(nn.Module):
             images: (B, C, H, W).
             mask: which patches are masked.
             drop_path: as in `VisionTransformer.forward`.
-            rows: int64 (F,), the images to reconstruct; None for all.
-            count: how many masked patches of each to predict: the first of `mask.ids_masked`, whose
-                order is random if the mask is; None for all.
 
         Returns:
-            The mean squared error over the predicted patches, a scalar, and the tokens of all
-            images (B, prefix + K, D).
+            The mean squared error over the masked patches, a scalar, and the encoder's tokens
+            (B, prefix + K, D).
         """
         patches = self.encoder.patchify(images)  # (B, L, P)
         tokens = self.encoder.encode(patches, mask, drop_path)  # (B, prefix + K, D)
-
-        # what is left to the decoder: F images, n masked patches of each
-        visible = tokens
-        if rows is not None:
-            visible = tokens[rows]  # (F, prefix + K, D)
-            patches = patches[rows]
-            mask = Mask(*(part[rows] for part in mask))
-        mask = mask._replace(ids_masked=mask.ids_masked[:, :count])
-        prediction = self.decoder.predict_masked(visible, mask)  # (F, n, P)
-        # one of several processes may have nothing to reconstruct: zero, and a gradient of zero
-        if not len(prediction):
-            return prediction.sum(), tokens
-
-        masked_patches = take(patches, mask.ids_masked)  # (F, n, P)
+        prediction = self.decoder.predict_masked(tokens, mask)  # (B, L - K, P)
+        masked_patches = take(patches, mask.ids_masked)  # (B, L - K, P)
         targets = patch_targets(masked_patches, self.norm_pix_loss)
         # in float32 even under autocast: a mean of many squares needs its digits
         return F.mse_loss(prediction.float(), targets.float()), tokens

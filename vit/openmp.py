@@ -18,7 +18,7 @@ def limit_spinning() -> None:
     GNU's OpenMP spins 300,000 times, for some milliseconds, and 1,000 times only if it has more
     threads than cores. It does not see other processes: next to one, each thread spends its time on
     a core waiting for a thread that has none, and a run with two threads drops to a few percent of
-    its speed (docs/results/threads.md).
+    its speed (docs/speed.md).
     """
     # a loaded torch has read the environment already
     if "torch" in sys.modules:

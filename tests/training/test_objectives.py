@@ -22,10 +22,9 @@ from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
-from vit.errors import ConfigError
 from vit.evaluate import METHODS
 from vit.masking import mask_from_noise
-from vit.training.objectives import Objective, objective_class, reconstruct
+from vit.training.objectives import Objective, objective_class
 from vit.training.objectives.terms import info_nce
 
 CLASSES = 5
@@ -50,13 +49,11 @@ def classification(classes: int = CLASSES, **settings: object) -> Objective:
     )
 
 
-def reconstruction(
-    model: ModelConfig = TINY, views: int = 1, filled: int = 0, **settings: float
-) -> Objective:
+def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:
     config = Config(
         augment=AugmentConfig(views=views),
         model=model,
-        reconstruct=ReconstructConfig(views=filled, **settings),
+        reconstruct=ReconstructConfig(**settings),
         train=TrainConfig(batch_size=8),
     )
     return objective_of(config)
@@ -187,69 +184,6 @@ def test_other_view_is_found_by_definition_and_never_is_itself():
     # the last batch of an epoch may hold one image
     of_one_image = info_nce(torch.randn(2, 8), 0.2)
     assert [value.item() for value in of_one_image] == [0, 1]
-
-
-def test_each_other_view_is_found_among_the_views_of_other_images():
-    """By definition, for four views; two views are a batch of pairs, to the bit."""
-    features, temperature, views = torch.randn(12, 6), 0.2, 4
-    cosines = F.normalize(features, dim=1) @ F.normalize(features, dim=1).T / temperature
-    terms = []
-    for row in range(12):
-        image = row // views
-        others = [other for other in range(12) if other // views != image]
-        for partner in range(image * views, (image + 1) * views):
-            if partner != row:
-                scores = cosines[row, [partner, *others]]
-                terms.append(F.cross_entropy(scores, torch.tensor(0)))
-    loss, _ = info_nce(features, temperature, views)
-    torch.testing.assert_close(loss, torch.stack(terms).mean())
-
-    pairs = cosines.clone().fill_diagonal_(-torch.inf)
-    expected = F.cross_entropy(pairs, torch.arange(12) ^ 1)
-    assert torch.equal(info_nce(features, temperature, 2)[0], expected)
-
-
-def test_some_views_are_filled_in_and_some_masked_patches_predicted():
-    """The masked loss is that of those alone; all views are compared."""
-    objective = reconstruction(views=4, filled=2, contrast=0.5, predict=3)
-    draws = draws_of(objective)
-    rows = objective.targets(torch.zeros(COUNT), draws)
-    assert rows.tolist() == [row for row in range(32) if row % 4 < 2]
-    images = torch.randn(32, 3, 16, 16)
-    _, metrics = objective(images, rows, draws.for_model())
-
-    # the same images by themselves, and of their masked patches the first three
-    mask = mask_from_noise(draws.mask_noise[rows], objective.keep)
-    fewer = mask._replace(ids_masked=mask.ids_masked[:, :3])
-    expected, _ = objective.model.loss(images[rows], fewer)
-    torch.testing.assert_close(metrics["masked_loss"], expected)
-
-
-def test_several_processes_fill_in_what_one_does(monkeypatch):
-    """Parts of a batch, weighted by their images, have the loss of the whole."""
-    objective = reconstruction(views=4, filled=1, contrast=0.5)
-    compared = torch.randn(32, objective.encoder.config.embed_dim)
-    monkeypatch.setattr(reconstruct, "gather_batch", lambda pooled, place: compared)
-    draws = draws_of(objective)
-    images = torch.randn(32, 3, 16, 16)
-    device = torch.device("cpu")
-
-    losses = {}
-    for processes in (1, 16):
-        total = torch.zeros(())
-        for rank in range(processes):
-            part = draws.shard(rank, processes)
-            rows = objective.targets(torch.zeros(COUNT), part)
-            where = part.place[:, 0] if processes > 1 else slice(None)
-            _, metrics = objective(images[where], rows, part.to(device).for_model())
-            total += metrics["masked_loss"] * len(images[where]) / len(images)
-        losses[processes] = total
-    torch.testing.assert_close(losses[16], losses[1])
-
-
-def test_no_more_patches_are_predicted_than_are_masked():
-    with pytest.raises(ConfigError, match=r"^reconstruct.predict: 13 cannot be used"):
-        reconstruction(predict=13)  # of 16 patches, 4 are visible
 
 
 def test_contrast_is_computed_in_float32():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
-from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.distributed import gather_batch
@@ -19,11 +17,7 @@ from vit.training.objectives.terms import Projector, info_nce
 
 
 class Reconstruct(Objective):
-    """Predict the pixels of the masked patches.
-
-    Raises:
-        ConfigError: more patches are to be predicted than are masked.
-    """
+    """Predict the pixels of the masked patches."""
 
     model: MaskedAutoencoder
     measures = ("reconstruction", "knn")
@@ -38,23 +32,11 @@ class Reconstruct(Objective):
         if self.compares_images:
             self.projector = Projector(model.encoder.config.embed_dim)
 
-        # the encoder sees the visible patches, the decoder also those to predict
+        # the encoder sees the visible patches, the decoder all
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
-        masked = patches - self.keep
-        if settings.predict > masked:
-            raise ConfigError(
-                f"reconstruct.predict: {settings.predict} cannot be used; "
-                f"mask.ratio masks {masked} patches of an image"
-            )
-        self.predicted = settings.predict or masked
         prefix = config.model.class_token + config.model.registers
-        visible = self.keep + prefix
-        self.lengths = {"encoder": visible, "decoder": visible + self.predicted}
-
-        # the encoder sees all views, the decoder some of each image's
-        self.views = config.augment.views
-        self.filled = settings.views or self.views
+        self.lengths = {"encoder": self.keep + prefix, "decoder": patches + prefix}
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
@@ -75,16 +57,6 @@ class Reconstruct(Objective):
     def is_masked(self, step: int) -> bool:
         return True
 
-    def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
-        """Return the rows to fill in, int64 (F,); None for all: images are their own targets."""
-        if self.filled == self.views:
-            return None
-        assert draws.indices is not None
-        row = torch.arange(len(draws.indices))
-        if draws.place is not None:
-            row = draws.place[:, 0]
-        return (row % self.views < self.filled).nonzero()[:, 0]
-
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -94,10 +66,7 @@ class Reconstruct(Objective):
         """
         assert draws.mask_noise is not None
         mask = mask_from_noise(draws.mask_noise, self.keep)
-        loss, tokens = self.model.loss(images, mask, draws.drop_path, targets, self.predicted)
-        if targets is not None:
-            # of several processes, one may have more of the rows to fill in than another
-            loss = loss * (len(targets) / len(images) * self.views / self.filled)
+        loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if self.projector is None:
             return loss, {}
 
@@ -105,7 +74,7 @@ class Reconstruct(Objective):
         settings = self.config.reconstruct
         pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D)
         projected = self.projector(pooled)  # (B, 128)
-        contrast, accuracy = info_nce(projected, settings.temperature, self.views)
+        contrast, accuracy = info_nce(projected, settings.temperature)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": accuracy}
         return loss + settings.contrast * contrast, metrics
 
