@@ -18,6 +18,7 @@ from vit.figures.style import (
     DPI,
     bare,
     canvas_figure,
+    colours_of,
     legend_below,
     panel_axes,
     styled,
@@ -67,8 +68,9 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
             panel.lines.items(), SERIES[1:], COLOURS.series[1:], strict=False
         ):
             axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
-        for row, values in zip(rows, panel.values, strict=True):
+        for name, row, values in zip(names, rows, panel.values, strict=True):
             if len(values):
+                colour = colours_of([name])[0]
                 mean, spread = (
                     float(np.mean(values)),
                     float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
@@ -77,12 +79,12 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
                 axes.plot(
                     reach,
                     [row, row],
-                    color=COLOURS.series[0],
+                    color=colour,
                     linewidth=3,
                     alpha=0.4,
                     solid_capstyle="butt",
                 )
-                axes.plot([mean], [row], "o", color=COLOURS.series[0], markersize=5)
+                axes.plot([mean], [row], "o", color=colour, markersize=5)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_yticks(rows, list(names))
         axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=COLOURS.ink)

@@ -25,7 +25,7 @@ from vit.checkpoints import load_model
 from vit.cli.startup import start
 from vit.encoder import Block, VisionTransformer
 from vit.figures import save_figure
-from vit.figures.style import bare, panel_axes, styled, titled_figure
+from vit.figures.style import PALETTE, bare, panel_axes, styled, titled_figure
 from vit.inputs import to_float
 from vit.scenes import draw_scenes
 
@@ -44,8 +44,8 @@ MEASURED = 64
 """Pictures of Scenes, over which scores are measured."""
 WRITTEN = 3
 """Of the numbers of x, q and k, how many are written."""
-QUERY_COLOUR = "#c05a00"
-KEY_COLOUR = "#1d7d4f"
+QUERY_COLOUR = PALETTE["q"]
+KEY_COLOUR = PALETTE["k"]
 
 
 @torch.no_grad()

@@ -13,6 +13,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert_to_element
+from mkdocs.structure.files import File, Files
+
+from vit.figures.style import DARK_PALETTE, PALETTE
 
 LOG = logging.getLogger("mkdocs.plugins.formulas")
 
@@ -20,7 +23,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 """A formula as pymdownx.arithmatex leaves it."""
 MATRIX = re.compile(r"\bW_([EQKVO])\b")
 LETTERS = {"E": "x", "X": "x", "Q": "q", "K": "k", "V": "v", "O": "o"}
-"""The colour of a letter, by its name in site.css. Small letters are rows of the large ones."""
+"""The colour of a letter, by its name in vit/figures/palette.css. Small letters are rows of the large ones."""
 LETTERS |= {letter.lower(): colour for letter, colour in LETTERS.items() if letter not in "EO"}
 VERBATIM = {"code", "pre", "script", "style", "math", "title"}
 """Elements whose text is no prose."""
@@ -104,6 +107,21 @@ def finish_page(page: str) -> tuple[str, list[str]]:
     prose.feed(FORMULA.sub(rendered, page))
     prose.close()
     return "".join(prose.parts), prose.dollars
+
+
+def palette_css() -> str:
+    """Return the colours of palette.css for the two themes of the site, a line each."""
+    lines = []
+    for theme, colours in (("default", PALETTE), ("slate", DARK_PALETTE)):
+        declared = " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+        lines.append(f'[data-md-color-scheme="{theme}"] {{ {declared} }}')
+    return "\n".join(lines)
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add what is made, not written: the colours."""
+    files.append(File.generated(config, "site/palette.css", content=palette_css()))
+    return files
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:

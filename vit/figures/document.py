@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vit.figures.style import printable
+from vit.figures.style import PALETTE_FILE, printable
 
 
 def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
@@ -21,14 +21,14 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
 
     Args:
         template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the
-            style as .css, a script as .js.
+            style as .css, which may use the colours of palette.css, and a script as .js.
         pictures: whether `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
 
     Raises:
         jinja2.UndefinedError: the template names a value that is missing.
     """
-    style = _read_beside(template, ".css")
+    style = PALETTE_FILE.read_text(encoding="utf-8") + _read_beside(template, ".css")
     script = _read_beside(template, ".js")
 
     # What the page may load and run: nothing but these two

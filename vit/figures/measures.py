@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vit.figures.style import (
     COLOURS,
+    colours_of,
     legend_below,
     legend_columns,
     panel_axes,
@@ -141,7 +142,7 @@ def _own_names(panel: Panel, dots: str, shared: Sequence[str]) -> list[str]:
 
 def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
     """Draw each series of a panel: its mean, and the range or the dots around it."""
-    styles = zip(SERIES, COLOURS.series, strict=False)
+    styles = zip(SERIES, colours_of(list(panel.values)), strict=False)
     for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
         # The mean over seeds: nan, where there is no value, does not count
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
@@ -231,8 +232,8 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
 
 def _draw_shares(axes: Axes, panel: Panel, bars: int) -> None:
     """Draw a panel of bars divided into parts, as thick as in a panel of so many `bars`."""
-    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
     names = list(next(iter(panel.values.values())))
+    colours = [*colours_of(names[:4]), COLOURS.stroke, COLOURS.quiet]
     shares = np.array([list(row.values()) for row in panel.values.values()])  # (rows, parts)
     # Positive parts extend to the right of 0, negative ones to the left
     positive = shares.clip(min=0)

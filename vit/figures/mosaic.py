@@ -68,9 +68,9 @@ SMALL = 7.5
 SMALL_IN_PRINT = 6.0
 # The outline of a query patch, and its dark rim
 MARK = "#ffd400"
-MARK_EDGE = "#1b1f24"
+MARK_EDGE = COLOURS.ink
 # A stroke over a map: colour and opacity
-ON_MAPS = ("#5b6470", 0.6)
+ON_MAPS = (COLOURS.quiet, 0.6)
 # Kinds of legend entries
 QUERY = "query"
 ABSENT = "absent"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 import warnings
 from bisect import bisect
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -36,9 +38,53 @@ TITLE_SIZE = 13
 SUBTITLE_SIZE = 8.5
 """Of the heading, in points."""
 ELLIPSIS = "…"
-SHEET: Any = matplotlib.rc_params_from_file(
-    Path(__file__).with_name("vit.mplstyle"), use_default_template=False
-)
+PALETTE_FILE = Path(__file__).with_name("palette.css")
+
+
+def read_palette(css: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the colours of a light and of a dark page, name -> #rrggbb, from the text of palette.css."""
+    light, dark = css.split("@media", 1)
+    declaration = re.compile(r"--([a-z-]+): (#[0-9a-f]{6});")
+    return dict(declaration.findall(light)), dict(declaration.findall(dark))
+
+
+PALETTE, DARK_PALETTE = read_palette(PALETTE_FILE.read_text(encoding="utf-8"))
+"""A colour by its meaning, `PALETTE["q"]` that of queries and W_Q; figures have those of light pages."""
+NAMED = {
+    "W_E": "x",
+    "W_Q": "q",
+    "W_K": "k",
+    "W_V": "v",
+    "W_O": "o",
+    "position": "position",
+    "positions": "position",
+    "its position": "position",
+    "mean of the image": "image",
+    "trained": "trained",
+    "random weights": "untrained",
+    "untrained": "untrained",
+}
+"""What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""
+
+
+def read_sheet() -> Any:
+    """Return the style sheet, with the colours of the palette."""
+    sheet: Any = matplotlib.rc_params_from_file(
+        Path(__file__).with_name("vit.mplstyle"), use_default_template=False
+    )
+    for key in ("text.color", "axes.titlecolor", "legend.labelcolor"):
+        sheet[key] = PALETTE["ink"]
+    for key in ("axes.edgecolor", "axes.labelcolor", "grid.color", "xtick.color", "ytick.color"):
+        sheet[key] = PALETTE["quiet"]
+    sheet["patch.facecolor"] = PALETTE["hatch-paper"]
+    sheet["hatch.color"] = PALETTE["hatch"]
+    # Blue, orange, green, purple, brown: distinct in the common kinds of colour blindness
+    series = [PALETTE[name] for name in ("x", "q", "k", "v", "position")]
+    sheet["axes.prop_cycle"] = cycler("color", series)
+    return sheet
+
+
+SHEET = read_sheet()
 
 
 @dataclass(frozen=True)
@@ -75,6 +121,13 @@ COLOURS = Colours(
     series=SHEET["axes.prop_cycle"].by_key()["color"],
     colours=SHEET["image.cmap"],
 )
+
+
+def colours_of(names: Sequence[str]) -> list[str]:
+    """Return the colour of each series of a chart: its own if `NAMED` has it, else the next that is free."""
+    own = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
+    free = iter([*(colour for colour in COLOURS.series if colour not in own), *COLOURS.series])
+    return [colour or next(free) for colour in own]
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
