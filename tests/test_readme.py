@@ -53,13 +53,13 @@ def figures_that_are_missing(text: str, page: str) -> set[str]:
 
 
 def test_readme_is_a_front_door():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 100
     assert len(re.findall(r"^- .*/answer.md\)$", README, re.MULTILINE)) == len(STUDIES)
 
 
 def test_each_figure_of_the_results_is_on_the_page_that_its_row_names():
     rows = re.findall(r"^\|(.*)\| \[\w+.*?\]\((docs/[^)#]+).*\) \|$", README, re.MULTILINE)
-    assert 3 <= len(rows) <= 5
+    assert 3 <= len(rows) <= 4
     for row, page in rows:
         assert len(numbers(row)) >= 2
         assert not figures_that_are_missing(row, PAGES[page])
@@ -179,7 +179,8 @@ def test_commands_are_found():
 
 
 def test_what_can_be_read_in_an_evening_is_as_long_as_it_says():
-    part = README.partition("## Read the code")[2].partition("\n## ")[0]
+    page = PAGES["docs/how-it-is-built.md"]
+    part = page.partition("## Read the code")[2].partition("\n## ")[0]
     said, rest = (
         int(found.replace(",", "")) for found in re.findall(r"([\d,]+) (?:lines|more)", part)
     )
