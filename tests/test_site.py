@@ -51,6 +51,7 @@ def test_every_formula_of_a_page_becomes_mathml(page, render):
     assert dollars == []
     assert content.count("<math") == content.count("</math>") == len(blocks) + len(lines)
     assert "arithmatex" not in content
+    assert "&amp;#" not in content
 
 
 def test_a_formula_is_mathml_with_its_letters_in_their_colours(render):

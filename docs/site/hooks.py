@@ -49,9 +49,9 @@ VERBATIM = {"code", "pre", "script", "style", "math", "title"}
 def render_formula(latex: str, block: bool) -> str:
     """Return a formula as MathML, which browsers draw without a script; letters have their colours."""
     element = convert_to_element(latex, display="block" if block else "inline")
-    # Signs such as = and ( come as character references, which are no text yet
-    for part in element.iter():
-        part.text = html.unescape(part.text or "")
+    for child in element.iter():
+        # latex2mathml writes signs as references, "&#x0003D;", which would be escaped once more
+        child.text = html.unescape(child.text or "")
     colour_letters(element)
     return ElementTree.tostring(element, encoding="unicode", short_empty_elements=False)
 

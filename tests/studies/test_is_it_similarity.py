@@ -10,8 +10,10 @@ from studies.is_it_similarity import (
     first_layer_shares,
     form_shares,
     key_shares,
-    leaning,
     preferences,
+    signed_trace,
+    strongest_share,
+    token_form_shares,
 )
 from vit.encoder import VisionTransformer
 
@@ -36,28 +38,56 @@ def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encod
     assert like.shape == (12, 2, 3, 3)
     assert (
         like.mean((0, 2))[:, [0, 2]].min() > 0.5
-    )  # of the tokens, also with nearness held constant
-    assert leaning(like[None])[0].all()
+    )  # of the tokens, also with the distance held constant
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
     unlike = preferences(trained, encoder, 48)
     torch.testing.assert_close(unlike[:, 0], -like[:, 0], rtol=0, atol=1e-5)
-    assert leaning(unlike[None])[1][0, 0].all()
 
 
 def test_a_form_that_is_a_similarity_has_all_shares(trained, encoder):
-    root = covariance_root(trained)
-    torch.testing.assert_close(form_shares(encoder, root), torch.ones(3, 4).double())
+    root, dark = covariance_root(trained), covariance_root(trained, leave_out=1)
+    shares = form_shares(encoder, root, dark)
+    torch.testing.assert_close(shares[:, [0, 1, 2, 3, 5]], torch.ones(3, 5).double())
     encoder.attention(0).W_K.data.neg_()
-    shares = form_shares(encoder, root)
-    assert shares[:, [0, 2]].min() > 0.999
+    shares = form_shares(encoder, root, dark)
+    assert shares[:, [0, 2, 5]].min() > 0.999
     assert shares[:, [1, 3]].max() < 1e-6
 
 
+def test_the_form_on_tokens_is_1_for_a_similarity_and_the_opposite_for_its_opposite(
+    trained, encoder
+):
+    shares = token_form_shares(trained, encoder, 48)  # (layers, h, 5)
+    assert shares.shape == (2, 3, 5)
+    torch.testing.assert_close(shares[..., :4], torch.ones(2, 3, 4).double())
+    for block in encoder.blocks[:1]:
+        block.attn.W_K.data.neg_()
+    shares = token_form_shares(trained, encoder, 48)
+    torch.testing.assert_close(shares[0, :, [1, 3]], -torch.ones(3, 2).double())
+
+
 def test_random_weights_lean_neither_way(trained):
-    found = form_shares(trained.initial.encoder, torch.eye(48).double())
-    assert found.mean(0).tolist() == pytest.approx([0.51, 0.5] * 2, abs=0.1)
+    found = form_shares(trained.initial.encoder, *[torch.eye(48).double()] * 2)
+    assert found[:, :4].mean(0).tolist() == pytest.approx([0.51, 0.5] * 2, abs=0.1)
     assert preferences(trained, trained.initial.encoder, 48)[..., 0].mean().abs() < 0.3
+    on_tokens = token_form_shares(trained, trained.initial.encoder, 48)
+    assert on_tokens[..., 1].mean().abs() < 0.1
+
+
+def test_the_strongest_pair_and_the_trace_of_planted_forms():
+    form = torch.diag(torch.tensor([3.0, 4.0, 0.0])).double()
+    assert strongest_share(form).item() == pytest.approx(16 / 25)
+    assert signed_trace(form).item() == pytest.approx(1)
+    form[1, 1] = -4
+    assert signed_trace(form).item() == pytest.approx(-1 / 7)
+
+
+def test_brightness_is_what_the_first_component_leaves_out(trained):
+    full, dark = covariance_root(trained), covariance_root(trained, leave_out=1)
+    strongest = torch.linalg.eigh(full)[1][:, -1]
+    assert (dark @ strongest).norm() < 1e-6 < (full @ strongest).norm()
+    assert torch.linalg.matrix_rank(full - dark) == 1
 
 
 def test_shares_sum_to_one(trained):
