@@ -48,7 +48,7 @@ WITH_PYTHON = [page for page in PAGES if snippets(page)]
 MARKED = [  # by their names; what trains takes its time
     pytest.param(
         page,
-        marks=[pytest.mark.slow] * (page.name == "your-own-images.md"),
+        marks=[pytest.mark.slow] * (page.name == "from-python.md"),
         id=page.relative_to(ROOT).as_posix(),
     )
     for page in WITH_PYTHON
@@ -62,10 +62,10 @@ def test_snippets_are_found():
     assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
         "README.md",
         "docs/checkpoints.md",
+        "docs/from-python.md",
         "docs/looking-inside.md",
         "docs/objectives.md",
         "docs/questions/who-trains-them/answer.md",
-        "docs/your-own-images.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
     }

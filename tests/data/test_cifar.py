@@ -250,7 +250,7 @@ def test_authors_host_comes_first_and_a_mirror_replaces_it_if_it_is_slow(
 
 
 def test_page_names_the_hosts_and_the_checksums_that_decide():
-    page = (Path(__file__).parents[2] / "docs" / "your-own-images.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "built-in-data.md").read_text(encoding="utf-8")
     for data in (datasets.CIFAR10, datasets.CIFAR100):
         assert data.url.replace("http:", "https:") in page
         assert data.tgz_md5 in page

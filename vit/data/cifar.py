@@ -33,7 +33,7 @@ MIRRORS = (
 """Copies of the archives on the authors' host, which since June 2026 sends 60 kB/s
 (pytorch/vision issue 9536).
 
-They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the
+They are PaddlePaddle's and BrainChip's (docs/built-in-data.md). The checksum decides, not the
 address."""
 
 TIMEOUT = 30.0
