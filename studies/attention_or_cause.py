@@ -1,9 +1,9 @@
 """Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
 
 A masked patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
-visible patches. The first table shows how well attention, rollout, gradients and nearness rank the visible patches by this
+visible patches. The first table shows how well attention, rollout, gradients and proximity rank the visible patches by this
 change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
-with nearness held constant shows what attention knows beyond nearness; random weights show what the architecture gives
+with proximity held constant shows what attention knows beyond proximity; random weights show what the architecture gives
 untrained. The second table compares what a head's attention is like with how much the loss grows without the head.
 
 *Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
@@ -51,7 +51,7 @@ from vit.masking import Mask, mask_from_noise, num_keep
 from vit.patches import patchify, unpatchify
 
 ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
-NEARNESS = "nearness"
+PROXIMITY = "proximity"
 PER_IMAGE = 4
 """Masked patches of each image to measure."""
 TOP = 3
@@ -116,7 +116,7 @@ def study(experiment: Experiment) -> Results:
         (
             "what ranks the visible patches",
             "left out",
-            "left out, nearness held constant",
+            "left out, proximity held constant",
             f"first {TOP} shared",
             "mean patch in its place",
             "left out: growth of the error",
@@ -292,7 +292,7 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
             "left_out": left_out.change[every, hidden],
             "averaged": averaged.change[every, hidden],
             "error": left_out.error[every, hidden],
-            NEARNESS: -distance,
+            PROXIMITY: -distance,
             **attended_patches(model, inputs, mask, hidden),
         }
         for name, values in batch.items():
@@ -309,23 +309,23 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
 def scored(asked: Asked) -> dict[str, Tensor]:
     """Return how well each guess ranks the visible patches: float64 (5,).
 
-    These are the rank correlation with the change when a patch is left out, the same with nearness
-    held constant (nan for nearness itself), the overlap of the first `TOP`, and the rank correlations
+    These are the rank correlation with the change when a patch is left out, the same with proximity
+    held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank correlations
     with the two other effects.
     """
-    nearness = ranks(asked.guesses[NEARNESS])
+    proximity = ranks(asked.guesses[PROXIMITY])
     left_out = ranks(asked.left_out)
     averaged = ranks(asked.averaged)
     error = ranks(asked.error)
     scores = {}
     for name, guess in asked.guesses.items():
         guessed = ranks(guess)
-        beyond_nearness = partial_correlation(guessed, left_out, nearness)
-        if name == NEARNESS:
-            beyond_nearness = torch.full_like(beyond_nearness, float("nan"))
+        beyond_proximity = partial_correlation(guessed, left_out, proximity)
+        if name == PROXIMITY:
+            beyond_proximity = torch.full_like(beyond_proximity, float("nan"))
         measures = (
             correlation(guessed, left_out),
-            beyond_nearness,
+            beyond_proximity,
             top_overlap(guess, asked.left_out, TOP),
             correlation(guessed, averaged),
             correlation(guessed, error),
@@ -438,14 +438,14 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
 def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
     """Draw how well each guess ranks the visible patches."""
     panels = []
-    for column, title in enumerate(("rank correlation", "nearness held constant")):
+    for column, title in enumerate(("rank correlation", "proximity held constant")):
         values = []
         for scores_of_seeds in scores.values():
             measured = scores_of_seeds[:, column]
             values.append(measured[~measured.isnan()].tolist())
         panels.append(Panel(title, values, lines={"chance": 0.0}))
     caption = f"{data} · against the change of a masked patch when a visible one is left out"
-    return arms_figure(list(scores), panels, "What tells which patches matter?", caption)
+    return arms_figure(list(scores), panels, "What predicts which patches matter?", caption)
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:

@@ -90,7 +90,8 @@ def study(experiment: Experiment) -> Results:
     panels = []
     for key, title in SCORES.items():
         values = [arm_scores[key].values for arm_scores in scores.values()]
-        panels.append(Panel(title, values, lines=lines[key], share=key != "loss"))
+        better = "← better" if key == "loss" else "better →"
+        panels.append(Panel(f"{title} ({better})", values, lines=lines[key], share=key != "loss"))
     title = "What is lost when a part does not learn, or is not there"
     figure = arms_figure([*models], panels, title, f"{data.name}, {budget}")
     return Results([Table(budget, columns, rows)], {"arms": figure})

@@ -174,7 +174,7 @@ def company_table(company: Company, meeting: str) -> Table:
     title = (
         f"{company.kinds.data}, {len(company.kinds.names)} kinds: rank correlation of the cosine of"
         f" two kinds of patches with how often they are {meeting}, and by how much the cosine rises"
-        " with one standard deviation of that; looks and places held constant"
+        " with one standard deviation of that; appearance and position held constant"
     )
     columns = (
         "model",
@@ -239,7 +239,7 @@ def logits_table(scenes: Company) -> Table:
         for key in (f"k({ROAD})", f"k({GRASS})", "difference"):
             columns.append(f"q({query}), {key}")
     title = (
-        "Scenes: the logit of a query for a key, q . k / sqrt(d), mean over heads, beyond what is"
+        "Scenes: the score of a query and a key, q . k / sqrt(d), mean over heads, beyond what is"
         " typical of their places"
     )
     return Table(title, columns, rows)
@@ -267,13 +267,13 @@ def gain_figure(measured: list[Company]) -> Figure:
 
     panels = []
     for title, arms in gains.items():
-        panels.append(Panel(title, list(arms.values()), "cosine gained", limits=limits))
+        panels.append(Panel(title, list(arms.values()), "gain in cosine", limits=limits))
     caption = (
         "after the last block, with one standard deviation more of being in one image; looks and"
         " places held constant"
     )
     names = list(next(iter(gains.values())))
-    title = f"How much nearer are patches that are often {TOGETHER}?"
+    title = f"How much more similar are patches that are often {TOGETHER}?"
     return arms_figure(names, panels, title, caption)
 
 
@@ -312,7 +312,7 @@ def logits_figure(scenes: Company) -> Figure:
     panels = []
     for (kind, arm), lines in series.items():
         title = f"query of a {kind}, {arm}"
-        panels.append(Panel(title, lines, "logit, beyond its place", limits=limits))
+        panels.append(Panel(title, lines, "score, beyond its position", limits=limits))
     caption = "Scenes · line: mean over seeds, band: range"
     title = "Do the queries of wheels prefer the keys of roads?"
     return layers_figure(panels, title, caption)

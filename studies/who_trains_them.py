@@ -4,12 +4,12 @@ The first table gives the gradient of the masked loss in each matrix of the enco
 matrix has moved, all relative to the size of the matrix. W_Q and W_K choose what a token attends to, W_V and W_O what it takes
 along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
 gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
-what it adds to the logits of a query. The last table gives the price of freezing one matrix at its random start; a difference
+what it adds to the scores of a query. The last table gives the price of freezing one matrix at its random start; a difference
 is named if it exceeds twice its spread over the seeds, which with three of them is p = 0.07.
 
 *Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to batch. Positions are those of
 models that learn them, as the others' are fixed. How far a matrix moves says little about the strength of its gradient. Nor are
-W_Q and W_K determined alone: transformed in opposite ways, they give the same logits. What is frozen is frozen in encoder and
+W_Q and W_K determined alone: transformed in opposite ways, they give the same scores. What is frozen is frozen in encoder and
 decoder, and its neighbours learn to compensate.
 """
 
@@ -87,8 +87,13 @@ def study(experiment: Experiment) -> Results:
     )
 
     # The pictures
-    panel = Panel("loss over masked patches", [loss.values for loss in losses.values()])
-    title = "What is lost when one of them stands still"
+    guess = models[USUAL][0].reconstruction()["mean_of_visible_patches"]
+    panel = Panel(
+        "loss over masked patches",
+        [loss.values for loss in losses.values()],
+        lines={"without a model: mean of the visible patches": guess},
+    )
+    title = "The loss with one matrix frozen at its random start"
     pictures = {
         "gradients": gradients_figure(pull, data.name),
         "frozen": arms_figure(list(losses), [panel], title, data.name),
@@ -221,4 +226,6 @@ def gradients_figure(pull: Pull, data: str) -> Figure:
         values = [by_name[name].flatten(1).mean(1).tolist() for name in MATRICES]
         panels.append(Panel(title, values, "of the matrix's size", log=True))
     caption = f"{data} · mean over layers; positions: of models that learn them"
-    return arms_figure(MATRICES, panels, "One loss pulls at every matrix", caption)
+    return arms_figure(
+        MATRICES, panels, "The gradient of each matrix, and how far it has moved", caption
+    )

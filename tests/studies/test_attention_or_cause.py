@@ -9,7 +9,7 @@ from studies.attention_or_cause import (
     ATTENTION,
     GRADIENT,
     HEAD_MEASURES,
-    NEARNESS,
+    PROXIMITY,
     TOP,
     Asked,
     ask,
@@ -39,14 +39,14 @@ def test_agreement_that_is_planted_is_found_and_chance_is_none():
     effect, near, chance = torch.rand(3, 3000, 16)
     found = scored(
         planted(
-            {NEARNESS: near, "it": effect**3, "near it": effect + 3 * near, "chance": chance},
+            {PROXIMITY: near, "it": effect**3, "near it": effect + 3 * near, "chance": chance},
             effect,
         )
     )
     assert found["it"].tolist() == pytest.approx([1, 1, 1, -1, 1], abs=1e-4)
     assert found["chance"].tolist() == pytest.approx([0, 0, TOP / 16, 0, 0], abs=0.02)
-    assert 0.15 < found["near it"][0] < 0.45 < 0.7 < found["near it"][1]  # nearness hides it
-    assert found[NEARNESS][1].isnan()
+    assert 0.15 < found["near it"][0] < 0.45 < 0.7 < found["near it"][1]  # proximity hides it
+    assert found[PROXIMITY][1].isnan()
 
 
 def test_hidden_patches_are_asked_about_visible_ones(trained):
@@ -55,13 +55,13 @@ def test_hidden_patches_are_asked_about_visible_ones(trained):
     assert asked.image.tolist() == sorted(asked.image.tolist())
     assert asked.visible.shape == (24, 16)
     assert not (asked.visible == asked.hidden[:, None]).any()
-    assert set(asked.guesses) == {NEARNESS, ATTENTION, "rollout, encoder and decoder", GRADIENT}
+    assert set(asked.guesses) == {PROXIMITY, ATTENTION, "rollout, encoder and decoder", GRADIENT}
     assert all(
         one.shape == (24, 16)
         for one in (*asked.guesses.values(), asked.left_out, asked.averaged, asked.error)
     )
     assert asked.left_out.min() >= 0
-    assert asked.guesses[NEARNESS].max() <= -1
+    assert asked.guesses[PROXIMITY].max() <= -1
     # the same are asked about before training
     assert torch.equal(asked.hidden, ask(trained, trained.initial, 6).hidden)
 
