@@ -1,13 +1,17 @@
-"""The pages of docs as a site: what docs/site/hooks.py makes of formulas and letters."""
+"""The pages of docs as a site: what docs/site/hooks.py adds, and how the pages look in a browser."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import markdown
 import pytest
+from mkdocs.commands.build import build
 from mkdocs.config import load_config
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -67,6 +71,7 @@ def test_a_formula_is_mathml_with_its_letters_in_their_colours(render):
         "d",
     ]
     assert first.find(f".//{tag}msqrt") is not None
+    assert [found.text for found in first.iter(f"{tag}mo")] == ["=", "·", "/"]
     coloured = {found.get("class"): "".join(found.itertext()) for found in first.iter()}
     assert coloured["letter-q"] == "q"
     assert coloured["letter-k"] == "k"
@@ -99,3 +104,104 @@ def test_letters_in_prose_have_their_colours_and_code_keeps_its_text(render):
 
 def test_a_formula_that_is_not_closed_is_reported(render):
     assert render("The score $q is not closed.")[1] == ["The score $q is not closed."]
+
+
+def test_a_picture_is_a_link_to_its_file_unless_it_is_in_a_link_already(render):
+    content, _ = render("![wide](wide.png)")
+    assert content == (
+        '<p><a class="picture" href="wide.png"><img alt="wide" src="wide.png" /></a></p>'
+    )
+    content, _ = render("[![small](small.png)](page.md)")
+    assert content == '<p><a href="page.md"><img alt="small" src="small.png" /></a></p>'
+    wide, _ = hooks.finish_page('<img src="wide.png">', frozenset({"wide.png"}))
+    assert wide.startswith('<a class="picture broad" ')
+
+
+@pytest.mark.parametrize("path", hooks.NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page_with_its_pictures(path):
+    notebook = json.loads(path.read_text("utf-8"))
+    page, pictures = hooks.notebook_page(notebook, path.stem)
+    assert page.startswith("# ")
+    assert page.count("```python\n") == sum(c["cell_type"] == "code" for c in notebook["cells"])
+    assert len(pictures) == path.read_text("utf-8").count('"image/png"')
+    for name, content in pictures.items():
+        assert f"]({name})" in page
+        assert content.startswith(b"\x89PNG")
+
+
+LIVE = (ROOT / "docs" / "live.md").read_text("utf-8")
+
+
+def test_each_command_of_the_live_pages_writes_one():
+    commands = hooks.live_commands(LIVE)
+    assert {name: written for name, (_, written) in commands.items()} == {
+        "lesson.html": "lesson.html",
+        "explore.html": "explore.html",
+        "report.html": "runs/example/report.html",
+    }
+
+
+def test_a_command_that_writes_no_page_stops_a_strict_build(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv(hooks.LIVE, str(tmp_path))
+    assert hooks.live_pages("    vit explore nothing --out none.html\n") == {}
+    assert "vit explore nothing --out none.html" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site; its live pages are empty."""
+    live, folder = (tmp_path_factory.mktemp(name) for name in ("live", "site"))
+    for _, written in hooks.live_commands(LIVE).values():
+        (live / written).parent.mkdir(parents=True, exist_ok=True)
+        (live / written).write_text("<!doctype html>")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(hooks.LIVE, str(live))
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True)
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+    return folder
+
+
+@pytest.fixture
+def phone(driver):
+    """The browser, as wide as a phone: 390 pixels."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield driver
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(phone, site):
+    pages = sorted(site.rglob("index.html"))
+    assert len(pages) > 35
+    too_wide = {}
+    for path in pages:
+        phone.get(path.as_uri())
+        width = phone.execute_script("return document.documentElement.scrollWidth")
+        if width > 390:
+            too_wide[path.relative_to(site).as_posix()] = width
+    assert too_wide == {}
+
+
+@pytest.mark.slow
+def test_the_site_links_the_course_page_to_page_and_opens_live_pages(driver, site):
+    driver.get((site / "questions" / "one-score" / "index.html").as_uri())
+    footer = driver.find_element(By.CSS_SELECTOR, ".md-footer")
+    assert footer.find_element(By.CSS_SELECTOR, ".md-footer__link--next").is_displayed()
+    assert (site / "notebooks" / "02_attention_by_hand" / "index.html").exists()
+    driver.get((site / "live" / "index.html").as_uri())
+    for button in driver.find_elements(By.CSS_SELECTOR, "a.md-button"):
+        assert Path(button.get_attribute("href").removeprefix("file://")).exists()
+
+
+@pytest.mark.slow
+def test_a_picture_enlarges_with_the_keyboard_and_closes(driver, site):
+    driver.get((site / "looking-inside" / "index.html").as_uri())
+    driver.find_element(By.CSS_SELECTOR, "a.picture").send_keys(Keys.ENTER)
+    large = driver.find_element(By.CSS_SELECTOR, "dialog.enlarged")
+    assert large.is_displayed()
+    assert large.find_element(By.TAG_NAME, "img").get_attribute("alt")
+    driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not large.is_displayed()

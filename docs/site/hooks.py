@@ -1,23 +1,40 @@
-"""What the site does with a page besides Markdown: formulas, and letters in their colours.
+"""What the site adds to Markdown: formulas, letters in their colours, pictures that enlarge, notebooks, live pages.
 
 MkDocs calls the functions that begin with `on_` (mkdocs.yml names this file).
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import io
+import json
 import logging
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tempfile
 from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert_to_element
 from mkdocs.structure.files import File, Files
+from PIL import Image
 
 from vit.figures.style import DARK_PALETTE, PALETTE
 
 LOG = logging.getLogger("mkdocs.plugins.formulas")
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LIVE = "VIT_SITE_LIVE"
+"""A folder that holds the live pages; without this variable, the commands of docs/live.md write them."""
+BROAD = 1.7
+"""Width over height from which a picture of several panels scrolls on a phone."""
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 """A formula as pymdownx.arithmatex leaves it."""
@@ -60,23 +77,45 @@ def colour_letters(element: ElementTree.Element) -> None:
 
 
 class Prose(HTMLParser):
-    """Copies HTML; in prose, W_Q gets its subscript and its colour. `dollars` are what no formula took."""
+    """Copies HTML; in prose, W_Q gets its subscript and its colour. `dollars` are what no formula took.
 
-    def __init__(self) -> None:
+    A picture becomes a link to its file. `broad` holds the addresses of those that are wide.
+    """
+
+    def __init__(self, broad: frozenset[str] = frozenset()) -> None:
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []
         self.verbatim: list[str] = []
         self.dollars: list[str] = []
+        self.links = 0
+        self.broad = broad
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.handle_picture(attrs)
+            return
+        self.links += tag == "a"
         self.parts.append(self.get_starttag_text() or "")
         if tag in VERBATIM:
             self.verbatim.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.handle_picture(attrs)
+            return
         self.parts.append(self.get_starttag_text() or "")
 
+    def handle_picture(self, attrs: list[tuple[str, str | None]]) -> None:
+        picture = self.get_starttag_text() or ""
+        source = dict(attrs).get("src") or ""
+        if not self.links:
+            kind = "picture broad" if source in self.broad else "picture"
+            address = html.escape(source)
+            picture = f'<a class="{kind}" href="{address}">{picture}</a>'
+        self.parts.append(picture)
+
     def handle_endtag(self, tag: str) -> None:
+        self.links -= tag == "a"
         self.parts.append(f"</{tag}>")
         if self.verbatim and self.verbatim[-1] == tag:
             self.verbatim.pop()
@@ -103,13 +142,18 @@ def coloured_matrix(found: re.Match[str]) -> str:
     return f'<b class="letter-{LETTERS[letter]}">W<sub>{letter}</sub></b>'
 
 
-def finish_page(page: str) -> tuple[str, list[str]]:
-    """Return a page's HTML with its formulas and letters, and the text of formulas that were not closed."""
+def finish_page(page: str, broad: frozenset[str] = frozenset()) -> tuple[str, list[str]]:
+    """Return a page's HTML with its formulas and letters, and the text of formulas that were not closed.
+
+    Args:
+        page: HTML, as Markdown made it.
+        broad: the addresses of pictures that scroll on a phone.
+    """
 
     def rendered(found: re.Match[str]) -> str:
         return render_formula(html.unescape(found[2]), block=found[1] == "div")
 
-    prose = Prose()
+    prose = Prose(broad)
     prose.feed(FORMULA.sub(rendered, page))
     prose.close()
     return "".join(prose.parts), prose.dollars
@@ -124,15 +168,135 @@ def palette_css() -> str:
     return "\n".join(lines)
 
 
+def notebook_page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as Markdown, and its pictures by their names.
+
+    Args:
+        notebook: what its file holds: JSON.
+        name: the pictures' names begin with it.
+    """
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        # Lines for the notebook alone, such as %matplotlib inline, are no Python
+        code = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+        parts.append(f"```python\n{code.strip()}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                picture = f"{name}-{len(pictures) + 1}.png"
+                pictures[picture] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![A figure that the code above draws]({picture})")
+            elif "text/markdown" in data:
+                parts.append("".join(data["text/markdown"]))
+            else:
+                text = "".join(data["text/plain"]).rstrip()
+                parts.append(f"```text\n{text}\n```")
+    page = "\n\n".join(parts).replace("](../docs/", "](../")
+    return page + "\n", pictures
+
+
+def live_pages(text: str) -> dict[str, bytes]:
+    """Return the pages that the commands of docs/live.md write, by their names in the site.
+
+    They are kept for as long as the process lives: `mkdocs serve` makes them once.
+    """
+    if LIVE not in os.environ:
+        os.environ[LIVE] = tempfile.mkdtemp()
+    folder = Path(os.environ[LIVE])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pages = {}
+    for name, (command, written) in live_commands(text).items():
+        if not (folder / written).exists():
+            words = shlex.split(command.replace("vit ", "python -m vit ", 1))
+            call = [sys.executable, *words[1:]]
+            done = subprocess.run(
+                call, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                LOG.warning("%s: %s", command, done.stderr.strip())
+                continue
+        pages[name] = (folder / written).read_bytes()
+    return pages
+
+
+def live_commands(text: str) -> dict[str, tuple[str, str]]:
+    """Return the commands of docs/live.md: name of the page in the site -> command, file it writes."""
+    commands = {}
+    for command in re.findall(r"^    ((?:vit|python) .*)$", text, re.MULTILINE):
+        written = command.split()[-1]
+        if written.startswith("runs/"):
+            written += "/report.html"
+        commands[PurePosixPath(written).name] = (command, written)
+    return commands
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Put the notebooks behind the questions, in the navigation."""
+    names = [next(iter(part)) for part in config.nav]
+    pages: list[Any] = [f"notebooks/{path.stem}.md" for path in NOTEBOOKS]
+    config.nav.insert(names.index("Questions") + 1, {"Notebooks": pages})
+    return config
+
+
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add what is made, not written: the colours."""
+    """Add what is made, not written: the colours, the notebooks, the live pages."""
     files.append(File.generated(config, "site/palette.css", content=palette_css()))
+    for path in NOTEBOOKS:
+        page, pictures = notebook_page(json.loads(path.read_text(encoding="utf-8")), path.stem)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
+    text = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+    for name, content in live_pages(text).items():
+        files.append(File.generated(config, f"live/{name}", content=content))
     return files
 
 
-def on_page_content(content: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Link notebooks to their pages, and below the commands of docs/live.md the pages they write."""
+    up = "../" * page.file.src_uri.count("/")
+    markdown = re.sub(
+        r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", rf"]({up}notebooks/\1.md)", markdown
+    )
+    if page.file.src_uri == "live.md":
+        for name, (command, _written) in live_commands(markdown).items():
+            link = f'<a class="md-button md-button--primary" href="{name}">Open this page</a>'
+            markdown = markdown.replace(f"    {command}\n", f"    {command}\n\n{link}\n")
+    else:
+        markdown = re.sub(
+            r"(?<!\[)`(\d\d_\w+)\.ipynb`", rf"[`\1.ipynb`]({up}notebooks/\1.md)", markdown
+        )
+    return markdown
+
+
+def broad_pictures(page: Any, files: Files) -> frozenset[str]:
+    """Return the addresses of the wide pictures among `files`, as `page` writes them."""
+    addresses = set()
+    for file in files:
+        if file.src_uri.endswith((".png", ".gif")) and is_broad(file.src_uri, file.content_bytes):
+            addresses.add(file.url_relative_to(page.file))
+    return frozenset(addresses)
+
+
+def is_broad(name: str, content: bytes) -> bool:
+    """Return whether a picture is wide; each is read once."""
+    if name not in _broad:
+        with Image.open(io.BytesIO(content)) as picture:
+            _broad[name] = picture.width > BROAD * picture.height
+    return _broad[name]
+
+
+_broad: dict[str, bool] = {}
+
+
+def on_page_content(content: str, page: Any, files: Files, **_: Any) -> str:
     """Finish a page; with --strict, a formula that is not closed stops the build."""
-    content, dollars = finish_page(content)
+    content, dollars = finish_page(content, broad_pictures(page, files))
     for text in dollars:
         LOG.warning("%s: a dollar sign outside of a formula: %s", page.file.src_uri, text)
     return content

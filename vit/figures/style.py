@@ -76,8 +76,8 @@ def read_sheet() -> Any:
         sheet[key] = PALETTE["ink"]
     for key in ("axes.edgecolor", "axes.labelcolor", "grid.color", "xtick.color", "ytick.color"):
         sheet[key] = PALETTE["quiet"]
-    sheet["patch.facecolor"] = PALETTE["hatch-paper"]
-    sheet["hatch.color"] = PALETTE["hatch"]
+    sheet["patch.facecolor"] = PALETTE["absent"]
+    sheet["hatch.color"] = PALETTE["absent-stroke"]
     # Blue, orange, green, purple, brown: distinct in the common kinds of colour blindness
     series = [PALETTE[name] for name in ("x", "q", "k", "v", "position")]
     sheet["axes.prop_cycle"] = cycler("color", series)
