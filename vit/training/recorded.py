@@ -29,7 +29,7 @@ class RecordedStep:
     does in it, a replay does not. Inputs of other shapes are recorded anew.
 
     The tests compare it with launched steps on a simulated GPU, `python -m bench --gpu-check` on a
-    real one. An H100 ran both alike (docs/speed.md).
+    real one. An H100 ran both alike.
     """
 
     def __init__(self, run: Run, take_step: Callable[[StepInputs], dict[str, Tensor]]):
