@@ -82,6 +82,18 @@ def test_a_formula_is_mathml_with_its_letters_in_their_colours(render):
     ] == [("letter-q", "Q"), ("letter-x", "X"), ("letter-q", "WQ")]
 
 
+def test_an_index_has_no_colour_of_its_own(render):
+    content, _ = render(r"$\sum_k a_{ik} v_k$")
+    (formula,) = (
+        ElementTree.fromstring(found) for found in re.findall(r"<math.*?</math>", content)
+    )
+    assert [
+        (found.get("class"), "".join(found.itertext()))
+        for found in formula.iter()
+        if found.get("class")
+    ] == [("letter-v", "v")]
+
+
 def test_letters_in_prose_have_their_colours_and_code_keeps_its_text(render):
     content, dollars = render("W_Q & `W_Q` cost <b>5</b>; W_QK.\n\n    echo $W_Q\n")
     assert content.count('<b class="letter-q">W<sub>Q</sub></b> &amp;') == 1

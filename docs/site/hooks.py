@@ -67,6 +67,9 @@ def colour_letters(element: ElementTree.Element) -> None:
         if letter in LETTERS:
             element.set("class", f"letter-{LETTERS[letter]}")
         return
+    if element.tag in ("msub", "munder"):
+        colour_letters(element[0])
+        return
     if element.tag == "mi" and element.text in LETTERS and element.text != "E":
         element.set("class", f"letter-{LETTERS[element.text]}")
     for child in element:
