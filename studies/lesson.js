@@ -7,7 +7,8 @@
 
   // ---- The weights: float32, those of linear maps from 8-bit codes ----------------------------------------------------
 
-  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+  const text = atob(document.getElementById("data").textContent), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const stream = await new Response(unpacked).arrayBuffer();
   const codes = new Int8Array(stream, page.codes);
@@ -312,9 +313,8 @@
 
   // ---- What is chosen, and what follows from it -----------------------------------------------------------------------
 
-  const untrained = untrainedWeights();
   const state = {};
-  let weights, run, back, first;
+  let weights, untrained, run, back, first;
 
   function reset() {
     Object.assign(state, {
@@ -331,6 +331,7 @@
 
   /** Take the weights that are asked for, as they were before any step. */
   function takeWeights() {
+    if (state.kind === "untrained") untrained ||= untrainedWeights();
     weights = { ...(state.kind === "untrained" ? untrained : trained) };
     const { prefix, width } = layer();
     if (state.kind === "identity") [weights[`${prefix}attn.qkv.weight`], weights[`${prefix}attn.qkv.bias`]] = identityMaps(width);
@@ -366,6 +367,7 @@
       x: piece(done.norm1.y, i * D, D), q: piece(qkv, i * 3 * D + h * d, d), k: piece(qkv, chosen * 3 * D + D + h * d, d),
       v: piece(qkv, chosen * 3 * D + 2 * D + h * d, d), o: piece(done.mixed, i * D + h * d, d), added: piece(done.added, i * D, D),
       scores: row(done.scores), shares: row(done.shares), helps: row(back[state.layer].helps), gscores,
+      guess: piece(predictedPixels(), state.guessed * pixels, pixels),
       g: piece(back[state.layer].g, i * D + h * d, d), error: errorOf(run, state.guessed),
     };
   }
@@ -393,7 +395,8 @@
   // ---- Drawing --------------------------------------------------------------------------------------------------------
 
   const $ = (id) => document.getElementById(id);
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  let colours = {}; // of palette.css, read once for each drawing
+  const style = (name) => (colours[name] ||= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
   const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
   const percent = (share) => `${(100 * share).toFixed(1)}%`;
@@ -508,9 +511,11 @@
     paint($("seen"), ...size, picture(run.pixels, (patch) => state.hidden[patch]));
     paint($("filled"), ...size, picture(filled));
     paint($("whole"), ...size, picture(run.pixels));
-    for (const [id, values] of [["guess", filled], ["truth", run.pixels]]) {
-      const own = values.subarray(state.guessed * pixels, (state.guessed + 1) * pixels), colours = [];
-      for (let i = 0; i < area; i++) colours.push([0, 1, 2].map((c) => Math.round(255 * Math.min(Math.max(own[c * area + i], 0), 1))));
+    const own = (values) => values.subarray(state.guessed * pixels, (state.guessed + 1) * pixels);
+    const shown = { guess: own(filled), truth: own(run.pixels), "guess-before": first.guess, "guess-now": own(filled), "truth-again": own(run.pixels) };
+    for (const [id, values] of Object.entries(shown)) {
+      const colours = [];
+      for (let i = 0; i < area; i++) colours.push([0, 1, 2].map((c) => Math.round(255 * Math.min(Math.max(values[c * area + i], 0), 1))));
       paint($(id), patchWidth, patchHeight, colours);
     }
   }
@@ -522,11 +527,12 @@
   }
 
   function draw() {
+    colours = {};
     const numbers = results(), { key } = numbers, keyPatch = numbers.tokens[key], hidden = state.hidden[state.query];
     const count = state.hidden.filter(Boolean).length;
     drawPictures(predictedPixels());
     drawMarks(numbers);
-    $("seen-caption").textContent = `The model sees ${patches - count} of ${patches} patches. Orange: the query, ${place(state.query)}${hidden ? ", hidden" : ""}. Green: a key, ${place(keyPatch)}.`;
+    $("seen-caption").textContent = `The model sees ${patches - count} of ${patches} patches. Orange: the query, ${place(state.query)}${hidden ? ", masked" : ""}. Green: a key, ${place(keyPatch)}.`;
     strip("strip-x", numbers.x, "--x", "x");
     strip("strip-q", numbers.q, "--q", "q");
     strip("strip-k", numbers.k, "--k", "k");
@@ -537,17 +543,17 @@
     // The sentences
     const where = isDecoder() ? "the decoder" : `layer ${layer().block} of the encoder`, { d } = numbers;
     const holds = hidden
-      ? "It is hidden, so it began as the mask token, the same for all hidden patches, and its position."
-      : "It began as the embedding of its patch, plus its position; the layers below have added to it.";
-    $("say-x").textContent = `This is what enters attention in ${where} for the patch in ${place(state.query)}: ${numbers.x.length} numbers. ${holds}`;
-    $("say-k").textContent = `Below is the key of ${place(keyPatch)}. Choose another in any of the maps.`;
+      ? "The patch is masked, so its token began as the mask token, the same for all masked patches, plus its position."
+      : "It began as the embedding of the patch, its pixels times W_E, plus its position; the layers below have added to it.";
+    $("say-x").textContent = `The vector of the patch in ${place(state.query)} that enters attention in ${where}: ${numbers.x.length} numbers. ${holds}`;
+    $("say-k").textContent = `Below is the key of ${place(keyPatch)}. Choose another key in any map, or with K on the picture.`;
     const score = numbers.scores[key], share = numbers.shares[key];
-    $("say-score").textContent = `q and k are multiplied number by number, and summed; divided by √${d}, their score is ${number(score)}. That is the definition; whether it means similarity is a question.`;
-    $("say-share").textContent = `e to the score, divided by the sum over all ${numbers.n} tokens: here ${percent(share)}. Uniform attention would give ${percent(1 / numbers.n)}.`;
-    $("say-error").textContent = `The layers above turn the token of the hidden patch in ${place(state.guessed)} into pixels. The mean square of what they lack is ${number(numbers.error, 3)}.`;
+    $("say-score").textContent = `q and k are multiplied number by number and summed, then divided by √${d}: the score is ${number(score)}. The dot product is the definition; similarity is an interpretation.`;
+    $("say-share").textContent = `A share a is e to the score, divided by the sum over all ${numbers.n} tokens: here ${percent(share)}. Uniform attention would give ${percent(1 / numbers.n)}.`;
+    $("say-error").textContent = `The rest of the model turns the token of the masked patch in ${place(state.guessed)} into pixels. The error is their mean squared difference from the patch’s own: ${number(numbers.error, 3)}.`;
     const mean = numbers.shares.reduce((total, a, j) => total + a * numbers.helps[j], 0), help = numbers.helps[key], slope = numbers.gscores[key];
-    const wish = slope < 0 ? "Negative: a higher score would lower the error, so a step against the slope raises it." : "Positive: a higher score would raise the error, so a step against the slope lowers it.";
-    $("say-slope").textContent = `For the chosen key, ${number(share, 3)} × (${number(help, 4)} − ${number(mean, 4)}) = ${number(slope, 4)}. ${wish}`;
+    const wish = slope < 0 ? "It is negative: a higher score would lower the error, so a step of training raises the score." : "It is positive: a higher score would raise the error, so a step of training lowers the score.";
+    $("say-slope").textContent = `For the chosen key: ${number(share, 3)} × (${number(help, 4)} − ${mean < 0 ? `(${number(mean, 4)})` : number(mean, 4)}) = ${number(slope, 4)}. ${wish}`;
 
     // The maps: scores and shares in the ink of the page, what would help in red and blue
     const ink = style("--ink"), less = style("--g"), more = style("--x");
@@ -572,8 +578,8 @@
     if (state.steps) {
       const change = numbers.error - before.error;
       said = change < 0
-        ? `The error has fallen by ${number(-change, 3)}. No one told W_Q what a good query is: the error did, through every score at once.`
-        : `The error has risen by ${number(change, 3)}: the steps are too long here. Undo them, and take one.`;
+        ? `The error has fallen by ${number(-change, 3)}. Nobody told the query which key to prefer: the derivative of the error did, through all scores at once.`
+        : `The error has risen by ${number(change, 3)}: the steps are too long here. Undo them, and take one step.`;
     }
     $("say-step").textContent = said;
     saveLink();
@@ -671,6 +677,7 @@
       if (to >= 0 && to < patches && (Math.abs(moves[event.key]) > 1 || sameRow)) cursor = to;
       drawMarks(results());
     } else if (event.key === "Enter") use(cursor, "choose");
+    else if (event.key === "k" || event.key === "K") chooseKey(cursor);
     else if (event.key === "h" || event.key === "H") use(cursor, "hide");
     else if (event.key === "s" || event.key === "S") use(cursor, "move");
     else return;
@@ -731,9 +738,9 @@
     if ([...order].sort((a, b) => a - b).join() === [...Array(patches).keys()].join()) state.order = order;
   }
 
-  makeMap("map-scores", "darker: a higher score; orange: below 0");
-  makeMap("map-shares", "darker: a larger share; all together are 100%");
-  makeMap("map-helps", "blue: below the average, would have helped; red: would have harmed");
+  makeMap("map-scores", "stronger: a higher score; orange: below 0");
+  makeMap("map-shares", "stronger: a larger share; all together are 100%");
+  makeMap("map-helps", "blue: below the average, a larger share lowers the error; red: raises it");
   makeMap("map-slopes", "blue: a step raises this score; red: a step lowers it");
   reset();
   readLink();

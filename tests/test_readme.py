@@ -65,6 +65,20 @@ def test_each_figure_of_the_results_is_on_the_page_that_its_row_names():
         assert not figures_that_are_missing(row, PAGES[page])
 
 
+def test_what_readme_says_below_the_results_is_on_the_page_that_it_names():
+    said, page = re.search(r"^(Where every.*?)\]\((docs/[^)#]+)", README, re.M | re.S).groups()
+    assert len(numbers(said)) >= 2
+    assert not figures_that_are_missing(said, PAGES[page])
+
+
+def test_the_gallery_has_ten_pictures_with_a_command_each():
+    pictures = PAGES["docs/gallery.md"].split("\n## ")[1:]
+    assert len(pictures) == 10
+    for picture in pictures:
+        assert picture.count("\n![") == 1
+        assert len(commands(picture, "    ")) == 1
+
+
 def anchors(text: str) -> set[str]:
     """What a code host and the site make of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)

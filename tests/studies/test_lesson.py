@@ -236,6 +236,9 @@ def test_keyboard_hides_follows_and_swaps(page):
     order = page.execute_script("return lesson.state.order")
     assert order[middle[0]] == middle[0] + 1
     assert order[middle[0] + 1] == middle[0]
+    ActionChains(page).send_keys("k").perform()
+    now = page.execute_script("return lesson.results()")
+    assert now["tokens"][now["key"]] == middle[0] + 1
     ActionChains(page).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
     state = page.execute_script("return lesson.state")
     assert middle[0] + 9 in (state["query"], state["guessed"])
