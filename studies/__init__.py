@@ -17,8 +17,8 @@ STUDIES = {
     "fixed-or-learned": "Is the embedding fixed or learned, and what is lost when a part does not learn?",
     "tyres-and-roads": "Does attention make tyres similar to roads?",
     "is-it-similarity": "Does q . k measure similarity?",
-    "attention-or-cause": "Do the patches and heads matter that get much attention?",
-    "one-hot": "Is a patch embedding a table, as of words?",
+    "attention-or-cause": "Do patches and heads that get a lot of attention matter more?",
+    "one-hot": "Is a patch embedding a lookup table, like a word embedding?",
 }
 """Each study and its question. Its module has the same name, with underscores."""
 OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")

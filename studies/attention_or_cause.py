@@ -465,7 +465,7 @@ def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> 
             y = measures[..., -1].flatten().numpy()
             points[group] = (x, y)
         panels.append(Panel(f"{name}: r = {mean:+.2f}".replace("-", "−"), points, unit))
-    caption = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
+    caption = f"{data} · each point is one head of one model; r: rank correlation over all heads of a model, mean over seeds"
     return scatter_figure(
         panels, "growth of the loss without it (log)", "Which heads matter?", caption
     )

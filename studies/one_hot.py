@@ -87,8 +87,15 @@ def study(experiment: Experiment) -> Results:
             {"table": errors.numpy()},
             "of their length",
             share=True,
+            limits=(0, None),
         ),
-        Panel("masked patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
+        Panel(
+            "loss over masked patches",
+            {"table": losses.numpy()},
+            "",
+            {"W_E": linear.mean},
+            limits=(0, None),
+        ),
     ]
     caption = (
         f"{models[0].data.name}, {count:,} test images · line: mean over seeds, band: their range"
