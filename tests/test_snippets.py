@@ -65,6 +65,7 @@ def test_snippets_are_found():
         "docs/from-python.md",
         "docs/looking-inside.md",
         "docs/objectives.md",
+        "docs/your-own-images.md",
         "docs/questions/who-trains-them/answer.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
