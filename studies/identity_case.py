@@ -8,8 +8,8 @@ price of going without the matrices, the difference from learned ones seed by se
 *Limits.* A head sees a slice of each token, so even without matrices its scores are not the whole cosine. The learned scale of
 the norm before it acts as a diagonal matrix, and tokens hold their positions too: near patches are alike for that alone. W_O
 and the MLPs learn in both. The model without the three matrices has fewer parameters, and was not made wider for it; the study
-fixed-or-learned measures what is lost if the three matrices exist but never learn. The maps show one patch in each of two
-images.
+fixed-or-learned measures what is lost if the three matrices exist but never learn. The maps show one patch of one
+image.
 """
 
 # python -m studies identity-case
@@ -96,7 +96,7 @@ def study(experiment: Experiment) -> Results:
         series.append({name: values[..., measure].numpy() for name, values in measures.items()})
     panels = [
         Panel(
-            "what a patch gives itself",
+            "share that a patch gives itself",
             series[OWN_SHARE],
             "of its attention",
             {"uniform": uniform},
@@ -139,15 +139,15 @@ def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tenso
 
 
 def maps_figure(plain: Trained, learned: Trained) -> Figure:
-    """Draw the attention of one patch of each of two test images, in each layer of three models."""
-    # The images, and the patch in each whose attention is drawn
+    """Draw the attention of one patch of a test image, in each layer of three models."""
+    # The image, and its patch whose attention is drawn
     test = plain.data.test
-    originals = test.images[test.showcase(2)]  # (2, C, h, w)
+    originals = test.images[test.showcase(2)[:1]]  # (1, C, h, w)
     embed = plain.model.encoder.patch_embed
     images = to_float(originals, embed.image_size)
     queries = busiest(patchify(images, embed.patch_size), embed.grid_size)
 
-    # The maps of each model: (2, layers, rows, columns), and what is left for prefix tokens
+    # The maps of each model: (1, layers, rows, columns), and what is left for prefix tokens
     models = {
         "no W, random": plain.initial,
         "no W, trained": plain.model,
@@ -162,7 +162,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
         maps.append(torch.stack([layer.maps.mean(1) for layer in layers], dim=1))
         masses.append(torch.stack([layer.prefix_mass.mean(1) for layer in layers], dim=1))
 
-    # A row for each model, image by image
+    # A row for each model
     row_queries = []
     for query in queries:
         row_queries += [query] * len(models)

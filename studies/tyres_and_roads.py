@@ -9,8 +9,8 @@ models exceeds, by more than twice the spread over the seeds and 0.05, the gains
 whose patches each come from another image (shuffled across images), which never showed two kinds together. Patches shown alone
 have no neighbours to mix in. Balls and buoys are drawn by the wheel's code but never come with a road: if company were learned,
 roads would end nearer to wheels than to them. The same is asked of attention: q(wheel) . k(road) against q(wheel) . k(grass),
-the logits of the kinds' mean queries and keys, beyond what is typical of their places, of different images, mean over heads.
-Above 0, a wheel asks for it more than by chance; a difference of 0.7 is twice the attention.
+the scores of the kinds' mean queries and keys, beyond what is typical of their places, of different images, mean over heads.
+Above 0, the score is higher than by chance; a difference of 0.7 is twice the attention.
 
 *Limits.* A patch alone is less than the quarter of an image that training showed. No control learned looks without company as
 finely as the trained models learn both; a third saw patches of one image at shuffled places (shuffled within images). The
@@ -25,6 +25,7 @@ not, and what they show is unknown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +114,8 @@ def study(experiment: Experiment) -> Results:
         tables = [logits_table(of_scenes), wheel_table(of_scenes), *tables]
         pictures = {
             "asking": logits_figure(of_scenes),
-            "wheel": wheel_figure(of_scenes),
+            "wheel": wheel_figure(of_scenes, [("trained", WHOLE), ("trained", ALONE)]),
+            "random": wheel_figure(of_scenes, [("random weights", WHOLE)]),
             **pictures,
             "parts": parts_figure(of_scenes),
         }
@@ -277,10 +279,10 @@ def gain_figure(measured: list[Company]) -> Figure:
     return arms_figure(names, panels, title, caption)
 
 
-def wheel_figure(scenes: Company) -> Figure:
-    """Draw how near wheels, and what looks like a wheel, are to roads, from layer to layer."""
+def wheel_figure(scenes: Company, shown: Sequence[tuple[str, str]]) -> Figure:
+    """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel for each arm and view."""
     panels = []
-    for arm, view in (("trained", WHOLE), ("random weights", WHOLE), ("trained", ALONE)):
+    for arm, view in shown:
         cosines = scenes.cosines[arm, view]
         lines = {}
         for kind in (WHEEL, BALL, BUOY):
