@@ -311,7 +311,7 @@ def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_a
     assert (folder / re.search(rf"!\[.*\]\({name}/([^)]+)\)", row)[1]).is_file()
     assert row.startswith(f"[{question}]")
     assert not figures_that_are_missing(row, page)
-    assert len(prose_of(page).split()) <= 350
+    assert len(re.sub(r"\$+[^$]+\$+", "", prose_of(page)).split()) <= 320
     assert "*How to read it:*" in page
     code = f"studies/{name.replace('-', '_')}.py"
     assert f"[{code}](../../../{code})" in page

@@ -59,10 +59,9 @@ NAMED = {
     "position": "position",
     "positions": "position",
     "its position": "position",
-    "its place": "position",
     "its own patch": "x",
     "context that depends on place or patch": "o",  # what attention adds
-    "what it took in from others": "o",
+    "its context": "o",
     "mean of the image": "image",
     "trained": "trained",
     "random weights": "untrained",
