@@ -27,6 +27,7 @@ def run_example(name: str, *arguments: object, home: Path) -> subprocess.Complet
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_track_callback_sends_every_line_of_metrics(tmp_path):
     done = run_example("track_callback.py", tmp_path / "run", home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -36,6 +37,7 @@ def test_track_callback_sends_every_line_of_metrics(tmp_path):
     assert rows == [(line["step"], key, value) for line in lines for key, value in line.items()]
 
 
+@pytest.mark.slow
 def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
     pictures = {}
     for number, image in enumerate(noise(12, size=(32, 32))):

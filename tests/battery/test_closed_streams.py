@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from itertools import cycle, islice
 
 import pytest
 from battery.test_damage import finished  # noqa: F401  # a fixture
@@ -28,14 +29,17 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("command", LINES)
-@pytest.mark.tries(len(STREAMS))
+@pytest.mark.tries(2)
 def test_a_command_whose_streams_are_closed_full_or_unread_does_its_work(
     battery,
     finished,  # noqa: F811
     tmp_path,
     command,
 ):
-    cases = list(STREAMS.items())
+    # with two tries, each command starts where the one before it ended: together they meet all
+    streams_in_turn = cycle(STREAMS.items())
+    first = battery.tries * list(LINES).index(command)
+    cases = list(islice(streams_in_turn, first, first + battery.tries))
 
     def attempt(_: random.Random) -> str:
         streams, code = cases.pop()

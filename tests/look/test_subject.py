@@ -97,6 +97,7 @@ def test_short_names(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
     code = "import sys, vit.look.subject, vit.look.panels; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -104,6 +105,7 @@ def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
     assert unwanted.isdisjoint(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_drawing_a_photo_imports_neither_folder_reader_cache_nor_scenes():
     code = "import sys, vit.cli.attention; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
