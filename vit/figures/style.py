@@ -215,6 +215,24 @@ def write_heading(figure: Figure, heading: Heading) -> None:
     )
 
 
+class SteadyLayout(ConstrainedLayoutEngine):
+    """Constrained layout that places equal charts equally.
+
+    Its solver adds in an order that depends on addresses in memory. So the last digits of positions
+    change from figure to figure, and now and then a pixel with them.
+    """
+
+    def execute(self, fig: Figure) -> None:
+        """Place the charts of a figure."""
+        super().execute(fig)
+        for axes in fig.axes:
+            is_placed = axes.get_in_layout()
+            bounds = axes.get_position(original=True).bounds
+            axes.set_position(np.round(bounds, 9), which="original")
+            # setting a position takes the chart out of the layout
+            axes.set_in_layout(is_placed)
+
+
 def titled_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
     """Return a figure with width x height inches of charts under a heading.
 
@@ -226,7 +244,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     total = height + heading.height
     figure = Figure(figsize=(width, total), dpi=DPI)
     rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
-    figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect))
+    figure.set_layout_engine(SteadyLayout(rect=rect))
     write_heading(figure, heading)
     return figure
 
