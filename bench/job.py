@@ -110,7 +110,7 @@ class Job:
     def __str__(self) -> str:
         size = self.config().model.dimensions
         encoder = f"encoder {size['embed_dim']} x {size['depth']} x {size['num_heads']}"
-        work = f"decoder {self.decoder_dim} x {self.decoder_depth}, {self.mask_ratio:.0%} hidden"
+        work = f"decoder {self.decoder_dim} x {self.decoder_depth}, {self.mask_ratio:.0%} masked"
         if self.labels:
             work = "classification of whole images, every augmentation"
         if not self.class_token:
