@@ -12,7 +12,7 @@ from PIL import Image
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
-from vit.cli.common import images_or_data
+from vit.cli.options import images_or_data
 from vit.cli.parsers import PARSERS
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vit.cli import COMMANDS, parse
-from vit.cli.common import load_options, shown_images
+from vit.cli.options import load_options, shown_images
 from vit.cli.parsers import PARSERS
 from vit.errors import ConfigError
 from vit.load_options import LoadOptions

@@ -306,6 +306,15 @@ def test_equal_figures_are_equal_files(name, tmp_path):
         assert (edge == 1).all()  # nothing runs over it
 
 
+def test_charts_stand_at_round_positions(tmp_path):
+    """The solver's last digits depend on addresses in memory, and pixels would with them."""
+    figure = FIGURES["scaling"]()
+    save_figure(figure, tmp_path / "figure.png")
+    for axes in figure.axes:
+        bounds = np.array(axes.get_position(original=True).bounds)
+        np.testing.assert_allclose(bounds, bounds.round(9), rtol=0, atol=1e-14)
+
+
 def test_a_long_title_goes_on_in_a_second_line_and_then_ends():
     with style():
         short = titled_figure(4, 1, "A title", "subtitle")

@@ -15,7 +15,7 @@ import torch
 from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
-from vit.cli.common import load_options, refuse_given, shown_images
+from vit.cli.options import load_options, refuse_given, shown_images
 from vit.cli.outputs import require_folder, require_free
 from vit.cli.small_input import note_small_input
 from vit.config import named_data

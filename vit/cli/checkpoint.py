@@ -9,7 +9,7 @@ from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, read_network
-from vit.cli.common import load_options, refuse_given
+from vit.cli.options import load_options, refuse_given
 from vit.cli.outputs import print_json, require_folder
 from vit.errors import one_line
 from vit.load_options import LoadOptions

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
-from vit.cli.common import choose_device, images_or_data, load_options, refuse_given
 from vit.cli.images import list_images, pooled_features
+from vit.cli.options import choose_device, images_or_data, load_options, refuse_given
 from vit.cli.outputs import output_file
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data

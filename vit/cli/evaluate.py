@@ -13,7 +13,7 @@ import torch
 from vit import figures
 from vit.atomic import write_json
 from vit.checkpoints import load_trained
-from vit.cli.common import choose_device, load_options, naming_options, require_data
+from vit.cli.options import choose_device, load_options, naming_options, require_data
 from vit.cli.outputs import print_json, require_folder, require_free, talk
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data

@@ -13,8 +13,8 @@ from torch import Tensor
 from vit.atomic import write_npz, write_text
 from vit.checkpoints import load_trained
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.common import load_options
 from vit.cli.images import photo_of
+from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.cli.small_input import note_small_input
 from vit.errors import UserError, one_line

@@ -10,8 +10,8 @@ from typing import Any
 
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
-from vit.cli.common import choose_device, load_options
 from vit.cli.images import BATCH, list_images, naming_the_option
+from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import output_file, print_json
 from vit.cli.small_input import note_small_input
 from vit.errors import one_line

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vit.atomic import write_text
 from vit.checkpoints import Origin, load_trained
-from vit.cli.common import choose_device, load_options
 from vit.cli.images import (
     list_images,
     naming_the_option,
@@ -16,6 +15,7 @@ from vit.cli.images import (
     png_of_input,
     pooled_features,
 )
+from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.cli.small_input import note_small_input
 from vit.errors import ConfigError, one_line
