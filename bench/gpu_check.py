@@ -65,7 +65,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "classify, every augmentation": {
         "train.objective": "classify",
         "augment.rand_augment": 2,
-        "augment.erasing": 0.25,
         "classify.mixup": 0.8,
         "classify.cutmix": 1.0,
         "optim.ema": 0.99,

@@ -81,7 +81,7 @@ class Job:
         more: dict[str, Any] = {"mask": MaskConfig(ratio=self.mask_ratio)}
         if self.labels:
             more = {
-                "augment": AugmentConfig(crop="pad", rand_augment=2, erasing=0.25),
+                "augment": AugmentConfig(crop="pad", rand_augment=2),
                 "classify": ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0),
             }
         names = ["preset", "image_size", "embed_dim", "depth", "class_token"]

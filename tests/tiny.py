@@ -57,7 +57,7 @@ RECONSTRUCT = Config(
 )
 CLASSIFY = replace(  # with all that can be drawn
     RECONSTRUCT,
-    augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2, erasing=0.5),
+    augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2),
     model=replace(TINY, drop_path=0.5),
     classify=ClassifyConfig(
         label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1

@@ -293,8 +293,6 @@ class AugmentConfig(Section, section="augment"):
     rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
     """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of
     10; e.g. 2 for fine-tuning; 0: off"""
-    erasing: Probability = 0.0
-    """probability of covering a random rectangle with one colour (random erasing)"""
     shuffle: Literal["none", "within", "across"] = "none"
     """a control for learning from patches that belong together: shuffle patches within each image,
     or, position by position, across the batch"""

@@ -5,7 +5,6 @@ leave the image as it is.
 """
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
 from vit.data.augment import (
     augment,
     color_jitter,
-    erase,
     pad_and_crop,
     sample_boxes,
     shuffle_patches,
@@ -239,7 +237,7 @@ def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
 @pytest.mark.parametrize("crop", CROPS)
 def test_parts_of_a_batch_are_varied_as_the_whole(crop):
     images = noise(24, size=SIZE)
-    settings = config(crop=crop, rand_augment=2, erasing=0.5)
+    settings = config(crop=crop, rand_augment=2)
     draws = draws_of(settings, 24)
     expected = augment(images, draws, settings)
     # the second part as in mixing, with one image more, which is the batch's first
@@ -279,48 +277,6 @@ def test_randaugment_comes_before_flip():
     assert not torch.equal(varied, images)
 
 
-# --- erasing --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "box", [(0, 0, 12, 16), (3, 2, 8, 9), (11, 15, 1, 1), (0, 4, 5, 12), (4, 4, 0, 0)]
-)
-def test_erasing_is_torchvisions(box):
-    images = to_float(noise(4, size=SIZE), (12, 16))
-    colours = torch.rand(4, 3, generator=seeded())
-    boxes = (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1)
-    ours = erase(images, boxes, colours)
-    for image, colour, covered in zip(images, colours, ours, strict=True):
-        assert torch.equal(covered, torchvision.erase(image, *box, colour[:, None, None]))
-
-
-def erased_pixels(images: Tensor, settings: Config) -> Tensor:
-    """Where an augmentation with erasing differs from the same without: bool (B, H, W)."""
-    without = replace(settings, augment=replace(settings.augment, erasing=0.0))
-    return (varied_by(images, settings) != varied_by(images, without)).any(1)
-
-
-@pytest.mark.parametrize("crop", CROPS)
-def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
-    images = noise(200, size=SIZE)
-    settings = config((24, 24), crop=crop, erasing=1.0)
-    erased = erased_pixels(images, settings)
-    varied = varied_by(images, settings)
-    areas = erased.flatten(1).sum(1)
-    # a narrow one may round to nothing
-    assert (areas > 0).float().mean() > 0.95
-    # a third of the image, but for the rounding of its edges
-    assert areas.max() <= 576 / 3 + 24 + 24
-    for image, mask in zip(varied, erased, strict=True):
-        if mask.any():
-            height = mask.any(1).sum()
-            width = mask.any(0).sum()
-            # the colour may happen to be that of a pixel of the image
-            assert mask.sum() >= 0.9 * height * width
-            assert (image[:, mask].amax(1) - image[:, mask].amin(1) == 0).all()
-    assert len(varied.flatten(1).unique(dim=0)) == 200
-
-
 # --- shuffled patches -----------------------------------------------------------------------------
 
 
@@ -353,8 +309,8 @@ def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
 @pytest.mark.parametrize("kind", ["within", "across"])
 def test_shuffling_comes_after_all_that_varies_an_image(kind):
     images = noise(6, size=SIZE)
-    settings = config(erasing=0.5, shuffle=kind)
-    varied = varied_by(images, config(erasing=0.5))
+    settings = config(color_jitter=0.4, shuffle=kind)
+    varied = varied_by(images, config(color_jitter=0.4))
     order = draws_of(settings, 6).shuffle
     expected = shuffle_patches(varied, order, (2, 2), kind == "across")
     assert torch.equal(varied_by(images, settings), expected)

@@ -113,9 +113,7 @@ def test_weights_follow_from_the_seed_in_two_threads_at_once_and_touch_nobodys_n
 
 EVERYTHING = Config(
     model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
-    augment=AugmentConfig(
-        rand_augment=2, color_jitter=0.4, grayscale=0.2, erasing=0.5, shuffle="within"
-    ),
+    augment=AugmentConfig(rand_augment=2, color_jitter=0.4, grayscale=0.2, shuffle="within"),
     classify=ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5),
     train=TrainConfig(objective="classify", batch_size=8),
 )

@@ -47,7 +47,7 @@ run: {save_every: 50, device: cpu}
 """
 CLASSIFY = """
 data: {source: folder, root: images, cache: cache}
-augment: {rand_augment: 2, erasing: 0.5}
+augment: {rand_augment: 2}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, drop_path: 0.5}
 optim: {blr: 0.1, layer_decay: 0.7, ema: 0.5}
 train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}

@@ -3,7 +3,7 @@
 Each image is changed by its own draws. Where a library loops over images with one set of numbers
 each, every function here takes the numbers of all images as a tensor with a row per image, and
 computes the batch at once. An image for which nothing is to happen gets numbers that change
-nothing: a box of no area, a factor of 1, a shift of 0.
+nothing: a rectangle of no area, a factor of 1, a shift of 0.
 
 Everything runs on the images' device, and nothing is random: `Draws` says what happens to which
 image.
@@ -62,11 +62,9 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         flip = draws.flip[:, None, None, None]
         inputs = to_float(torch.where(flip, images.flip(-1), images), size)
 
-    # Colours, then what covers or moves parts of the image; mixing is last, as it needs two images
+    # Colours, then what moves parts of the image; mixing is last, as it needs two images
     if draws.jitter is not None:
         inputs = color_jitter(inputs, draws.jitter)
-    if draws.erase is not None and draws.colour is not None:
-        inputs = erase(inputs, draws.erase, draws.colour)
     if draws.shuffle is not None:
         across = config.augment.shuffle == "across"
         inputs = shuffle_patches(inputs, draws.shuffle, config.model.patch_size_2d, across)
@@ -158,22 +156,6 @@ def luma(images: Tensor) -> Tensor:
     """Return each pixel's brightness (ITU-R 601): (B, 3, H, W) -> (B, 1, H, W)."""
     weights = constant((0.299, 0.587, 0.114), images.device)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
-
-
-def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
-    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020).
-
-    Args:
-        images: float32 (B, C, H, W).
-        boxes: (B, 4) as from `crop_boxes`; height and width 0 cover nothing.
-        colours: (B, C).
-    """
-    # top, left, height, width as fractions -> top, left, bottom, right in pixels
-    height, width = images.shape[-2:]
-    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
-    edges = (edges * constant((height, width, height, width), images.device)).round()
-    colours = colours[:, :, None, None]  # (B, C, 1, 1)
-    return torch.where(_inside(edges, images), colours, images)
 
 
 def shuffle_patches(

@@ -34,10 +34,6 @@ CROP_RATIO = (3 / 4, 4 / 3)
 """Smallest and largest width / height of a random crop, relative to that of the model's input."""
 CROP_PADDING = 4
 """Width of the border around a padded image, in pixels of the model's input."""
-ERASED_AREA = (0.02, 1 / 3)
-"""Random erasing, as in timm: smallest and largest share of the area."""
-ERASED_RATIO = (0.3, 1 / 0.3)
-"""Random erasing: smallest and largest width / height."""
 JITTERED = 0.8
 """Share of the images with colour jitter, as in SimCLR."""
 BUILDING = threading.RLock()
@@ -62,9 +58,6 @@ class Draws(NamedTuple):
     shift: Tensor | None = None  # int64 (B, 2)
     # factors of brightness, contrast and saturation
     jitter: Tensor | None = None  # float32 (B, 3)
-    # the erased box, empty where nothing is erased, and its colour
-    erase: Tensor | None = None  # float32 (B, 4)
-    colour: Tensor | None = None  # float32 (B, C)
     # noise whose order shuffles patches
     shuffle: Tensor | None = None  # float32 (B, L)
     # which image of the data set is mixed into it, the share of itself that it keeps, and the
@@ -154,12 +147,6 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     if augment.color_jitter or augment.grayscale:
         colours = make_generator(seed, "jitter", step)
         draws["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)
-    if augment.erasing:
-        # a box for every image, made empty where nothing is erased: the numbers drawn are the same
-        erased = torch.rand(batch, generator=generator) < augment.erasing
-        boxes = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator)
-        draws["erase"] = boxes * erased[:, None]
-        draws["colour"] = torch.rand(batch, 3, generator=generator)
     if augment.shuffle != "none":
         noise = make_generator(seed, "shuffle", step)
         draws["shuffle"] = torch.rand(batch, grid[0] * grid[1], generator=noise)
