@@ -17,6 +17,7 @@ from tiny import (
     changed,
     dataset,
     encoder,
+    for_settings,
     noise,
     randomize,
     save_images,
@@ -88,6 +89,9 @@ CONFIGS = {
         optim={"name": "muon", "layer_decay": 1.0, "ema": 0.9},
     ),
     "classify, drop patches, layer decay": CLASSES,
+    "classify, few labels": changed(
+        CLASSES, data={"unlabelled": True}, classify={"mixup": 0.0, "cutmix": 0.0}
+    ),
 }
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.
 KERNELS = {
@@ -98,11 +102,13 @@ KERNELS = {
     "block, drop path, freeze, shuffle, parts": 565,
     "classify, all": 735,
     "classify, drop patches, layer decay": 640,
+    "classify, few labels": 680,
 }
 
 
 def start(config: Config, device: str, state: dict | None = None) -> Run:
-    return setup(changed(config, run={"device": device}), DATA, state=state)
+    data = for_settings(DATA, config)
+    return setup(changed(config, run={"device": device}), data, state=state)
 
 
 def gpu_losses(config: Config, record: Record, steps: int = 3) -> list[float]:

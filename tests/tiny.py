@@ -162,6 +162,13 @@ def dataset(
     return Dataset("Noise", "folder", *sets)
 
 
+def for_settings(data: Dataset, config: Config) -> Dataset:
+    """The data; with `data.unlabelled`, only the first seven training images have labels."""
+    if not config.data.unlabelled:
+        return data
+    return replace(data, train=data.train.without_labels(torch.arange(7, len(data.train))))
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 

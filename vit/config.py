@@ -235,7 +235,11 @@ class DataConfig(Section, section="data"):
     """training images held out for validation, to choose settings by; the test images stay unseen;
     0: none"""
     labels: Share = 1.0
-    """classification: share of the training images that have labels; only these are trained on"""
+    """classification: share of the training images that have labels; only these are trained on,
+    unless `unlabelled` is set"""
+    unlabelled: bool = False
+    """also train on images without labels: those beyond `labels`, and those outside a folder's class
+    folders; classification learns an averaged model's guesses of them"""
     subset_seed: NonNegative = 0
     """seed that draws val_size and labels, stratified by class"""
 
@@ -762,6 +766,10 @@ class Config:
         _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, once)
         fewer = "pretraining needs none; data.limit takes fewer images"
         _require(data.labels == 1 or learns_labels, "data.labels", data.labels, fewer)
+        mixed = "images without labels (data.unlabelled) cannot be mixed"
+        for key in ("mixup", "cutmix"):
+            alpha = getattr(self.classify, key)
+            _require(alpha == 0 or not data.unlabelled, f"classify.{key}", alpha, mixed)
         single = "several views only apply to pretraining"
         _require(views == 1 or not learns_labels, "augment.views", views, single)
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, RunConfig, flat_settings
+from vit.config import OBJECTIVES, Config, RunConfig, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
+from vit.data.images import balance_labels
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
@@ -254,6 +255,8 @@ def set_up(
     # the data; config.yaml is to name the images actually used
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
+    if OBJECTIVES[config.train.objective].labels:
+        data = balance_labels(data)
     refuse_different_images(data, dist)
     refuse_too_few_images(data)
     if not command.resume:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -13,6 +14,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import DataConfig, Source
 from vit.data import Dataset, ImageSet
+from vit.data.images import balance_labels
 from vit.data.sources import SOURCES, load_data
 from vit.errors import ConfigError, DataError
 
@@ -103,6 +105,62 @@ def test_more_than_half_cannot_be_held_out(root, val_size, limit):
     with pytest.raises(ConfigError, match=r"^data\.val_size: "):
         load(root, val_size=val_size, limit=limit)
     assert len(load(root, val_size=5, limit=10).train) == 5
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("val_size", [0, 20])
+def test_images_beyond_the_share_of_labels_stay_without_theirs(root, share, val_size):
+    few = load(root, labels=share, val_size=val_size)
+    data = load(root, labels=share, val_size=val_size, unlabelled=True)
+    whole = load(root, val_size=val_size)
+    assert data.test.content_hash == whole.test.content_hash
+    assert numbers(data.train) == numbers(whole.train)
+    has_label = data.train.labels >= 0
+    known = data.train.subset(has_label)
+    assert (numbers(known), known.content_hash) == (numbers(few.train), few.train.content_hash)
+    assert len(known) == len(few.train)
+    assert data.content_hash not in (few.content_hash, whole.content_hash)
+
+
+def test_labelled_images_are_repeated_to_a_third_of_those_trained_on(root):
+    data = load(root, labels=0.1, unlabelled=True)
+    balanced = balance_labels(data)
+    labels = balanced.train.labels
+    # six images with a label, 54 without
+    assert Counter((labels >= 0).tolist()) == {True: 6 * 4, False: 54}
+    shades = Counter(balanced.train.images[labels >= 0][:, 0, 0, 0].tolist())
+    assert set(shades.values()) == {4}
+    assert set(shades) == set(data.train.images[data.train.labels >= 0][:, 0, 0, 0].tolist())
+    assert balanced.notes[-1] == "6 labelled images, each 4 times per epoch, and 54 without labels"
+    assert balance_labels(load(root)).content_hash == load(root).content_hash
+    # half of them have labels already
+    half = load(root, labels=0.5, unlabelled=True)
+    assert len(balance_labels(half).train) == 60
+
+
+def test_images_outside_the_class_folders_are_trained_on_without_labels(root, tmp_path):
+    """They are not tested on, nor is an image without a label that is a test image too."""
+    folder = tmp_path / "images"
+    shutil.copytree(root / "train", folder)
+    before = load(folder)
+    tested = before.test.images[:1, 0, 0, 0].tolist()
+    for colour in (*tested, 200, 201):
+        picture = to_pil_image(np.full((4, 4, 3), colour, np.uint8))
+        picture.save(folder / f"{colour}.png")
+    assert load(folder).content_hash == before.content_hash
+    data = load(folder, unlabelled=True)
+    assert data.test.content_hash == before.test.content_hash
+    assert numbers(data.train) == numbers(before.train) | {200, 201}
+    assert numbers(data.train.subset(data.train.labels < 0)) == {200, 201}
+    # nor are they held out
+    limited = load(folder, unlabelled=True, val_size=10)
+    assert {200, 201} < numbers(limited.train)
+    assert (limited.test.labels >= 0).all()
+
+
+def test_without_an_unlabelled_image_nothing_can_be_learned_from_them(root):
+    with pytest.raises(DataError, match=r"^data\.unlabelled: all training images"):
+        load(root, unlabelled=True)
 
 
 def test_the_folder_of_an_unknown_user_does_not_exist():

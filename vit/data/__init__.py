@@ -73,6 +73,13 @@ class ImageSet:
         # -1, for no label, is the last of them
         return [names[label] for label in self.labels.tolist()]
 
+    def labelled_images(self) -> Tensor:
+        """Return int64 (M,), the images with a label; all images if none has one."""
+        has_label = self.labels >= 0
+        if not has_label.any():
+            has_label = torch.ones_like(has_label)
+        return has_label.nonzero().flatten()
+
     def showcase(self, count: int) -> Tensor:
         """Return int64 (count,), up to `count` images to show, spread evenly over the classes."""
         count = min(count, len(self))
@@ -95,6 +102,13 @@ class ImageSet:
         return ImageSet(
             images, labels, self.class_names, images_hash, self.skipped, self.notes, hashes
         )
+
+    def without_labels(self, indices: Tensor) -> ImageSet:
+        """Return all images, those at `indices`, int64 (M,), without their labels."""
+        labels = self.labels.clone()
+        labels[indices] = -1
+        images_hash = _identify(self.images, labels, self.known_hashes)
+        return replace(self, labels=labels, content_hash=images_hash)
 
     def with_classes(self, numbers: Tensor, class_names: tuple[str, ...]) -> ImageSet:
         """Return the images with only some of the classes, the others of which have no image.

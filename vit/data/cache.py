@@ -411,8 +411,10 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
     names = train.class_names
     if not names:
         return []
-    train_counts = torch.bincount(train.labels.clamp(min=0), minlength=len(names)).tolist()
-    test_counts = torch.bincount(test.labels.clamp(min=0), minlength=len(names)).tolist()
+    # images without labels, which only the training images may hold, are not counted
+    labels = train.labels[train.labels >= 0]
+    train_counts = torch.bincount(labels, minlength=len(names)).tolist()
+    test_counts = torch.bincount(test.labels, minlength=len(names)).tolist()
     if len(names) > NAMED_CLASSES:
         smallest = f"{min(train_counts):,}, {min(test_counts):,}"
         largest = f"{max(train_counts):,}, {max(test_counts):,}"

@@ -77,11 +77,14 @@ class Draws(NamedTuple):
         fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
         return Draws(**fields)
 
-    def shard(self, rank: int, count: int) -> Draws:
-        """Return the rows of process `rank` of `count`; their numbers differ by at most one.
+    def shard_rows(self, rank: int, count: int) -> Tensor:
+        """Return which rows process `rank` of `count` computes; their numbers differ by at most one.
 
         With mixing, one more row follows: the image mixed into the last one. Every process gets an
         image, even if there are fewer images than processes.
+
+        Returns:
+            int64 (b,); the batch is a ring: the image mixed into the last one is the first.
         """
         assert self.indices is not None
         batch = len(self.indices)
@@ -89,13 +92,20 @@ class Draws(NamedTuple):
         stop = max(part.stop, part.start + 1)
         if self.partner is not None:
             stop += 1
-        rows = torch.arange(part.start, stop)
+        return torch.arange(part.start, stop) % batch
 
-        # the batch is a ring: the image mixed into the last one is the first
-        draws = self.rows(rows % batch)
+    def shard(self, rank: int, count: int) -> Draws:
+        """Return the rows of process `rank` of `count`, as in `shard_rows`."""
+        assert self.indices is not None
+        batch = len(self.indices)
+        rows = self.shard_rows(rank, count)
+        draws = self.rows(rows)
         if count == 1:
             return draws
-        numbers = torch.where(rows < part.stop, rows, -1)
+        # beyond its part are rows that belong to other processes
+        part = shard(batch, rank, count)
+        is_own = torch.arange(len(rows)) < part.stop - part.start
+        numbers = torch.where(is_own, rows, -1)
         return draws._replace(place=torch.stack([numbers, torch.full_like(rows, batch)], dim=1))
 
     def to(self, device: torch.device) -> Draws:

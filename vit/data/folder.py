@@ -84,6 +84,7 @@ def load_folder(
     on_bad_image: str,
     cache: Path,
     prepared: Preparation = OWN,
+    unlabelled: bool = False,
 ) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of a folder, resized and mapped from a cache file.
 
@@ -105,6 +106,7 @@ def load_folder(
             `skipped`.
         cache: folder for the cache files.
         prepared: as a model expects its images.
+        unlabelled: whether training images outside the class folders are used, without labels.
 
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class
@@ -116,7 +118,7 @@ def load_folder(
     """
     # Which files, and their classes
     notes: list[str] = []
-    train_files, *test_files = list_folder(root, notes).values()
+    train_files, *test_files = list_folder(root, notes, unlabelled).values()
     class_names = tuple(sorted({file.class_name for file in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
@@ -217,12 +219,15 @@ def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
     return {"train": train, "test": test}
 
 
-def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
+def list_folder(
+    root: Path, notes: list[str] | None = None, unlabelled: bool = False
+) -> dict[str, list[ImageFile]]:
     """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
     Args:
         root: the folder with the images.
         notes: gets a line for files and folders that are left out.
+        unlabelled: as in `load_folder`.
 
     Raises:
         DataError: as in `load_folder`, as far as it shows without reading an image.
@@ -240,8 +245,12 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
     splits = present[:2] or [""]
 
     # The training files. Classes called Training and Testing are another package's splits.
-    train = _list_images(root, splits[0], notes)
-    split_names = sorted({file.class_name for file in train if file.class_name.lower() in SPLITS})
+    train = _list_images(root, splits[0], notes, unlabelled)
+    class_names = {file.class_name for file in train}
+    # images outside the class folders are no class of the test images
+    if len(class_names) > 1:
+        class_names.discard("")
+    split_names = sorted(name for name in class_names if name.lower() in SPLITS)
     if not present and len(split_names) > 1:
         folders = ", ".join(split_names)
         advice = "rename them train and test"
@@ -251,7 +260,7 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
     # train may be meant as a class beside them
     if present:
         unused = ", ".join(_folders_of_images(root, splits))
-        if unused and len(splits) == 1 and not train[0].class_name:
+        if unused and len(splits) == 1 and class_names == {""}:
             problem = f"has folders of images ({unused}) beside train, which has no class folders"
             advice = "if train is a class, put all classes into a folder train"
             raise DataError(f"{root}: {problem}; {advice}; else move the others away")
@@ -262,7 +271,7 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
 
     # The test files, whose classes must be among those of the training files
     test = _list_images(root, splits[1], notes)
-    unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
+    unknown = sorted({file.class_name for file in test} - class_names)
     if unknown:
         problem = "has no class folders"
         if unknown[0]:
@@ -300,10 +309,12 @@ def readable(paths: Sequence[str | Path]) -> list[bool]:
     return results
 
 
-def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
+def _list_images(
+    root: Path, split: str, notes: list[str], unlabelled: bool = False
+) -> list[ImageFile]:
     """Return all image files in the folder `split` of `root`, in the order of ImageFolder.
 
-    `notes` gets a line on the other files, except hidden ones.
+    `notes` gets a line on the other files, except hidden ones. `unlabelled` is as in `load_folder`.
     """
     start = root / split
     paths, ignored = _find_images(start)
@@ -325,8 +336,13 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         notes.append(f"{start}: ignored, not images that can be read: {', '.join(counts)}")
     in_classes = [file for file in files if file.class_name]
     outside = len(files) - len(in_classes)
-    if in_classes and outside:
-        logger.warning("%s: %d images outside the class folders are ignored", start, outside)
+    if in_classes and outside and not unlabelled:
+        logger.warning(
+            "%s: %d images outside the class folders are ignored; data.unlabelled true trains on "
+            "them too",
+            start,
+            outside,
+        )
         files = in_classes
 
     # By class, then folder, then name: the order in which torchvision's ImageFolder walks

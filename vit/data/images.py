@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vit.data import ImageSet
+from vit.data import Dataset, ImageSet
 from vit.data.draws import make_generator
 from vit.errors import DataError, one_line
 
@@ -118,11 +118,14 @@ def hold_out_test_images(
     Raises:
         DataError: there are fewer than two images.
     """
-    total = len(images)
+    # an image without a label tests nothing, if others have one
+    among = images.labelled_images()
+    total = len(among)
     if total < 2:
         advice = "it needs at least two, one to train on and one to test on"
         raise DataError(one_line(f"{name}: has only one image; {advice}"))
-    held_out = choose_test_images(images.image_hashes, at_random)
+    held_out = torch.zeros(len(images), dtype=torch.bool)
+    held_out[among] = choose_test_images(images.image_hashes[among], at_random)
 
     # What was left out and decided is told once, with the training images
     train = images.subset(~held_out)
@@ -134,7 +137,7 @@ def hold_out_test_images(
     if len(test) == 1:
         are_held_out = "is held out as the test image"
     note = f"{len(test):,} of the {total:,} images, {manner}, {are_held_out}"
-    copies = total - len(images.image_hashes.unique())
+    copies = total - len(images.image_hashes[among].unique())
     if copies:
         note += f"; {copies:,} are copies of another image, on the same side as it"
     return train, test, note
@@ -170,6 +173,32 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order[rank.argsort(stable=True)[:count]]] = True
     return mask
+
+
+def balance_labels(data: Dataset) -> Dataset:
+    """Repeat the labelled training images until they are a third of all.
+
+    A batch of images, few of which have labels, teaches classes badly. An epoch then sees each
+    labelled image several times, augmented anew each time.
+
+    Args:
+        data: some or all of whose training images have labels.
+
+    Returns:
+        The data as it is, if all have, or if the labelled ones are a third or more.
+    """
+    labels = data.train.labels
+    labelled = (labels >= 0).nonzero().flatten()
+    others = (labels < 0).nonzero().flatten()
+    times = max(1, round(len(others) / 2 / len(labelled)))
+    if not len(others):
+        return data
+    train = data.train.subset(torch.cat([labelled.repeat(times), others]))
+    note = f"{len(labelled):,} labelled images, each {times} times per epoch"
+    if times == 1:
+        note = f"{len(labelled):,} labelled images"
+    note += f", and {len(others):,} without labels"
+    return replace(data, train=replace(train, notes=(*train.notes, note)))
 
 
 def class_key(name: str) -> str:

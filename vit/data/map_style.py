@@ -65,7 +65,7 @@ def load_datasets(
 
     Raises:
         DataError: the data is not map-style, has fewer than two images or other items, or lacks
-            some of the labels.
+            some of the labels (without `config.unlabelled`, or of the test images).
     """
     name = name or type(train).__name__
     notes: list[str] = []
@@ -89,7 +89,9 @@ def load_datasets(
 
     # The training images decide the size and the classes of both splits
     trained_on = load("train", train, None)
-    train_images = _with_class_names(trained_on.images, class_names, "train", name)
+    train_images = _with_class_names(
+        trained_on.images, class_names, "train", name, config.unlabelled
+    )
     if test is None:
         train_images, test_images, note = hold_out_test_images(train_images, name, at_random=True)
         notes.append(f"no test set: {note}")
@@ -313,12 +315,13 @@ def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Gene
 
 
 def _with_class_names(
-    images: ImageSet, class_names: tuple[str, ...], split: str, name: str
+    images: ImageSet, class_names: tuple[str, ...], split: str, name: str, unlabelled: bool = False
 ) -> ImageSet:
     """Return images with their class names.
 
     Raises:
-        DataError: only some of the images have a label, or a label has no name.
+        DataError: only some of the images have a label, without `unlabelled`; or a label has no
+            name.
     """
     missing = images.labels < 0
     largest = int(images.labels.max())
@@ -332,10 +335,13 @@ def _with_class_names(
         return images
 
     # A label for each image, and a name for each label
-    if missing.any():
+    if missing.any() and not unlabelled:
         first = int(missing.nonzero()[0])
         problem = f"{split} image {first} has no label, unlike others"
-        raise DataError(f"{name}: {problem}; leave out all or none")
+        advice = "leave out all or none"
+        if split == "train":
+            advice += ", or set data.unlabelled true"
+        raise DataError(f"{name}: {problem}; {advice}")
     names = class_names or tuple(map(str, range(largest + 1)))
     if largest >= len(names):
         problem = f"a label is {largest} in {split}"

@@ -75,7 +75,8 @@ def _load_cifar(config: DataConfig, image_size: tuple[int, int], prepared: Prepa
 
 def _load_folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
     root = _path(config.root)
-    return load_folder(root, image_size, config.on_bad_image, _path(config.cache), prepared)
+    cache = _path(config.cache)
+    return load_folder(root, image_size, config.on_bad_image, cache, prepared, config.unlabelled)
 
 
 def _load_dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
@@ -129,7 +130,7 @@ def load_data(
     test_dataset: Any = None,
     prepared: Preparation = OWN,
 ) -> Dataset:
-    """Load the images of `config.source`, and apply `limit`, `val_size` and `labels`.
+    """Load the images of `config.source`; apply `limit`, `val_size`, `labels` and `unlabelled`.
 
     Args:
         config: the data section.
@@ -185,24 +186,34 @@ def load_data(
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
 
     # Hold out training images in place of the test images
+    labelled = train.labelled_images()
     if config.val_size:
-        if config.val_size > len(train) // 2:
-            most = f"at most half of the {len(train):,} training images"
+        if config.val_size > len(labelled) // 2:
+            most = f"at most half of the {len(labelled):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
-        labels = train.labels
+        labels = train.labels[labelled]
 
         def choose(among: Tensor, most: int) -> Tensor:
             return spread_over_classes(labels[among], most, config.subset_seed, "holdout")
 
-        held_out = hold_out(train.image_hashes, config.val_size, choose)
+        held_out = torch.zeros(len(train), dtype=torch.bool)
+        held_out[labelled] = hold_out(train.image_hashes[labelled], config.val_size, choose)
         # The files that were skipped in the training folder are listed once, with `train`
         test = replace(train.subset(held_out), skipped=test.skipped)
         train = train.subset(~held_out)
+        labelled = train.labelled_images()
 
-    # Keep only the images whose labels may be used
+    # Keep only the labels that may be used; the other images leave, or lose theirs
     if config.labels < 1:
-        count = max(1, round(config.labels * len(train)))
-        train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
+        count = max(1, round(config.labels * len(labelled)))
+        seed = config.subset_seed
+        kept = spread_over_classes(train.labels[labelled], count, seed, "labels")  # bool (M,)
+        if config.unlabelled:
+            train = train.without_labels(labelled[~kept])
+        else:
+            train = train.subset(labelled[kept])
+    if config.unlabelled:
+        train = _with_unlabelled(train, test, name)
 
     # Images in both splits make a score of what was trained on
     copies = int(torch.isin(test.image_hashes, train.image_hashes).sum())
@@ -217,3 +228,19 @@ def load_data(
         whole_content_hash=whole_content_hash,
         copies=copies,
     )
+
+
+def _with_unlabelled(train: ImageSet, test: ImageSet, name: str) -> ImageSet:
+    """Return the training images, without the unlabelled ones that are test images too.
+
+    Raises:
+        DataError: all images have labels.
+    """
+    unlabelled = train.labels < 0
+    if not unlabelled.any():
+        advice = "put them beside the class folders, or use fewer labels (data.labels)"
+        raise DataError(f"data.unlabelled: all training images of {name} have labels; {advice}")
+    is_tested = unlabelled & torch.isin(train.image_hashes, test.image_hashes)
+    if is_tested.any():
+        train = train.subset(~is_tested)
+    return train

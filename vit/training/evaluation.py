@@ -39,9 +39,11 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
         methods = [method for method in methods if method not in NEED_LABELS]
 
     # k-NN searches in some training images; the others' features are not needed
-    searched = config.run.knn_images
-    if "knn" in methods and 0 < searched < len(data.train):
-        data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
+    if "knn" in methods:
+        labelled = data.train.labelled_images()
+        searched = labelled[evenly_spaced(len(labelled), config.run.knn_images)]
+        if len(searched) < len(data.train):
+            data = replace(data, train=data.train.subset(searched))
 
     def prepare(images: Tensor) -> Tensor:
         """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""

@@ -173,7 +173,9 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)
-        targets = objective.targets(labels, draws)
+        targets = objective.targets(labels, batch)
+        if targets is not None:
+            targets = targets[batch.shard_rows(dist.rank, dist.world_size)]
         indices = draws.indices
         draws = draws.to(device)
         # where the images are

@@ -85,7 +85,7 @@ class Objective(nn.Module):
 
         Args:
             labels: of all images: int64 (N,).
-            draws: of the step's images.
+            draws: of the whole batch, whichever process computes its rows.
         """
         return None
 

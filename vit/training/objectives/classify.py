@@ -1,9 +1,12 @@
-"""Classify images: cross-entropy with the labels, which Mixup and CutMix may have blended."""
+"""Classify images: cross-entropy with the labels, which Mixup and CutMix may have blended.
+
+Images without labels get the guesses of an averaged model, where it is sure.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +23,24 @@ from vit.errors import DataError
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
+from vit.training.optimizer import AveragedWeights
+
+TEACHER_DECAY = 0.998
+"""Of the average of the weights that guesses labels: it forgets half in 350 steps."""
+CONFIDENCE = 0.7
+"""The probability from which a guess is learned."""
 
 
 class Classify(Objective):
-    """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
+    """Predict the class of whole images, or of some of their patches (`classify.drop_patches`).
+
+    Images without labels are learned as by Semi-ViT (Cai et al. 2022), which averages the weights
+    as Mean Teacher does (Tarvainen & Valpola 2017) and takes sure guesses as labels as FixMatch does
+    (Sohn et al. 2020): the average sees the whole image; the model, some of its patches.
+
+    Attributes:
+        teacher: the averaged model, or None if all training images have labels.
+    """
 
     model: VisionTransformer
     measures = ("head",)
@@ -47,13 +64,19 @@ class Classify(Objective):
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
 
         # with few labels, classes may have no image at all
-        present = {names[label] for label in data.train.labels.tolist()}
+        labelled = data.train.labels >= 0
+        present = {names[label] for label in data.train.labels[labelled].tolist()}
         absent = sorted(set(names) - present)
         if absent:
             note = f"no training images of {', '.join(absent[:NAMED_CLASSES])}"
             if len(absent) > NAMED_CLASSES:
                 note += f" and {len(absent) - NAMED_CLASSES:,} other classes"
             self.notes.append(note)
+
+        # who guesses the labels that are missing
+        self.teacher = None
+        if not labelled.all():
+            self.teacher = AveragedWeights(model, TEACHER_DECAY)
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -96,8 +119,20 @@ class Classify(Objective):
     def is_masked(self, step: int) -> bool:
         return step < self.whole_from and self.config.classify.drop_patches > 0
 
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.teacher is not None:
+            # without stochastic depth: its guesses are not random
+            self.teacher.eval()
+        return self
+
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
-        """Return each image's distribution over the classes: float32 (B, K)."""
+        """Return each image's distribution over the classes: float32 (B, K).
+
+        With images without labels, (B, K + 1): the last column is 0 for a labelled image; for the
+        others, all but the last are 0. Rows are scaled so that the mean over the batch is the mean
+        over the labelled images in the first columns, and over the others in the last.
+        """
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
         partner_labels = image_labels
@@ -106,20 +141,83 @@ class Classify(Objective):
             partner_labels = labels[draws.partner]
             share = draws.share
         smoothing = self.config.classify.label_smoothing
-        return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
+        if self.teacher is None:
+            return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
+
+        # with missing labels nothing is mixed, and each kind of image has a mean of its own
+        has_label = image_labels >= 0
+        known_labels = image_labels.clamp(min=0)
+        targets = mixed_labels(known_labels, known_labels, share, self.classes, smoothing)
+        columns = [targets * mean_weights(has_label), mean_weights(~has_label)]
+        return torch.cat(columns, dim=1)
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy and the top-1 accuracy."""
+        """Return the cross-entropy and the top-1 accuracy, of the labelled images.
+
+        With images without labels, the loss is the sum of two means: over the labelled images,
+        "labelled_loss", and over the others, of which those that the teacher is not sure of count 0.
+        "guessed" is the share that it is sure of.
+        """
         assert targets is not None
         mask = None
         if draws.mask_noise is not None:
             mask = mask_from_noise(draws.mask_noise, self.keep)
         tokens = self.model(images, mask, draws.drop_path)
         logits = self.model.forward_head(tokens).float()  # (B, K)
-        accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
-        return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
+        if self.teacher is None:
+            is_right = logits.argmax(1) == targets.argmax(1)
+            return F.cross_entropy(logits, targets), {"train_accuracy": is_right.float().mean()}
+
+        return self.loss_with_guesses(images, logits, targets[:, :-1], targets[:, -1])
+
+    def loss_with_guesses(
+        self, images: Tensor, logits: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and metrics of images some of which have no label.
+
+        Args:
+            images: (B, C, H, W), as the teacher sees them.
+            logits: (B, K), of the model.
+            targets: (B, K), scaled; 0 for an image without a label.
+            weights: (B,), of the images without labels; 0 for the others.
+        """
+        # the labels
+        labelled_loss = F.cross_entropy(logits, targets)
+        is_right = logits.argmax(1) == targets.argmax(1)
+        accuracy = (is_right * targets.sum(1)).mean()
+
+        # the teacher's guesses of whole images, where it is sure
+        assert self.teacher is not None
+        teacher: Any = self.teacher.module
+        with torch.no_grad():
+            probabilities = teacher.forward_head(teacher(images)).float().softmax(1)
+            confidence, guesses = probabilities.max(1)  # (B,) each
+        weights = weights * (confidence > CONFIDENCE)
+        smoothing = self.config.classify.label_smoothing
+        losses = F.cross_entropy(logits, guesses, reduction="none", label_smoothing=smoothing)
+        loss = labelled_loss + (losses * weights).mean()
+        metrics = {
+            "labelled_loss": labelled_loss,
+            "train_accuracy": accuracy,
+            "guessed": weights.mean(),
+        }
+        return loss, metrics
+
+    def after_step(self, step: int) -> None:
+        """Add the weights to the teacher's average."""
+        if self.teacher is not None:
+            # a resumed run goes on with the count of its step
+            self.teacher.count = step
+            self.teacher.update(self.model)
+
+
+def mean_weights(chosen: Tensor) -> Tensor:
+    """Return float32 (B, 1): values times these have the mean of the chosen ones, bool (B,)."""
+    # a batch may have none
+    count = chosen.sum().clamp(min=1)
+    return chosen.float()[:, None] * len(chosen) / count
 
 
 OBJECTIVE = Classify
