@@ -253,12 +253,7 @@ def set_up(
         notes += notes_on_model
 
     # the data; config.yaml is to name the images actually used
-    with dist.main_process_first():
-        data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
-    if OBJECTIVES[config.train.objective].labels:
-        data = balance_labels(data)
-    refuse_different_images(data, dist)
-    refuse_too_few_images(data)
+    data = load_images(config, dist, dataset, test_dataset)
     if not command.resume:
         notes += advise_more_steps(config, len(data.train))
     if data.source != config.data.source:
@@ -267,12 +262,7 @@ def set_up(
     # the run, at its first step or where its last state left it
     state = None
     if command.resume:
-        # locked before its states are read
-        if dist.is_main:
-            folder.begin(config_yaml=None)
-        state = find_state(folder.checkpoints, config, data, dist)
-        if state is None and dist.is_main:
-            folder.refuse_if_trained()
+        state = last_state(folder, config, data, dist)
     run = setup(config, data, dist, state, init)
     run.notes = notes + run.notes
     run.folder = folder
@@ -291,19 +281,8 @@ def set_up(
         restore([*recorders, validation], run.callback_states)
     restore([*trackers, *callbacks], run.callback_states)
 
-    # the folder, without the last phase of a shorter run, and the callbacks that write to it at once
-    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
-        folder.forget_later_steps(run.step)
-    settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
-    if not command.resume:
-        folder.begin(settings)
-    with refusing_other_states():
-        metrics = MetricsFile(folder.metrics, run)
-    if command.resume and (
-        state is None or read_config(folder.config).train.epochs != config.train.epochs
-    ):
-        write_text(folder.config, settings)
-    sample_images(data).save(folder.showcase)
+    # the folder, and the callbacks that write to it at once
+    metrics = open_folder(run, folder, command.resume, state)
     announce(run, folder)
     all_callbacks = [
         *recorders,
@@ -315,6 +294,67 @@ def set_up(
         Snapshots(folder.snapshots, run),
     ]
     return run, all_callbacks
+
+
+def load_images(config: Config, dist: Distributed, dataset: Any, test_dataset: Any) -> Dataset:
+    """Load the images of a run, the same in every process.
+
+    Raises:
+        DataError: they cannot be read, are too few, or differ between processes.
+    """
+    with dist.main_process_first():
+        data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
+    if OBJECTIVES[config.train.objective].labels:
+        data = balance_labels(data)
+    refuse_different_images(data, dist)
+    refuse_too_few_images(data)
+    return data
+
+
+def last_state(
+    folder: RunFolder, config: Config, data: Dataset, dist: Distributed
+) -> dict[str, Any] | None:
+    """Return the state that a resumed run goes on from; None if it was stopped before its first.
+
+    Raises:
+        RunError: the run is finished without a state, or as `find_state` raises.
+    """
+    # locked before its states are read
+    if dist.is_main:
+        folder.begin(config_yaml=None)
+    state = find_state(folder.checkpoints, config, data, dist)
+    if state is None and dist.is_main:
+        folder.refuse_if_trained()
+    return state
+
+
+def open_folder(
+    run: Run, folder: RunFolder, resume: bool, state: dict[str, Any] | None
+) -> MetricsFile:
+    """Write the settings of a run and its sample images; a resumed run forgets what it repeats.
+
+    Args:
+        run: at its first step, or where `state` left it.
+        folder: the run folder, entered.
+        resume: whether the folder holds this run already.
+        state: from `last_state`.
+
+    Returns:
+        The file of metrics, at the run's step.
+    """
+    # without the last phase of a shorter run
+    config = run.config
+    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        folder.forget_later_steps(run.step)
+    settings = f"# trained on {one_line(run.data.description)}\n{to_yaml(config)}"
+    if not resume:
+        folder.begin(settings)
+    with refusing_other_states():
+        metrics = MetricsFile(folder.metrics, run)
+    if resume and (state is None or read_config(folder.config).train.epochs != config.train.epochs):
+        write_text(folder.config, settings)
+    sample_images(run.data).save(folder.showcase)
+    return metrics
 
 
 def refuse_names(callbacks: Sequence[Callback]) -> None:
