@@ -167,7 +167,7 @@ def convert(value: Any, hint: Any) -> Any:
         if len(value) == len(parts):
             return tuple(map(convert, value, parts))
 
-    # One value; YAML reads 1e-3, without a point, as a text
+    # One value; YAML 1.1 gives 1e-3, without a point, as a text
     elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             number = float(value)
@@ -486,8 +486,9 @@ class ModelConfig(Section, section="model"):
             _require(fits, f"model.{width}", value, "a multiple of 4, for its sin-cos positions")
 
         # An MLP with a hidden unit, and a token for the head to read
-        hidden_units = self.mlp_ratio * dimensions["embed_dim"]
-        _require(hidden_units >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
+        embed_dim = dimensions["embed_dim"]
+        allowed = f"at least 1 / {embed_dim}, for one hidden unit (model.embed_dim {embed_dim})"
+        _require(self.mlp_ratio * embed_dim >= 1, "model.mlp_ratio", self.mlp_ratio, allowed)
         has_token = self.class_token or self.global_pool != "token"
         allowed = "there is no class token (model.class_token)"
         _require(has_token, "model.global_pool", self.global_pool, allowed)
@@ -660,7 +661,7 @@ class TrainConfig(Section, section="train"):
     batch_size: Positive = 256
     """images per step, over all processes; the last batch of an epoch holds the remainder, but with
     reconstruct.contrast it is left out"""
-    seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
+    seed: NonNegative = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU the

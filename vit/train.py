@@ -37,7 +37,7 @@ from vit.settings import (
     to_yaml,
     train_command,
 )
-from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
+from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation, saved_metrics
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.evaluation import measure
@@ -342,6 +342,10 @@ def open_folder(
     Returns:
         The file of metrics, at the run's step.
     """
+    # refused before anything is removed
+    with refusing_other_states():
+        saved_metrics(folder.metrics, run)
+
     # without the last phase of a shorter run
     config = run.config
     if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:

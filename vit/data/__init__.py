@@ -179,8 +179,8 @@ class Dataset:
         warning: for the user, if the data is not what the settings say.
         held_out: whether `test` is a part of the training images, to choose settings by.
         prepared: whether the images already are a model's input, by its `Preparation`.
-        whole_content_hash: of both splits before `val_size` and `labels` took some away; "" if
-            they took none.
+        whole_content_hash: of both splits before `val_size` and `labels` took some away; "": they
+            took none.
         copies: how many of the test images are training images too, to the pixel.
     """
 

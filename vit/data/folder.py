@@ -429,8 +429,8 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
     Hidden folders and those of systems are left out, and so are those of runs: a run that trains on
-    the folder above it would train on its own pictures. A run may also lie in `folder` itself: then only its own files
-    are left out.
+    the folder above it would train on its own pictures. A run may also lie in `folder` itself: then
+    only its own files are left out.
 
     Args:
         folder: where to start.

@@ -210,7 +210,7 @@ def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
     """Return for each seed the training images whose labels may be used, int64."""
     if options.labels == 1:
         return [torch.arange(len(data.train))] * len(options.seeds)
-    # as many of each class, drawn by the seed
+    # the same share of each class, drawn by the seed
     count = max(1, round(options.labels * len(data.train)))
     chosen = []
     for seed in options.seeds:

@@ -13,7 +13,7 @@ from vit.inputs import to_float
 from vit.training.run import Run
 
 NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluate` that leave out images without labels."""
+"""Methods of `vit.evaluate` that need labels."""
 
 
 def measure(run: Run, baselines: bool = True) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         # 4. What follows the weights
         objective.after_step(step + 1)
         if run.ema is not None:
-            run.ema.update(run.model)
+            run.ema.update(run.model, step + 1)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 

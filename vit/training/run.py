@@ -359,7 +359,8 @@ def find_state(
             "start another run with --out"
         )
     with refusing_other_states():
-        conflicts = config.conflicts(state["config"])
+        conflicts = list(config.conflicts(state["config"]))
+        epochs = state["config"]["train"]["epochs"]
     for key, old, new in conflicts:
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
@@ -371,7 +372,6 @@ def find_state(
 
     # steps that a run of this length would not have made are not used
     step = state["step"]
-    epochs = state["config"]["train"]["epochs"]
     before = replace(config, train=replace(config.train, epochs=epochs))
     held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
     if epochs != config.train.epochs and step > held:
@@ -432,7 +432,6 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-        run.ema.count = state["step"] + 1
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]

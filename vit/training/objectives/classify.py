@@ -208,9 +208,7 @@ class Classify(Objective):
     def after_step(self, step: int) -> None:
         """Add the weights to the teacher's average."""
         if self.teacher is not None:
-            # a resumed run goes on with the count of its step
-            self.teacher.count = step
-            self.teacher.update(self.model)
+            self.teacher.update(self.model, step)
 
 
 def mean_weights(chosen: Tensor) -> Tensor:
