@@ -148,7 +148,9 @@ RUNS = {
     "classify, averaged": CLASSIFY,
     "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
     "classify with few labels": changed(
-        CLASSIFY, data={"unlabelled": True}, classify={"mixup": 0.0, "cutmix": 0.0}
+        CLASSIFY,
+        data={"source": "folder", "unlabelled": True},
+        classify={"mixup": 0.0, "cutmix": 0.0},
     ),
 }
 

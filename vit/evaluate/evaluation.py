@@ -425,7 +425,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     reasons = dict.fromkeys(METHODS, "")
 
     # knn and linear need labels of at least two classes
-    if not (data.train.labelled and data.test.labelled):
+    if not (data.train.has_classes and data.test.has_classes):
         labels = "one class" if names else "no labels"
         reasons["knn"] = f"{data.name} has {labels}"
         reasons["linear"] = reasons["knn"]
