@@ -312,7 +312,7 @@ class Experiment:
     def require_labels(self) -> Dataset:
         """Return the images; refuse those without labels."""
         data = self.data()
-        if not (data.train.labelled and data.test.labelled):
+        if not (data.train.has_classes and data.test.has_classes):
             raise RunError(
                 f"{data.name} has no labels to measure features by; take images of two classes or more"
             )

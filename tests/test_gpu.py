@@ -90,7 +90,9 @@ CONFIGS = {
     ),
     "classify, drop patches, layer decay": CLASSES,
     "classify, few labels": changed(
-        CLASSES, data={"unlabelled": True}, classify={"mixup": 0.0, "cutmix": 0.0}
+        CLASSES,
+        data={"source": "folder", "unlabelled": True},
+        classify={"mixup": 0.0, "cutmix": 0.0},
     ),
 }
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.

@@ -468,19 +468,25 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert_same_run(folder, whole[0], pictures)
 
 
-def test_lines_that_have_changed_while_a_run_was_cut_are_refused_and_it_stays_as_it_is(place, run):
-    argv = ["--config", "mine.yaml", "--out", "edited", "--optim.cooldown=0.2"]
-    killed = run(place, *argv, "--run.dynamics_every=2", before=at_step(8, "SIGKILL"))
-    assert killed.code == -signal.SIGKILL
+@pytest.mark.parametrize("ended", ["cut", "finished"])
+def test_lines_that_have_changed_while_a_run_was_cut_are_refused_and_it_stays_as_it_is(
+    ended, place, run
+):
+    out = f"edited-{ended}"
+    argv = ["--config", "mine.yaml", "--out", out, "--optim.cooldown=0.2", "--run.dynamics_every=2"]
+    if ended == "cut":
+        assert run(place, *argv, before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
+    else:
+        assert run(place, *argv, pictures=False).code == 0
     for name in ("metrics.jsonl", "dynamics.jsonl"):
-        path = place / "edited" / name
+        path = place / out / name
         whole = path.read_text()
         path.write_text(whole.replace("1", "2", 1))
-        before = content(place / "edited")
-        done = run(place, "--out", "edited", "--resume", "--train.epochs=5")
+        before = content(place / out)
+        done = run(place, "--out", out, "--resume", "--train.epochs=5")
         assert done.code == 2
         assert f"{name} has changed since the run's state was saved" in done.err.splitlines()[-1]
-        assert content(place / "edited") == before
+        assert content(place / out) == before
         path.write_text(whole)
 
 

@@ -28,6 +28,7 @@ from vit.config import (
     ViTConfig,
 )
 from vit.data import Dataset, ImageSet, content_hash
+from vit.data.images import visits_of
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.inputs import Normalization
@@ -166,7 +167,8 @@ def for_settings(data: Dataset, config: Config) -> Dataset:
     """The data; with `data.unlabelled`, only the first seven training images have labels."""
     if not config.data.unlabelled:
         return data
-    return replace(data, train=data.train.without_labels(torch.arange(7, len(data.train))))
+    train = data.train.without_labels(torch.arange(7, len(data.train)))
+    return replace(data, train=train, visits=visits_of(train.labels))
 
 
 def names(folder: Path) -> set[str]:

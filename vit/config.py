@@ -167,7 +167,7 @@ def convert(value: Any, hint: Any) -> Any:
         if len(value) == len(parts):
             return tuple(map(convert, value, parts))
 
-    # One value; YAML reads 1e-3, without a point, as a text
+    # One value; YAML 1.1 gives 1e-3, without a point, as a text
     elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             number = float(value)
@@ -238,8 +238,9 @@ class DataConfig(Section, section="data"):
     """classification: share of the training images that have labels; only these are trained on,
     unless `unlabelled` is set"""
     unlabelled: bool = False
-    """also train on images without labels: those beyond `labels`, and those outside a folder's class
-    folders; classification learns an averaged model's guesses of them"""
+    """also train on images without labels: those beyond `labels`, those outside a folder's class
+    folders, and a data set's with label None; classification learns an averaged model's guesses of
+    them"""
     subset_seed: NonNegative = 0
     """seed that draws val_size and labels, stratified by class"""
 
@@ -486,8 +487,9 @@ class ModelConfig(Section, section="model"):
             _require(fits, f"model.{width}", value, "a multiple of 4, for its sin-cos positions")
 
         # An MLP with a hidden unit, and a token for the head to read
-        hidden_units = self.mlp_ratio * dimensions["embed_dim"]
-        _require(hidden_units >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
+        embed_dim = dimensions["embed_dim"]
+        allowed = f"at least 1 / {embed_dim}, for one hidden unit (model.embed_dim {embed_dim})"
+        _require(self.mlp_ratio * embed_dim >= 1, "model.mlp_ratio", self.mlp_ratio, allowed)
         has_token = self.class_token or self.global_pool != "token"
         allowed = "there is no class token (model.class_token)"
         _require(has_token, "model.global_pool", self.global_pool, allowed)
@@ -659,8 +661,8 @@ class TrainConfig(Section, section="train"):
     """passes over the training images"""
     batch_size: Positive = 256
     """images per step, over all processes; the last batch of an epoch holds the remainder, but with
-    reconstruct.contrast it is left out"""
-    seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
+    reconstruct.contrast, or data.unlabelled in classification, it is left out"""
+    seed: NonNegative = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU the
@@ -766,12 +768,39 @@ class Config:
         _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, once)
         fewer = "pretraining needs none; data.limit takes fewer images"
         _require(data.labels == 1 or learns_labels, "data.labels", data.labels, fewer)
-        mixed = "images without labels (data.unlabelled) cannot be mixed"
-        for key in ("mixup", "cutmix"):
-            alpha = getattr(self.classify, key)
-            _require(alpha == 0 or not data.unlabelled, f"classify.{key}", alpha, mixed)
         single = "several views only apply to pretraining"
         _require(views == 1 or not learns_labels, "augment.views", views, single)
+        self._check_unlabelled()
+
+    def _check_unlabelled(self) -> None:
+        """Check what images without labels need (`data.unlabelled`).
+
+        Raises:
+            ConfigError: a setting would make them useless.
+        """
+        data = self.data
+        if not data.unlabelled:
+            return
+        allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
+        has_others = data.source not in BUILT_IN or data.labels < 1
+        _require(has_others, "data.unlabelled", data.unlabelled, allowed)
+        if not self.learns_guesses:
+            return
+        allowed = "images without labels (data.unlabelled) cannot be mixed"
+        for key in ("mixup", "cutmix"):
+            alpha = getattr(self.classify, key)
+            _require(alpha == 0, f"classify.{key}", alpha, allowed)
+        allowed = "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
+        dropped = self.classify.drop_patches
+        _require(dropped > 0, "classify.drop_patches", dropped, allowed)
+        allowed = "4 or more: with data.unlabelled, a batch holds images with and without labels"
+        batch_size = self.train.batch_size
+        _require(batch_size >= 4, "train.batch_size", batch_size, allowed)
+
+    @property
+    def learns_guesses(self) -> bool:
+        """Whether images without labels are classified as an averaged model guesses."""
+        return self.data.unlabelled and OBJECTIVES[self.train.objective].labels
 
     @property
     def images_per_step(self) -> int:
@@ -799,11 +828,12 @@ class Config:
         """Return the number of steps in which `count` images come once.
 
         The last one takes the remainder, which is 1 to `train.batch_size` images. The contrastive
-        loss is easier among fewer images, so with it the remainder, other images in each epoch, is
-        left out; only fewer images than a batch are a batch of their own.
+        loss is easier among fewer images, and a few may all lack a label, so with either the
+        remainder, other images in each epoch, is left out; only fewer images than a batch are a
+        batch of their own.
         """
         batch_size = self.train.batch_size
-        if self.reconstruct.contrast > 0:
+        if self.reconstruct.contrast > 0 or self.learns_guesses:
             return max(count // batch_size, 1)
         return -(-count // batch_size)
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import OBJECTIVES, Config, RunConfig, flat_settings
+from vit.config import Config, RunConfig, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
-from vit.data.images import balance_labels
+from vit.data.images import visits_of
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.isolation import isolated
@@ -37,7 +37,7 @@ from vit.settings import (
     to_yaml,
     train_command,
 )
-from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
+from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation, saved_metrics
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.evaluation import measure
@@ -255,7 +255,7 @@ def set_up(
     # the data; config.yaml is to name the images actually used
     data = load_images(config, dist, dataset, test_dataset)
     if not command.resume:
-        notes += advise_more_steps(config, len(data.train))
+        notes += advise_more_steps(config, data.visit_count)
     if data.source != config.data.source:
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
 
@@ -304,8 +304,8 @@ def load_images(config: Config, dist: Distributed, dataset: Any, test_dataset: A
     """
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
-    if OBJECTIVES[config.train.objective].labels:
-        data = balance_labels(data)
+    if config.learns_guesses:
+        data = replace(data, visits=visits_of(data.train.labels))
     refuse_different_images(data, dist)
     refuse_too_few_images(data)
     return data
@@ -342,6 +342,10 @@ def open_folder(
     Returns:
         The file of metrics, at the run's step.
     """
+    # refused before anything is removed
+    with refusing_other_states():
+        saved_metrics(folder.metrics, run)
+
     # without the last phase of a shorter run
     config = run.config
     if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:

@@ -117,7 +117,7 @@ def test_layouts(tmp_path, layout):
             assert label_name == (folders.split("/")[0] if classes else "")
         assert split.class_names == classes
         # a single class measures nothing
-        assert split.labelled == (len(classes) > 1)
+        assert split.has_classes == (len(classes) > 1)
 
 
 def test_order_is_imagefolders(tmp_path):

@@ -16,6 +16,7 @@ from vit.data.images import (
     hold_out_test_images,
     match_classes,
     spread_over_classes,
+    visits_of,
 )
 from vit.errors import DataError
 
@@ -73,6 +74,20 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert not (ten & ~forty).any()
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
+
+
+def test_labelled_images_come_several_times_in_an_epoch_until_they_are_a_third():
+    labels = torch.full((60,), -1)
+    labels[[5, 7, 9]] = torch.tensor([0, 1, 2])
+    visits = visits_of(labels)
+    # 57 others: ten times
+    assert visits.labelled == 30
+    assert visits.images[:30].bincount().tolist() == [0] * 5 + [10, 0, 10, 0, 10]
+    assert sorted(visits.images[30:].tolist()) == sorted({*range(60)} - {5, 7, 9})
+    half = torch.tensor([0, -1] * 30)
+    assert sorted(visits_of(half).images.tolist()) == list(range(60))
+    assert visits_of(torch.zeros(5)) is None
+    assert visits_of(-torch.ones(5)) is None
 
 
 # --- images to hold out ---------------------------------------------------------------------------

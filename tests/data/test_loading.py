@@ -12,9 +12,9 @@ import pytest
 from tiny import noise, save_images
 from torchvision.transforms.v2.functional import to_pil_image
 
+from vit import inputs
 from vit.config import DataConfig, Source
 from vit.data import Dataset, ImageSet
-from vit.data.images import balance_labels
 from vit.data.sources import SOURCES, load_data
 from vit.errors import ConfigError, DataError
 
@@ -122,24 +122,8 @@ def test_images_beyond_the_share_of_labels_stay_without_theirs(root, share, val_
     assert data.content_hash not in (few.content_hash, whole.content_hash)
 
 
-def test_labelled_images_are_repeated_to_a_third_of_those_trained_on(root):
-    data = load(root, labels=0.1, unlabelled=True)
-    balanced = balance_labels(data)
-    labels = balanced.train.labels
-    # six images with a label, 54 without
-    assert Counter((labels >= 0).tolist()) == {True: 6 * 4, False: 54}
-    shades = Counter(balanced.train.images[labels >= 0][:, 0, 0, 0].tolist())
-    assert set(shades.values()) == {4}
-    assert set(shades) == set(data.train.images[data.train.labels >= 0][:, 0, 0, 0].tolist())
-    assert balanced.notes[-1] == "6 labelled images, each 4 times per epoch, and 54 without labels"
-    assert balance_labels(load(root)).content_hash == load(root).content_hash
-    # half of them have labels already
-    half = load(root, labels=0.5, unlabelled=True)
-    assert len(balance_labels(half).train) == 60
-
-
 def test_images_outside_the_class_folders_are_trained_on_without_labels(root, tmp_path):
-    """They are not tested on, nor is an image without a label that is a test image too."""
+    """An image that is tested on is not, whatever else is tested on instead."""
     folder = tmp_path / "images"
     shutil.copytree(root / "train", folder)
     before = load(folder)
@@ -152,14 +136,40 @@ def test_images_outside_the_class_folders_are_trained_on_without_labels(root, tm
     assert data.test.content_hash == before.test.content_hash
     assert numbers(data.train) == numbers(before.train) | {200, 201}
     assert numbers(data.train.subset(data.train.labels < 0)) == {200, 201}
+    assert "images without labels that are tested on are left out: 1" in data.notes
     # nor are they held out
     limited = load(folder, unlabelled=True, val_size=10)
     assert {200, 201} < numbers(limited.train)
     assert (limited.test.labels >= 0).all()
+    assert not numbers(limited.train) & {*tested, *numbers(limited.test)}
+    limited = load(folder, unlabelled=True, limit=40)
+    assert not numbers(limited.train) & set(tested)
+
+
+def test_both_kinds_of_images_stay_in_the_cache(root, tmp_path, monkeypatch):
+    folder = tmp_path / "images"
+    shutil.copytree(root / "train", folder)
+    to_pil_image(np.full((4, 4, 3), 200, np.uint8)).save(folder / "200.png")
+    hashes = [load(folder, unlabelled=kind).content_hash for kind in (False, True)]
+    monkeypatch.setattr(inputs, "decode", lambda *_: pytest.fail("decoded again"))
+    assert [load(folder, unlabelled=kind).content_hash for kind in (False, True)] == hashes
+
+
+def test_few_labels_that_a_limit_leaves_out_are_missed(root, tmp_path):
+    folder = tmp_path / "images"
+    save_images(folder / "train" / "ape", [np.zeros((4, 4, 3), np.uint8)])
+    save_images(folder / "train" / "bee", [np.ones((4, 4, 3), np.uint8)])
+    shutil.copytree(folder / "train", folder / "test")
+    for colour in range(100, 160):
+        picture = to_pil_image(np.full((4, 4, 3), colour, np.uint8))
+        picture.save(folder / "train" / f"{colour}.png")
+    assert len(load(folder, unlabelled=True).train) == 62
+    with pytest.raises(DataError, match=r"^data\.limit: none of 4 training images has a label"):
+        load(folder, unlabelled=True, limit=4)
 
 
 def test_without_an_unlabelled_image_nothing_can_be_learned_from_them(root):
-    with pytest.raises(DataError, match=r"^data\.unlabelled: all training images"):
+    with pytest.raises(DataError, match=r"^data\.unlabelled: [^\n]* without labels; put them"):
         load(root, unlabelled=True)
 
 

@@ -133,23 +133,29 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
     assert list(metrics) == ["train_accuracy"]
 
 
-def test_images_without_labels_learn_the_sure_guesses_of_the_averaged_model(monkeypatch):
-    """By definition: a mean over the labelled images, and one over the others."""
+@pytest.mark.parametrize(("labelled", "number_sure", "weight"), [(4, 4, 1.0), (10, 1, 0.3)])
+def test_images_without_labels_learn_the_sure_guesses_of_the_averaged_model(
+    labelled, number_sure, weight, monkeypatch
+):
+    """By definition: a mean over the labelled images, and one over the others.
+
+    An image of the others weighs no more than a labelled one.
+    """
     config = Config(
         model=replace(TINY, drop_path=0.5),
         train=TrainConfig(objective="classify", epochs=3, batch_size=COUNT),
         classify=Classes(label_smoothing=0.1, drop_patches=0.5),
     )
-    objective = objective_of(config, labelled=4)
+    objective = objective_of(config, labelled=labelled)
     labels = torch.arange(COUNT) % CLASSES
-    labels[4:] = -1
+    labels[labelled:] = -1
     for parameter in objective.model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     objective.after_step(1)
     images = torch.randn(COUNT, 3, 16, 16)
     draws = draws_of(objective)
+    targets = objective.targets(labels, draws)
     labels = labels[draws.indices]
-    targets = objective.targets(torch.tensor([0, 1, 2, 3, *[-1] * (COUNT - 4)]), draws)
     assert torch.equal(targets[:, :-1].sum(1) > 0, labels >= 0)
     assert torch.equal(targets[:, -1] > 0, labels < 0)
 
@@ -161,26 +167,24 @@ def test_images_without_labels_learn_the_sure_guesses_of_the_averaged_model(monk
     limit = confidence[labels < 0].median().item()
     monkeypatch.setattr(classify, "CONFIDENCE", limit)
     sure = (confidence > limit) & (labels < 0)
-    assert sure.sum() == 4
+    assert sure.sum() == number_sure
 
     # the losses of what the model itself sees
     objective.train()
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     model = objective.model
     logits = model.forward_head(model(images, mask, draws.drop_path))
-    learned = [(4, labels >= 0, labels), (COUNT - 4, sure, guesses)]
-    expected = torch.zeros(())
-    for count, rows, right in learned:
-        losses = F.cross_entropy(logits[rows], right[rows], label_smoothing=0.1, reduction="sum")
-        expected = expected + losses / count
+    known = labels >= 0
+    others = COUNT - labelled
+    taught = F.cross_entropy(logits[known], labels[known], label_smoothing=0.1)
+    guessed = F.cross_entropy(logits[sure], guesses[sure], label_smoothing=0.1, reduction="sum")
+    expected = taught + weight * guessed / others
     loss, metrics = objective(images, targets, draws.for_model())
     torch.testing.assert_close(loss, expected)
-    known = labels >= 0
     accuracy = (logits.argmax(1) == labels)[known].float().mean()
     torch.testing.assert_close(metrics["train_accuracy"], accuracy)
-    taught = F.cross_entropy(logits[known], labels[known], label_smoothing=0.1)
     torch.testing.assert_close(metrics["labelled_loss"], taught)
-    torch.testing.assert_close(metrics["guessed"], torch.tensor(4 / (COUNT - 4)))
+    torch.testing.assert_close(metrics["guessed"], torch.tensor(number_sure / others))
     loss.backward()
     assert all(parameter.grad is None for parameter in objective.teacher.parameters())
 

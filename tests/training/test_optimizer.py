@@ -309,8 +309,8 @@ def test_average_is_a_model_of_its_own_that_does_not_learn():
     learning = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     ema = AveragedWeights(learning, 0.9)
     before = copy.deepcopy(ema.module.state_dict())
-    for _ in range(50):  # weights that stay are their own average to the bit
-        ema.update(learning)
+    for step in range(1, 51):  # weights that stay are their own average to the bit
+        ema.update(learning, step)
     with torch.no_grad():
         for value in learning.parameters():
             value.fill_(5.0)

@@ -148,7 +148,9 @@ RUNS = {
     "classify, averaged": CLASSIFY,
     "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
     "classify with few labels": changed(
-        CLASSIFY, data={"unlabelled": True}, classify={"mixup": 0.0, "cutmix": 0.0}
+        CLASSIFY,
+        data={"source": "folder", "unlabelled": True},
+        classify={"mixup": 0.0, "cutmix": 0.0},
     ),
 }
 
@@ -242,6 +244,14 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
     assert run.step == 3
     assert len(run.notes) == 1
     assert str(newest) in run.notes[0]
+
+
+@pytest.mark.parametrize("settings", [{"train": 3}, {}, {"train": {}}], ids=str)
+def test_a_state_with_other_settings_than_this_version_saves_is_refused(settings, states):
+    state = load_state(state_path(states, 5))
+    save_state(states, 5, state | {"config": settings})
+    with pytest.raises(RunError, match="not as this version saves it"):
+        begin(CONFIG, states)
 
 
 def test_other_data_is_refused(saved):

@@ -40,6 +40,17 @@ def prepare(run: Run) -> Callable[[Tensor], Tensor]:
     return lambda images: run.normalize(to_float(images, (16, 16)))
 
 
+def test_lines_of_a_callback_are_no_steps():
+    run = trained("reconstruct")
+    steps = [{"step": 1, "epoch": 0.5, "loss": 3.0, "lr": 0.1}]
+    steps.append({"step": 4, "epoch": 2.0, "loss": 1.0, "lr": 0.0})
+    measured = measure(run, baselines=False)
+    alone = summarize(run, steps, measured)
+    assert alone["final_train_loss"] == 1
+    others = [*steps, {"step": 4, "loss": 7.0}]
+    assert summarize(run, others, measured)["final_train_loss"] == 1
+
+
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_classifier_along_the_way_and_at_the_end(ema):
     run = trained("classify", ema)

@@ -157,7 +157,7 @@ def shipped_baseline(run: Run) -> Model | None:
     # nor is it worth loading where nothing is classified, or where the run began with it
     if run.data.source not in OWN_IMAGES or "knn" not in run.objective.measures:
         return None
-    if not run.data.train.labelled or run.config.model.init == BEST_SHIPPED:
+    if not run.data.train.has_classes or run.config.model.init == BEST_SHIPPED:
         return None
     return load_model(BEST_SHIPPED, part="encoder")
 

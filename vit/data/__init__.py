@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class ImageSet:
         return torch.tensor(hashes, dtype=torch.int64)
 
     @property
-    def labelled(self) -> bool:
+    def has_classes(self) -> bool:
         """Whether there are two classes or more; a single one measures nothing."""
         return len(self.class_names) > 1
 
@@ -73,12 +73,11 @@ class ImageSet:
         # -1, for no label, is the last of them
         return [names[label] for label in self.labels.tolist()]
 
-    def labelled_images(self) -> Tensor:
-        """Return int64 (M,), the images with a label; all images if none has one."""
-        has_label = self.labels >= 0
-        if not has_label.any():
-            has_label = torch.ones_like(has_label)
-        return has_label.nonzero().flatten()
+    def measurable(self) -> Tensor:
+        """Return int64 (M,), the images to measure with: those with a label, or all without classes."""
+        if not self.class_names:
+            return torch.arange(len(self))
+        return (self.labels >= 0).nonzero().flatten()
 
     def showcase(self, count: int) -> Tensor:
         """Return int64 (count,), up to `count` images to show, spread evenly over the classes."""
@@ -121,6 +120,15 @@ class ImageSet:
         labels[self.labels < 0] = -1
         images_hash = _identify(self.images, labels, self.known_hashes)
         return replace(self, labels=labels, class_names=class_names, content_hash=images_hash)
+
+
+class Visits(NamedTuple):
+    """Which images an epoch visits, where that is not each of them once."""
+
+    # those with labels first
+    images: Tensor  # int64 (V,)
+    # how many of them have labels
+    labelled: int
 
 
 class Rows:
@@ -179,9 +187,10 @@ class Dataset:
         warning: for the user, if the data is not what the settings say.
         held_out: whether `test` is a part of the training images, to choose settings by.
         prepared: whether the images already are a model's input, by its `Preparation`.
-        whole_content_hash: of both splits before `val_size` and `labels` took some away; "" if
-            they took none.
+        whole_content_hash: of both splits before `val_size` and `labels` took some away; "": they
+            took none.
         copies: how many of the test images are training images too, to the pixel.
+        visits: which training images an epoch visits; None: each once.
     """
 
     name: str
@@ -193,6 +202,14 @@ class Dataset:
     prepared: bool = False
     whole_content_hash: str = ""
     copies: int = 0
+    visits: Visits | None = None
+
+    @property
+    def visit_count(self) -> int:
+        """The number of images that an epoch visits."""
+        if self.visits is None:
+            return len(self.train)
+        return len(self.visits.images)
 
     @property
     def description(self) -> str:
@@ -225,6 +242,13 @@ class Dataset:
         elif self.copies:
             number = f"{self.copies:,} of the {len(self.test):,} {self.tested_on}"
             notes.append(f"{number} are training images too, to the pixel: {meaning}")
+        if self.visits is not None:
+            known = int((self.train.labels >= 0).sum())
+            often = ""
+            if self.visits.labelled > known:
+                often = f", each {self.visits.labelled // known} times per epoch"
+            others = len(self.train) - known
+            notes.append(f"{known:,} labelled training images{often}, {others:,} without labels")
         # both splits may have the same note
         return list(dict.fromkeys(notes))
 

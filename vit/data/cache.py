@@ -2,8 +2,8 @@
 
 The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures. After them, where
 NumPy does not look, comes a JSON record: the pictures' key, labels and sizes, which of them were
-skipped, the content hash, and a hash of each image. The images never need to fit in memory: the system reads a batch's
-rows from disk, and drops them.
+skipped, the content hash, and a hash of each image. The images never need to fit in memory: the
+system reads a batch's rows from disk, and drops them.
 """
 
 from __future__ import annotations
@@ -401,7 +401,8 @@ def describe(train: ImageSet, test: ImageSet, pictures: Cached, image_size: Size
         levels = round(brightest / 257) + 1
         notes.append(
             f"16-bit grey pictures of at most {brightest:,}, where white is 65,535: they are dark, "
-            f"in {levels} of 256 greys; if they have {bits} bits, multiply them by {2 ** (16 - bits)}"
+            f"in {levels} of 256 greys; if they have {bits} bits, multiply them by "
+            f"{2 ** (16 - bits)}"
         )
     return notes
 

@@ -27,6 +27,7 @@ from vit.masking import NOISE
 
 if TYPE_CHECKING:
     from vit.config import Config
+    from vit.data import Visits
 
 RAND_MAGNITUDE = 9.0
 """Mean strength of RandAugment's operations, out of 10."""
@@ -77,8 +78,8 @@ class Draws(NamedTuple):
         fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
         return Draws(**fields)
 
-    def shard_rows(self, rank: int, count: int) -> Tensor:
-        """Return which rows process `rank` of `count` computes; their numbers differ by at most one.
+    def own_rows(self, rank: int, count: int) -> Tensor:
+        """Return which rows process `rank` of `count` computes; their numbers differ by at most 1.
 
         With mixing, one more row follows: the image mixed into the last one. Every process gets an
         image, even if there are fewer images than processes.
@@ -95,10 +96,10 @@ class Draws(NamedTuple):
         return torch.arange(part.start, stop) % batch
 
     def shard(self, rank: int, count: int) -> Draws:
-        """Return the rows of process `rank` of `count`, as in `shard_rows`."""
+        """Return the draws of the rows that process `rank` of `count` computes: `own_rows`."""
         assert self.indices is not None
         batch = len(self.indices)
-        rows = self.shard_rows(rank, count)
+        rows = self.own_rows(rank, count)
         draws = self.rows(rows)
         if count == 1:
             return draws
@@ -121,7 +122,9 @@ class Draws(NamedTuple):
         return Draws(mask_noise=self.mask_noise, drop_path=self.drop_path, place=self.place)
 
 
-def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
+def draw_step(
+    config: Config, step: int, count: int, masked: bool, visits: Visits | None = None
+) -> Draws:
     """Draw everything random in a step, for the whole batch.
 
     Each purpose has its own generator, so that switching one on changes nothing else.
@@ -129,8 +132,9 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     Args:
         config: all settings.
         step: from 0.
-        count: number of images in the data set.
+        count: number of images that an epoch visits.
         masked: whether patches are masked in this step.
+        visits: which they are; None: each image of the data set.
     """
     seed = config.train.seed
     augment = config.augment
@@ -138,7 +142,10 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     grid = config.model.grid_size
 
     # which images; the views of one stand beside each other
-    indices = batch_indices(config, step, count)
+    if visits is None:
+        indices = batch_indices(config, step, count)
+    else:
+        indices = visits.images[batch_indices(config, step, count, visits.labelled)]
     indices = indices.repeat_interleave(augment.views)
     batch = len(indices)
 
@@ -340,13 +347,25 @@ def seeded_weights(seed: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
-    """Return the order in which an epoch (from 0) visits the images: int64 (count,)."""
-    return torch.randperm(count, generator=make_generator(seed, "order", epoch))
+def epoch_order(seed: int, epoch: int, count: int, labelled: int = 0) -> Tensor:
+    """Return the order in which an epoch (from 0) visits the images: int64 (count,).
+
+    The first `labelled` numbers are spread evenly among the others, so that every batch has its
+    share of them.
+    """
+    order = torch.randperm(count, generator=make_generator(seed, "order", epoch))
+    if not labelled:
+        return order
+    # each kind in its random order, at equal distances
+    places = torch.empty(count, dtype=torch.float64)
+    for kind in (order < labelled, order >= labelled):
+        number = int(kind.sum())
+        places[kind] = (torch.arange(number, dtype=torch.float64) + 0.5) / number
+    return order[places.argsort(stable=True)]
 
 
-def batch_indices(config: Config, step: int, count: int) -> Tensor:
-    """Return the images of step `step` (from 0): int64 (B,), indices into the data set.
+def batch_indices(config: Config, step: int, count: int, labelled: int = 0) -> Tensor:
+    """Return the images of step `step` (from 0): int64 (B,), numbers below `count`.
 
     Every image comes once per epoch, or not at all where the remainder is left out
     (`Config.steps_per_epoch`). A last, smaller batch counts as any other: its loss is the mean over
@@ -354,7 +373,7 @@ def batch_indices(config: Config, step: int, count: int) -> Tensor:
     """
     batch_size = config.train.batch_size
     epoch, position = divmod(step, config.steps_per_epoch(count))
-    order = epoch_order(config.train.seed, epoch, count)
+    order = epoch_order(config.train.seed, epoch, count, labelled)
     return order[position * batch_size : (position + 1) * batch_size]
 
 

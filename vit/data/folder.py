@@ -141,7 +141,11 @@ def load_folder(
 
     def load(split: str, files: list[ImageFile], size: Size | None) -> Cached:
         key = _key(files, class_names, image_size, size, prepared)
-        path = cache_path(cache, str(root), split, image_size, prepared)
+        # with other files, the same split has a cache of its own
+        kept = split
+        if class_names and any(not file.class_name for file in files):
+            kept = f"{split}-unlabelled"
+        path = cache_path(cache, str(root), kept, image_size, prepared)
         pictures = Pictures(
             split, files, key, decode_file, size_of, brightest_grey_of, name_of, _in_threads
         )
@@ -173,7 +177,7 @@ def load_folder(
 class ImageFile(NamedTuple):
     """An image file, not opened yet."""
 
-    # "" if there are no class folders
+    # "" outside the class folders, or if there are none
     class_name: str
     # relative to the root, "/" between the parts
     name: str
@@ -337,12 +341,7 @@ def _list_images(
     in_classes = [file for file in files if file.class_name]
     outside = len(files) - len(in_classes)
     if in_classes and outside and not unlabelled:
-        logger.warning(
-            "%s: %d images outside the class folders are ignored; data.unlabelled true trains on "
-            "them too",
-            start,
-            outside,
-        )
+        logger.warning("%s: %d images outside the class folders are ignored", start, outside)
         files = in_classes
 
     # By class, then folder, then name: the order in which torchvision's ImageFolder walks
@@ -429,8 +428,8 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
     Hidden folders and those of systems are left out, and so are those of runs: a run that trains on
-    the folder above it would train on its own pictures. A run may also lie in `folder` itself: then only its own files
-    are left out.
+    the folder above it would train on its own pictures. A run may also lie in `folder` itself: then
+    only its own files are left out.
 
     Args:
         folder: where to start.

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vit.data import Dataset, ImageSet
+from vit.data import ImageSet, Visits
 from vit.data.draws import make_generator
 from vit.errors import DataError, one_line
 
@@ -119,11 +119,17 @@ def hold_out_test_images(
         DataError: there are fewer than two images.
     """
     # an image without a label tests nothing, if others have one
-    among = images.labelled_images()
+    among = images.measurable()
     total = len(among)
+    kind = "image"
+    if total < len(images):
+        kind = "labelled image"
     if total < 2:
+        number = "only one"
+        if total == 0:
+            number = "no"
         advice = "it needs at least two, one to train on and one to test on"
-        raise DataError(one_line(f"{name}: has only one image; {advice}"))
+        raise DataError(one_line(f"{name}: has {number} {kind}; {advice}"))
     held_out = torch.zeros(len(images), dtype=torch.bool)
     held_out[among] = choose_test_images(images.image_hashes[among], at_random)
 
@@ -136,7 +142,7 @@ def hold_out_test_images(
     are_held_out = "are held out as test images"
     if len(test) == 1:
         are_held_out = "is held out as the test image"
-    note = f"{len(test):,} of the {total:,} images, {manner}, {are_held_out}"
+    note = f"{len(test):,} of the {total:,} {kind}s, {manner}, {are_held_out}"
     copies = total - len(images.image_hashes[among].unique())
     if copies:
         note += f"; {copies:,} are copies of another image, on the same side as it"
@@ -175,30 +181,25 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     return mask
 
 
-def balance_labels(data: Dataset) -> Dataset:
-    """Repeat the labelled training images until they are a third of all.
+def visits_of(labels: Tensor) -> Visits | None:
+    """Choose which images an epoch visits where some lack a label.
 
-    A batch of images, few of which have labels, teaches classes badly. An epoch then sees each
-    labelled image several times, augmented anew each time.
+    Few labels in a batch teach classes badly, so that the labelled images come several times in an
+    epoch: until they are about a third of its visits.
 
     Args:
-        data: some or all of whose training images have labels.
+        labels: int64 (N,), -1 for no label.
 
     Returns:
-        The data as it is, if all have, or if the labelled ones are a third or more.
+        None if all images or none have labels.
     """
-    labels = data.train.labels
     labelled = (labels >= 0).nonzero().flatten()
     others = (labels < 0).nonzero().flatten()
+    if not len(labelled) or not len(others):
+        return None
     times = max(1, round(len(others) / 2 / len(labelled)))
-    if not len(others):
-        return data
-    train = data.train.subset(torch.cat([labelled.repeat(times), others]))
-    note = f"{len(labelled):,} labelled images, each {times} times per epoch"
-    if times == 1:
-        note = f"{len(labelled):,} labelled images"
-    note += f", and {len(others):,} without labels"
-    return replace(data, train=replace(train, notes=(*train.notes, note)))
+    repeated = labelled.repeat(times)
+    return Visits(torch.cat([repeated, others]), len(repeated))
 
 
 def class_key(name: str) -> str:

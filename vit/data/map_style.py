@@ -55,7 +55,7 @@ def load_datasets(
     Args:
         train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
             held out (`hold_out_test_images`).
-        config: the data section, for `cache` and `on_bad_image`.
+        config: the data section, for `cache`, `on_bad_image` and `unlabelled`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages; "": the class of `train`.
 
@@ -334,7 +334,7 @@ def _with_class_names(
             raise DataError(f"{name}: {problem}; {advice}")
         return images
 
-    # A label for each image, and a name for each label
+    # A label for each image, unless images without are trained on, and a name for each label
     if missing.any() and not unlabelled:
         first = int(missing.nonzero()[0])
         problem = f"{split} image {first} has no label, unlike others"

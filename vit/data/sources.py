@@ -18,7 +18,7 @@ from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
 from vit.data.images import evenly_spaced, hold_out, spread_at_random, spread_over_classes
-from vit.errors import ConfigError, DataError
+from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import OWN, Preparation
 
 SCENES_SEED = 0
@@ -174,46 +174,17 @@ def load_data(
             name = SOURCES[source].title
         train, test = SOURCES[source].load(config, image_size, prepared)
 
-    # Limit both. Sources sort their images by class or shuffle them, so every n-th is a fair
-    # choice; a caller's data set may repeat its classes with a period of n.
-    spread = evenly_spaced
-    if source == "dataset":
-        spread = spread_at_random
-    if 0 < config.limit < len(train):
-        train = train.subset(spread(len(train), config.limit))
-    if 0 < config.limit < len(test):
-        test = test.subset(spread(len(test), config.limit))
+    # Which of them
+    tested = [test.image_hashes] if config.unlabelled else []
+    train, test = _limit(train, test, config, at_random=source == "dataset")
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
-
-    # Hold out training images in place of the test images
-    labelled = train.labelled_images()
     if config.val_size:
-        if config.val_size > len(labelled) // 2:
-            most = f"at most half of the {len(labelled):,} training images"
-            raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
-        labels = train.labels[labelled]
-
-        def choose(among: Tensor, most: int) -> Tensor:
-            return spread_over_classes(labels[among], most, config.subset_seed, "holdout")
-
-        held_out = torch.zeros(len(train), dtype=torch.bool)
-        held_out[labelled] = hold_out(train.image_hashes[labelled], config.val_size, choose)
-        # The files that were skipped in the training folder are listed once, with `train`
-        test = replace(train.subset(held_out), skipped=test.skipped)
-        train = train.subset(~held_out)
-        labelled = train.labelled_images()
-
-    # Keep only the labels that may be used; the other images leave, or lose theirs
+        train, test = _hold_out(train, test, config)
+        tested.append(test.image_hashes)
     if config.labels < 1:
-        count = max(1, round(config.labels * len(labelled)))
-        seed = config.subset_seed
-        kept = spread_over_classes(train.labels[labelled], count, seed, "labels")  # bool (M,)
-        if config.unlabelled:
-            train = train.without_labels(labelled[~kept])
-        else:
-            train = train.subset(labelled[kept])
+        train = _with_few_labels(train, config)
     if config.unlabelled:
-        train = _with_unlabelled(train, test, name)
+        train = _without_tested(train, torch.cat(tested), name)
 
     # Images in both splits make a score of what was trained on
     copies = int(torch.isin(test.image_hashes, train.image_hashes).sum())
@@ -230,17 +201,80 @@ def load_data(
     )
 
 
-def _with_unlabelled(train: ImageSet, test: ImageSet, name: str) -> ImageSet:
-    """Return the training images, without the unlabelled ones that are test images too.
+def _limit(train: ImageSet, test: ImageSet, config: DataConfig, at_random: bool) -> Splits:
+    """Keep at most `config.limit` images of each split.
 
     Raises:
-        DataError: all images have labels.
+        DataError: none of those that are kept has a label, which others have.
     """
-    unlabelled = train.labels < 0
-    if not unlabelled.any():
-        advice = "put them beside the class folders, or use fewer labels (data.labels)"
-        raise DataError(f"data.unlabelled: all training images of {name} have labels; {advice}")
-    is_tested = unlabelled & torch.isin(train.image_hashes, test.image_hashes)
+    # Sources sort their images by class or shuffle them, so every n-th is a fair choice; a caller's
+    # data set may repeat its classes with a period of n.
+    spread = evenly_spaced
+    if at_random:
+        spread = spread_at_random
+    if 0 < config.limit < len(train):
+        train = train.subset(spread(len(train), config.limit))
+    if 0 < config.limit < len(test):
+        test = test.subset(spread(len(test), config.limit))
+    if config.limit and not len(train.measurable()):
+        raise DataError(f"data.limit: none of {config.limit:,} training images has a label")
+    return train, test
+
+
+def _hold_out(train: ImageSet, test: ImageSet, config: DataConfig) -> Splits:
+    """Hold out `config.val_size` training images in place of the test images.
+
+    Raises:
+        ConfigError: more than half of the images with labels.
+    """
+    measurable = train.measurable()
+    if config.val_size > len(measurable) // 2:
+        kind = "training images"
+        if len(measurable) < len(train):
+            kind = "labelled training images"
+        most = f"at most half of the {len(measurable):,} {kind}"
+        raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
+    labels = train.labels[measurable]
+
+    def choose(among: Tensor, most: int) -> Tensor:
+        return spread_over_classes(labels[among], most, config.subset_seed, "holdout")
+
+    held_out = torch.zeros(len(train), dtype=torch.bool)
+    held_out[measurable] = hold_out(train.image_hashes[measurable], config.val_size, choose)
+    # The files that were skipped in the training folder are listed once, with `train`
+    test = replace(train.subset(held_out), skipped=test.skipped)
+    return train.subset(~held_out), test
+
+
+def _with_few_labels(train: ImageSet, config: DataConfig) -> ImageSet:
+    """Keep `config.labels` of the labels; the other images leave, or lose theirs."""
+    labelled = train.measurable()
+    count = max(1, round(config.labels * len(labelled)))
+    kept = spread_over_classes(train.labels[labelled], count, config.subset_seed, "labels")
+    if config.unlabelled:
+        return train.without_labels(labelled[~kept])
+    return train.subset(labelled[kept])
+
+
+def _without_tested(train: ImageSet, tested_hashes: Tensor, name: str) -> ImageSet:
+    """Leave out images without labels that are tested on: only the others are to be learned.
+
+    Args:
+        train: training images, some of them without labels.
+        tested_hashes: int64 (M,), of all test images, and of those held out.
+        name: the data's name in messages.
+
+    Raises:
+        DataError: no image without a label is left.
+    """
+    has_label = train.labels >= 0
+    is_tested = ~has_label & torch.isin(train.image_hashes, tested_hashes)
     if is_tested.any():
         train = train.subset(~is_tested)
+        note = f"images without labels that are tested on are left out: {int(is_tested.sum()):,}"
+        train = replace(train, notes=(*train.notes, note))
+    if (train.labels >= 0).all():
+        advice = "put them beside the class folders, or use fewer labels (data.labels)"
+        problem = "there are no training images without labels"
+        raise DataError(one_line(f"data.unlabelled: {name}: {problem}; {advice}"))
     return train

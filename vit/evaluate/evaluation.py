@@ -210,7 +210,7 @@ def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
     """Return for each seed the training images whose labels may be used, int64."""
     if options.labels == 1:
         return [torch.arange(len(data.train))] * len(options.seeds)
-    # as many of each class, drawn by the seed
+    # the same share of each class, drawn by the seed
     count = max(1, round(options.labels * len(data.train)))
     chosen = []
     for seed in options.seeds:
@@ -425,7 +425,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     reasons = dict.fromkeys(METHODS, "")
 
     # knn and linear need labels of at least two classes
-    if not (data.train.labelled and data.test.labelled):
+    if not (data.train.has_classes and data.test.has_classes):
         labels = "one class" if names else "no labels"
         reasons["knn"] = f"{data.name} has {labels}"
         reasons["linear"] = reasons["knn"]

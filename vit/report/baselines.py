@@ -45,7 +45,7 @@ def measure_baselines(run: Run, shipped: Model | None = None) -> dict[str, Any]:
     if "reconstruction" in measures:
         compared["reconstruction"] = compare_losses(run)
     if "knn" in measures:
-        if run.data.train.labelled and run.data.test.labelled:
+        if run.data.train.has_classes and run.data.test.has_classes:
             compared["knn"] = compare_neighbours(run, shipped)
         else:
             compared["knn"] = {"skipped": NO_LABELS}
@@ -68,8 +68,8 @@ def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]
     train = run.data.train
     test = run.data.test
     most = min(run.config.run.knn_images or MOST, MOST)
-    labelled = train.labelled_images()
-    bank_indices = labelled[evenly_spaced(len(labelled), most)]
+    measurable = train.measurable()
+    bank_indices = measurable[evenly_spaced(len(measurable), most)]
     query_indices = evenly_spaced(len(test), MOST)
     images = (train.images[bank_indices], test.images[query_indices])
     labels = (train.labels[bank_indices], test.labels[query_indices])

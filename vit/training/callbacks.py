@@ -39,20 +39,13 @@ class MetricsFile(Callback):
         run: at the step from which it continues.
 
     Raises:
-        RunError: the file has changed since the state was saved, or another version saved it.
+        RunError: as `saved_metrics`.
     """
 
     name = "metrics"
 
     def __init__(self, path: Path, run: Run):
-        content = b""
-        if run.callback_states is not None:
-            if self.name not in run.callback_states:
-                raise RunError(
-                    f"the state of step {run.step:,} does not know {path}: another version of vit "
-                    "saved it; finish the run with that one"
-                )
-            content = read_saved_part(path, run.callback_states[self.name])
+        content = saved_metrics(path, run)
         with replacing(path) as temporary:
             temporary.write_bytes(content)
         self._file = path.open("ab")
@@ -91,6 +84,22 @@ class MetricsFile(Callback):
 
     def close(self) -> None:
         self._file.close()
+
+
+def saved_metrics(path: Path, run: Run) -> bytes:
+    """Return the lines of metrics.jsonl that belong to the state a run resumed with; else none.
+
+    Raises:
+        RunError: the file has changed since the state was saved, or another version saved it.
+    """
+    if run.callback_states is None:
+        return b""
+    if MetricsFile.name not in run.callback_states:
+        raise RunError(
+            f"the state of step {run.step:,} does not know {path}: another version of vit "
+            "saved it; finish the run with that one"
+        )
+    return read_saved_part(path, run.callback_states[MetricsFile.name])
 
 
 class Validation(Callback):

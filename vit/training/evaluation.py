@@ -13,7 +13,7 @@ from vit.inputs import to_float
 from vit.training.run import Run
 
 NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluate` that leave out images without labels."""
+"""Methods of `vit.evaluate` that need labels."""
 
 
 def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
@@ -35,13 +35,13 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
 
     # without labels there is nothing to classify
     methods = list(run.objective.measures)
-    if not (data.train.labelled and data.test.labelled):
+    if not (data.train.has_classes and data.test.has_classes):
         methods = [method for method in methods if method not in NEED_LABELS]
 
     # k-NN searches in some training images; the others' features are not needed
     if "knn" in methods:
-        labelled = data.train.labelled_images()
-        searched = labelled[evenly_spaced(len(labelled), config.run.knn_images)]
+        measurable = data.train.measurable()
+        searched = measurable[evenly_spaced(len(measurable), config.run.knn_images)]
         if len(searched) < len(data.train):
             data = replace(data, train=data.train.subset(searched))
 

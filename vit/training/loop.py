@@ -97,7 +97,7 @@ def asks_to_stop(run: Run) -> bool:
     """
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
-    per_epoch = run.config.steps_per_epoch(len(run.data.train))
+    per_epoch = run.config.steps_per_epoch(run.data.visit_count)
     lines = run.config.run.steps_between_lines(run.total_steps)
     return run.step % per_epoch == 0 or run.step % lines == 0
 
@@ -142,7 +142,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     device = compute.device
 
     labels = run.data.train.labels
-    count = len(run.data.train)
+    count = run.data.visit_count
     dataset = cache_on_device(run.data.train.images, device)
     batch_size = config.train.batch_size
     # images in every batch but an epoch's last
@@ -169,13 +169,13 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     since = time.perf_counter()
     for step in range(run.step, total):
         # 2. This process's images, targets and draws; after this, nothing is random
-        batch = draw_step(config, step, count, masked=objective.is_masked(step))
+        batch = draw_step(config, step, count, objective.is_masked(step), run.data.visits)
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)
         targets = objective.targets(labels, batch)
         if targets is not None:
-            targets = targets[batch.shard_rows(dist.rank, dist.world_size)]
+            targets = targets[batch.own_rows(dist.rank, dist.world_size)]
         indices = draws.indices
         draws = draws.to(device)
         # where the images are
@@ -187,10 +187,10 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
             targets = to_device(targets, device)
 
         # 3. The gradient and the update; the results stay on the device until somebody reads them
-        rows = shard(batch_images, dist.rank, dist.world_size)
-        share = (rows.stop - rows.start) / batch_images
+        part = shard(batch_images, dist.rank, dist.world_size)
+        process_share = (part.stop - part.start) / batch_images
         lr = learning_rate(step, *schedule, peak)
-        inputs = StepInputs(images, targets, draws, share, first_bad, step + 1, lr)
+        inputs = StepInputs(images, targets, draws, process_share, first_bad, step + 1, lr)
         is_full = batch_images == full_batch
         with compute.only_compiled_for(is_full):
             values = take_full(inputs) if is_full else take_any(inputs)
@@ -203,7 +203,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         # 4. What follows the weights
         objective.after_step(step + 1)
         if run.ema is not None:
-            run.ema.update(run.model)
+            run.ema.update(run.model, step + 1)
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
@@ -314,8 +314,8 @@ def accumulate_gradient(
         with compute.autocast():
             part_targets = None if targets is None else targets[part]
             loss, metrics = forward(images[part], part_targets, draws.rows(part))
-        share = weight * (part.stop - part.start) / len(images)
-        values = torch.stack([loss, *metrics.values()]) * share
+        part_weight = weight * (part.stop - part.start) / len(images)
+        values = torch.stack([loss, *metrics.values()]) * part_weight
         loss = values[0]
         if loss_scale is not None:
             loss = loss_scale.scale(loss)

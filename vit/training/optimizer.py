@@ -111,9 +111,9 @@ def make_optimizer(
 class AveragedWeights(nn.Module):
     """The exponential moving average of a model's weights over the steps, start included.
 
-    The decay is min(decay, (1 + step) / (10 + step)), so that the random start is soon forgotten
-    (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it counts on the host: a
-    count that is copied to a GPU makes every step wait.
+    The decay is min(decay, step / (9 + step)), so that the random start is soon forgotten
+    (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the
+    device, for which every step of a GPU would wait.
 
     Args:
         model: whose weights are averaged; the average is on its device.
@@ -121,7 +121,6 @@ class AveragedWeights(nn.Module):
 
     Attributes:
         module: a copy of the model, with the average as its weights.
-        count: the weights averaged so far.
     """
 
     module: nn.Module
@@ -130,16 +129,14 @@ class AveragedWeights(nn.Module):
         super().__init__()
         self.module = deepcopy(model).requires_grad_(False)
         self.decay = decay
-        self.count = 1
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Add the model's weights, those after a step."""
-        decay = min(self.decay, self.count / (9 + self.count))
+    def update(self, model: nn.Module, step: int) -> None:
+        """Add the model's weights after step `step` (from 1)."""
+        decay = min(self.decay, step / (9 + step))
         averages: list[Tensor] = list(self.module.parameters())
         weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
-        self.count += 1
 
 
 class LossScale(torch.amp.GradScaler):

@@ -123,12 +123,12 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
+        return self.config.train.epochs * self.config.steps_per_epoch(self.data.visit_count)
 
     @property
     def held_steps(self) -> int:
         """The step whose state is kept, for a longer run; 0 for none."""
-        return self.config.held_steps(len(self.data.train))
+        return self.config.held_steps(self.data.visit_count)
 
     @property
     def grad_accum_steps(self) -> int:
@@ -255,7 +255,7 @@ def setup(
 
     Args:
         config: all settings.
-        data: from `vit.data.sources.load_data`.
+        data: from `vit.train.load_images`.
         dist: which process of how many this is.
         state: from `find_state`, for a run to be continued; its model and, if the device has it,
             precision come from it.
@@ -277,7 +277,7 @@ def setup(
         began = state["precision"]
     chosen = choose_compute(config.run, config.train.precision, began=began)
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    total = config.train.epochs * config.steps_per_epoch(len(data.train))
+    total = config.train.epochs * config.steps_per_epoch(data.visit_count)
     compute = choose_compute(config.run, precision, total)
 
     # the model; new weights and the objective's own draw from the seed
@@ -359,7 +359,8 @@ def find_state(
             "start another run with --out"
         )
     with refusing_other_states():
-        conflicts = config.conflicts(state["config"])
+        conflicts = list(config.conflicts(state["config"]))
+        epochs = state["config"]["train"]["epochs"]
     for key, old, new in conflicts:
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
@@ -371,9 +372,8 @@ def find_state(
 
     # steps that a run of this length would not have made are not used
     step = state["step"]
-    epochs = state["config"]["train"]["epochs"]
     before = replace(config, train=replace(config.train, epochs=epochs))
-    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
+    held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
     if epochs != config.train.epochs and step > held:
         earlier = read(held)
         if earlier is None:
@@ -432,7 +432,6 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-        run.ema.count = state["step"] + 1
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]

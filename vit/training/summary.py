@@ -35,10 +35,10 @@ def summarize(
     config = run.config
     data = run.data
 
-    # the loss of the last epoch: single steps differ by their images
+    # the loss of the last epoch: single steps differ by their images; other lines are callbacks'
     losses = []
     for line in metrics:
-        if "loss" in line and line["epoch"] > config.train.epochs - 1:
+        if "lr" in line and line["epoch"] > config.train.epochs - 1:
             losses.append(line["loss"])
     final_loss = None
     if losses:
@@ -49,7 +49,7 @@ def summarize(
     if run.ema is not None:
         weights = "the average over the steps"
     # seen in training, each view counted; the steps of an epoch may leave images out
-    count = len(data.train)
+    count = data.visit_count
     seen = min(config.steps_per_epoch(count) * config.train.batch_size, count)
     images = config.train.epochs * seen * config.augment.views
     return {

@@ -26,7 +26,7 @@ from vit.training.objectives import Objective
 from vit.training.optimizer import AveragedWeights
 
 TEACHER_DECAY = 0.998
-"""Of the average of the weights that guesses labels: it forgets half in 350 steps."""
+"""The largest, of the averaged weights that guess labels: they forget half in 350 steps."""
 CONFIDENCE = 0.7
 """The probability from which a guess is learned."""
 
@@ -36,7 +36,8 @@ class Classify(Objective):
 
     Images without labels are learned as by Semi-ViT (Cai et al. 2022), which averages the weights
     as Mean Teacher does (Tarvainen & Valpola 2017) and takes sure guesses as labels as FixMatch does
-    (Sohn et al. 2020): the average sees the whole image; the model, some of its patches.
+    (Sohn et al. 2020): the average sees the whole image; the model, some of its patches
+    (`classify.drop_patches`), but for the last epochs.
 
     Attributes:
         teacher: the averaged model, or None if all training images have labels.
@@ -52,7 +53,7 @@ class Classify(Objective):
         self.classes = len(names)
 
         # some patches are dropped in every step but those of the last epochs
-        per_epoch = config.steps_per_epoch(len(data.train))
+        per_epoch = config.steps_per_epoch(data.visit_count)
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
         self.keep = patches
@@ -63,20 +64,31 @@ class Classify(Objective):
             longest = patches
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
 
-        # with few labels, classes may have no image at all
-        labelled = data.train.labels >= 0
-        present = {names[label] for label in data.train.labels[labelled].tolist()}
+        # with few labels, classes may have none
+        labels = data.train.labels
+        has_label = labels >= 0
+        present = {names[label] for label in labels[has_label].tolist()}
         absent = sorted(set(names) - present)
         if absent:
-            note = f"no training images of {', '.join(absent[:NAMED_CLASSES])}"
+            kind = "training images"
+            if not has_label.all():
+                kind = "labelled training images"
+            note = f"no {kind} of {', '.join(absent[:NAMED_CLASSES])}"
             if len(absent) > NAMED_CLASSES:
                 note += f" and {len(absent) - NAMED_CLASSES:,} other classes"
             self.notes.append(note)
 
-        # who guesses the labels that are missing
+        # who guesses the labels that are missing; an image without a label counts no more than
+        # one with a label, however few there are
         self.teacher = None
-        if not labelled.all():
+        self.guess_weight = 0.0
+        if not has_label.all():
             self.teacher = AveragedWeights(model, TEACHER_DECAY)
+            visited = labels
+            if data.visits is not None:
+                visited = labels[data.visits.images]
+            others = int((visited < 0).sum())
+            self.guess_weight = min(1.0, others / (len(visited) - others))
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -87,7 +99,7 @@ class Classify(Objective):
                 f"train.objective: {data.name} has one class, {classes[0]!r}: "
                 "there is nothing to distinguish"
             )
-        if not (data.train.labelled and data.test.labelled):
+        if not (data.train.has_classes and data.test.has_classes):
             raise DataError(
                 f"train.objective: {data.name} has no labels to learn; "
                 "a folder has them as <class>/<image>"
@@ -129,9 +141,9 @@ class Classify(Objective):
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
         """Return each image's distribution over the classes: float32 (B, K).
 
-        With images without labels, (B, K + 1): the last column is 0 for a labelled image; for the
-        others, all but the last are 0. Rows are scaled so that the mean over the batch is the mean
-        over the labelled images in the first columns, and over the others in the last.
+        If some images lack a label, (B, K + 1): the last column is 0 for an image with a label, and
+        the others are 0 for an image without. Rows are scaled (`mean_weights`), so that each kind of
+        image has a mean of its own.
         """
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
@@ -144,10 +156,10 @@ class Classify(Objective):
         if self.teacher is None:
             return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
 
-        # with missing labels nothing is mixed, and each kind of image has a mean of its own
+        # nothing is mixed
         has_label = image_labels >= 0
-        known_labels = image_labels.clamp(min=0)
-        targets = mixed_labels(known_labels, known_labels, share, self.classes, smoothing)
+        label_or_zero = image_labels.clamp(min=0)
+        targets = mixed_labels(label_or_zero, label_or_zero, share, self.classes, smoothing)
         columns = [targets * mean_weights(has_label), mean_weights(~has_label)]
         return torch.cat(columns, dim=1)
 
@@ -156,9 +168,9 @@ class Classify(Objective):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy and the top-1 accuracy, of the labelled images.
 
-        With images without labels, the loss is the sum of two means: over the labelled images,
-        "labelled_loss", and over the others, of which those that the teacher is not sure of count 0.
-        "guessed" is the share that it is sure of.
+        If some images lack a label, the loss is the sum of two means: "labelled_loss", over those
+        with a label, and one over the others, among which those that the teacher is not sure of
+        count 0. "guessed" is the share that it is sure of.
         """
         assert targets is not None
         mask = None
@@ -175,13 +187,13 @@ class Classify(Objective):
     def loss_with_guesses(
         self, images: Tensor, logits: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and metrics of images some of which have no label.
+        """Return the loss and metrics of a batch in which images lack a label.
 
         Args:
             images: (B, C, H, W), as the teacher sees them.
             logits: (B, K), of the model.
-            targets: (B, K), scaled; 0 for an image without a label.
-            weights: (B,), of the images without labels; 0 for the others.
+            targets: (B, K), the first columns of `targets`.
+            weights: (B,), its last column.
         """
         # the labels
         labelled_loss = F.cross_entropy(logits, targets)
@@ -197,7 +209,7 @@ class Classify(Objective):
         weights = weights * (confidence > CONFIDENCE)
         smoothing = self.config.classify.label_smoothing
         losses = F.cross_entropy(logits, guesses, reduction="none", label_smoothing=smoothing)
-        loss = labelled_loss + (losses * weights).mean()
+        loss = labelled_loss + self.guess_weight * (losses * weights).mean()
         metrics = {
             "labelled_loss": labelled_loss,
             "train_accuracy": accuracy,
@@ -208,13 +220,11 @@ class Classify(Objective):
     def after_step(self, step: int) -> None:
         """Add the weights to the teacher's average."""
         if self.teacher is not None:
-            # a resumed run goes on with the count of its step
-            self.teacher.count = step
-            self.teacher.update(self.model)
+            self.teacher.update(self.model, step)
 
 
 def mean_weights(chosen: Tensor) -> Tensor:
-    """Return float32 (B, 1): values times these have the mean of the chosen ones, bool (B,)."""
+    """Return float32 (B, 1): the mean of values times these is the mean of the chosen, bool (B,)."""
     # a batch may have none
     count = chosen.sum().clamp(min=1)
     return chosen.float()[:, None] * len(chosen) / count
