@@ -105,7 +105,7 @@ class Source:
         config_place: which of them, for messages.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
-        head: of a model in memory, which may have been replaced.
+        whole: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how the checkpoint was read.
@@ -118,7 +118,7 @@ class Source:
     config_place: str = "config.json"
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
-    head: nn.Module | None = None
+    whole: nn.Module | None = None
     files: tuple[Path, ...] = ()
     verified: bool = False
     notes: tuple[str, ...] = ()
