@@ -250,10 +250,10 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
         )
     keys.sort(key=lambda key: _preference(paths[key]))
 
-    # the first format that fits; a model that timm describes, not we, has timm's names, whatever
-    # else its tensors or those beside it are called
+    # the first format that fits; a model that timm describes, not our settings, has timm's names,
+    # whatever else its tensors or those beside it are called
     formats: tuple[Format, ...] = FORMATS
-    if describes_itself(source) and "format" not in source.config:
+    if describes_itself(source) and "encoder" not in source.config:
         formats = (TIMM, *FORMATS)
     for key in keys:
         for file_format in formats:
