@@ -250,7 +250,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
         )
     keys.sort(key=lambda key: _preference(paths[key]))
 
-    # the first format that fits; a model that timm describes, not our settings, has timm's names,
+    # the first format that fits; a model that timm describes, without our "encoder", has timm's names,
     # whatever else its tensors or those beside it are called
     formats: tuple[Format, ...] = FORMATS
     if describes_itself(source) and "encoder" not in source.config:
