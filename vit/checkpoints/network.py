@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
@@ -31,10 +32,10 @@ from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
-# among several copies of the network in a file, the first of these wins: averaged weights before
-# the last ones
+# among several copies of the network in a file, the first of these words in a name wins: averaged
+# weights before the last ones, but MoCo's authors evaluate the trained encoder
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
-LAST_BRANCHES = ("student",)
+LAST_BRANCHES = ("student", "momentum")
 # what training files hold besides the network, at any depth
 NOT_THE_NETWORK = {
     r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops"
@@ -205,16 +206,22 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     file_format = OWN_FOLDER
     prefix = ""
     copies: list[str] = []
+    is_guess = False
     is_plain = options.branch is None and options.head is None
     if not is_plain or not is_own_folder(source):
         source = _without_wrappers(source)
-        file_format, prefix, copies = _choose(source, options.branch)
+        file_format, prefix, copies, is_guess = _choose(source, options.branch)
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
     # which copy it is, as of DINO's teacher and student
-    if any(not prefix.startswith(copy) for copy in copies):
-        place = prefix.rstrip(".") or "the top level"
+    place = prefix.rstrip(".") or "the top level"
+    if is_guess:
+        network.guess(
+            f"assuming that of several copies of the network, {place} is meant; "
+            "branch takes another, or this one without this warning"
+        )
+    elif copies:
         network.note(f"of several copies of the network, the weights of {place} are used")
     _warn_of_differences(network)
     return network
@@ -230,47 +237,48 @@ def _without_wrappers(source: Source) -> Source:
     return replace(source, tensors=tensors)
 
 
-def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
-    """Return the format, the prefix of the network's tensors, and the prefixes of its copies.
+def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str], bool]:
+    """Return the network to load, among several copies.
 
     Args:
         source: the checkpoint's contents.
         branch: a key on the way to the copy to take; None for the best one.
+
+    Returns:
+        Its format, the prefix of its tensors, the prefixes of its copies, and whether it is a
+        guess that this copy is meant.
     """
-    # the copies to choose from, the best first; the longest prefix is the whole way to a copy
+    # the copies to choose from; the longest prefix is the whole way to a copy
     networks = _find_networks(source)
     paths = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
     keys = list(networks)
     if branch is not None:
         keys = _of_branch(paths, branch)
-    if networks and not keys:
+    if not networks:
+        raise _no_network(source)
+    if not keys:
         names = sorted(path.rstrip(".") or "the top level" for path in paths.values())
         raise source.error(
             f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(names))}"
         )
-    keys.sort(key=lambda key: _preference(paths[key]))
 
-    # the first format that fits; a model that timm describes, without our "encoder", has timm's names,
-    # whatever else its tensors or those beside it are called
-    formats: tuple[Format, ...] = FORMATS
-    if describes_itself(source) and "encoder" not in source.config:
-        formats = (TIMM, *FORMATS)
-    for key in keys:
-        for file_format in formats:
-            prefix = networks[key].get(file_format.anchor)
-            if prefix is None or not file_format.marked(source, prefix):
-                continue
-            reason = refusal(
-                name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)
-            )
-            if reason:
-                raise source.error(reason)
-            copies: list[str] = []
-            for copy, prefixes in networks.items():
-                if copy != key:
-                    copies += prefixes.values()
-            return file_format, prefix, copies
-    raise _no_network(source)
+    # the best one, which is a guess unless its branch decides; of equals, the first in the file
+    ranks = {key: _rank(paths[key]) for key in keys}
+    keys.sort(key=lambda key: (ranks[key], paths[key].count(".")))
+    key = keys[0]
+    is_guess = list(ranks.values()).count(ranks[key]) > 1
+
+    file_format, prefix = next(_fitting(source, networks[key]))
+    reason = refusal(
+        name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)
+    )
+    if reason:
+        raise source.error(reason)
+    copies: list[str] = []
+    for copy, prefixes in networks.items():
+        if copy != key:
+            copies += prefixes.values()
+    return file_format, prefix, copies, is_guess
 
 
 def _of_branch(paths: dict[str, str], branch: str) -> list[str]:
@@ -294,19 +302,42 @@ def _find_networks(source: Source) -> dict[str, dict[str, str]]:
             match = pattern.fullmatch(key)
             if match:
                 networks.setdefault(key, {})[anchor] = match["prefix"]
-    return networks
+
+    # not an embedding of something else
+    fitting = {}
+    for key, prefixes in networks.items():
+        if any(_fitting(source, prefixes)):
+            fitting[key] = prefixes
+    return fitting
 
 
-def _preference(prefix: str) -> tuple[int, int]:
-    """Return the sort key of a copy: its branch, then its depth."""
-    words = prefix.split(".")
-    first_words = [word.partition("_")[0] for word in words]
+def _fitting(source: Source, prefixes: dict[str, str]) -> Iterator[tuple[Format, str]]:
+    """Yield the formats that fit a network, the best first, and the prefix of its tensors in each.
+
+    Args:
+        source: the checkpoint's contents.
+        prefixes: anchor of a format -> prefix.
+    """
+    # a model that timm describes has timm's names, whatever else its tensors or those beside it are
+    # called; our own config.json, which has an "encoder", names timm's architecture, too
+    formats: tuple[Format, ...] = FORMATS
+    if describes_itself(source) and "encoder" not in source.config:
+        formats = (TIMM, *FORMATS)
+    for file_format in formats:
+        prefix = prefixes.get(file_format.anchor)
+        if prefix is not None and file_format.marked(source, prefix):
+            yield file_format, prefix
+
+
+def _rank(path: str) -> int:
+    """Return the rank of a copy by the words on the way to it: 0 for the best branch."""
+    words = {*path.split("."), *re.split(r"[._]", path)}
     for rank, name in enumerate(BRANCHES):
-        if name in words or name in first_words:
-            return rank, len(prefix)
-    if any(name in first_words for name in LAST_BRANCHES):
-        return len(BRANCHES) + 1, len(prefix)
-    return len(BRANCHES), len(prefix)
+        if name in words:
+            return rank
+    if words.isdisjoint(LAST_BRANCHES):
+        return len(BRANCHES)
+    return len(BRANCHES) + 1
 
 
 def _no_network(source: Source) -> CheckpointError:
