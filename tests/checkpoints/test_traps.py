@@ -313,3 +313,32 @@ def test_nothing_within_a_block_is_taken_for_a_part_of_the_training(name):
         state = under(prefix, timm_model().state_dict() | {name: torch.ones(32, 32)})
         assert f"unexpected: {prefix}{name}" in refused(state, num_heads=4)
         load_model(state, num_heads=4, allow=name)
+
+
+# what differs in one place of a timm model in memory, and no tensor shows
+CHANGED = {
+    "activation of a later block": lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()),
+    "eps of a later block": lambda m: setattr(m.blocks[1].norm2, "eps", 0.1),
+    "eps of the final norm": lambda m: setattr(m.norm, "eps", 0.1),
+    "eps of a query's norm": lambda m: setattr(m.blocks[0].attn.q_norm, "eps", 0.1),
+    "kind of the final norm": lambda m: setattr(m, "norm", timm.layers.RmsNorm(32)),
+    "scale of the scores": lambda m: setattr(m.blocks[1].attn, "scale", 1.0),
+    "heads of a later block": lambda m: setattr(m.blocks[1].attn, "num_heads", 8),
+    "stride of the patches": lambda m: setattr(m.patch_embed.proj, "stride", (2, 2)),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_model_in_memory_is_not_judged_by_its_first_block(case):
+    theirs = timm_model(qk_norm=True)
+    load_model(theirs)
+    CHANGED[case](theirs)
+    assert "which this encoder does not compute" in refused(theirs)
+
+
+def test_a_decoder_keeps_the_norm_before_it():
+    state = mae_state(random_model(autoencoder()))
+    options = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True, fc_norm=True)
+    assert "its decoder expects normalised tokens" in refused(state, **options)
+    del options["decoder_heads"], options["norm_pix_loss"]
+    assert load_model(state, part="encoder", **options).config.fc_norm

@@ -463,6 +463,10 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     # the norm, which may change sides
     encoder["fc_norm"] = fc_norm
     if options.fc_norm is not None and options.fc_norm != fc_norm:
+        if network.has_decoder():
+            raise network.error(
+                "its decoder expects normalised tokens; part='encoder' (--part encoder) leaves it out"
+            )
         encoder["fc_norm"] = options.fc_norm
         _move_norm(tensors, options.fc_norm)
 

@@ -56,19 +56,17 @@ def load_model(
             a tensor is missing, unexpected, of another shape, or not finite; the message is one
             line.
     """
-    options = replace(options or LoadOptions(), **fields)
-    source = find(checkpoint)
-    network = read_network(source, options)
-    model = assign_weights(network)
+    network = _load(checkpoint, options, fields)
 
     # new weights are easily overlooked in a report
     missing = network.report.missing
     if missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
-            f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2
+            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
+            stacklevel=2,
         )
-    return model
+    return network.model
 
 
 def load_trained(
@@ -79,15 +77,24 @@ def load_trained(
     Raises:
         CheckpointError: a part is untrained, or the checkpoint cannot be loaded.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*: untrained, ")
-        model = load_model(checkpoint, options, **fields)
-    missing = list(model.origin.report.missing)
+    network = _load(checkpoint, options, fields)
+    missing = list(network.report.missing)
     if missing:
         raise CheckpointError(
             f"{checkpoint}: parts of this model are untrained ({missing[0]}, {len(missing)} in all)"
         )
-    return model
+    return network.model
+
+
+def _load(
+    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module,
+    options: LoadOptions | None,
+    fields: dict[str, Any],
+) -> Network:
+    """Return the network of a checkpoint with its model, given as for `load_model`."""
+    network = read_network(find(checkpoint), replace(options or LoadOptions(), **fields))
+    assign_weights(network)
+    return network
 
 
 # ---- Read ----------------------------------------------------------------------------------------

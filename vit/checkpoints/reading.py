@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 import stat
+import threading
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -89,6 +90,7 @@ def _harmless_types() -> list[Any]:
 
 
 HARMLESS = _harmless_types()
+_torch_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -461,8 +463,10 @@ def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _read_torch(path: Path) -> Any:
     """Return what torch.save has written, if it holds no more than weights and harmless types."""
     # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
-    # then let a tensor that is longer than its storage read the bytes behind it.
+    # then let a tensor that is longer than its storage read the bytes behind it. One thread at a
+    # time, because what is ignored and allowed meanwhile is so in all.
     with (
+        _torch_lock,
         warnings.catch_warnings(action="ignore"),
         torch.serialization.safe_globals(HARMLESS),
         path.open("rb") as file,
