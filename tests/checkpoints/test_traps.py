@@ -110,6 +110,10 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
     state = timm_model(img_size=(8, 32)).state_dict()
     notes = load_model(state, num_heads=4).origin.report.notes
     assert any("its grid is square, 4 x 4 patches; grid_size" in note for note in notes)
+    # a square only if the prefix has fewer rows than tokens
+    other = timm_model(img_size=(16, 24), reg_tokens=1).state_dict()
+    with pytest.warns(UserWarning, match="25 of the 26 rows of its position table are 5 x 5"):
+        load_model(other, num_heads=4)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
         notes = load_model(state, num_heads=4, **settings).origin.report.notes
@@ -342,3 +346,24 @@ def test_a_decoder_keeps_the_norm_before_it():
     assert "its decoder expects normalised tokens" in refused(state, **options)
     del options["decoder_heads"], options["norm_pix_loss"]
     assert load_model(state, part="encoder", **options).config.fc_norm
+
+
+# --- what no tensor shows -------------------------------------------------------------------------
+
+
+def test_what_is_assumed_of_a_gated_mlp_is_what_is_computed():
+    theirs = timm_model(mlp_layer=timm.layers.GluMlp, mlp_ratio=2.0)
+    assert "another MLP (GluMlp with GELU)" in refused(theirs)
+    with pytest.warns(
+        UserWarning, match="a SiLU of the first half as gate of the other, no rotary"
+    ):
+        load_model(theirs.state_dict(), num_heads=4)
+
+
+def test_a_norm_of_queries_as_wide_as_the_tokens_is_a_guess_of_one_head():
+    state = timm_model(num_heads=1, qk_norm=True).state_dict()
+    with pytest.warns(UserWarning, match="assuming one head of the encoder, because its q_norm"):
+        load_model(state)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(state, num_heads=1)
+    assert not any("one head" in str(warning.message) for warning in caught)
