@@ -328,9 +328,9 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         side = _square_side(network, length, counts)
         grid = (side, side)
         # 24 patches and a class token have 25 rows, too, so a square that leaves no rows for the
-        # prefix is a guess, unless it is known to be of DINOv2's code
+        # prefix is a guess; DINOv2's registers, by their name, have none
         usual = {length - prefix}
-        if network.hints.blocks_known:
+        if registers and network.tensors["reg_token"].theirs[0].endswith("register_tokens"):
             usual.add(length - encoder["class_token"])
         if side**2 not in usual:
             network.guess(
