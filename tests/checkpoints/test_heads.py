@@ -4,12 +4,14 @@ Oracles: the models that the heads were trained in.
 """
 
 import warnings
+from collections import OrderedDict
 
 import pytest
 import timm
 import torch
 import torchvision
 import transformers as hf
+from safetensors.torch import save_file
 from small import HUGGINGFACE, close, random_model, refused, timm_model, under
 from torch import Tensor, nn
 
@@ -133,6 +135,29 @@ COMPUTES_MORE = {
     "own: head, layer norm": lambda: Net("head", normed()),
     "own: classifier, two layers": lambda: Net("classifier", two_layers()),
 }
+
+
+class Cosine(nn.Linear):
+    """A linear layer by its tensors, which computes something else."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(nn.functional.normalize(tokens))
+
+
+class MeanOfPatches(Net):
+    """A classifier that reads something else than the library's own."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.backbone.forward_features(images)
+        return getattr(self, self.name)(tokens[:, 1:].mean(dim=1))
+
+
+class Within(nn.Module):
+    """A library's model in a module of one's own."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.net = model
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Tensor:
@@ -311,3 +336,81 @@ def test_heads_beside_a_copy_are_the_copys():
         assert ours.config.num_classes == classes
         dropped = ours.origin.report.dropped
         assert dropped[f"{other}.classifier.bias"] == "beside another copy of the network"
+
+
+# --- a model in memory, whose modules show what they compute --------------------------------------
+
+ACTIVE = {
+    "activation before": lambda: nn.Sequential(nn.ReLU(), linear()),
+    "activation after": lambda: nn.Sequential(linear(), nn.Sigmoid()),
+    "a layer of another kind": lambda: Cosine(WIDTH, 7),
+    "a list of another kind": lambda: type("Residual", (nn.Sequential,), {"forward": id})(linear()),
+}
+
+
+@pytest.mark.parametrize("case", ACTIVE)
+@pytest.mark.parametrize("around", [lambda m: m, Within, lambda m: Within(Within(m))])
+def test_a_head_that_computes_more_is_left_out_wherever_it_is(case, around):
+    for theirs in (around(of_timm(ACTIVE[case]())), Net("head", ACTIVE[case]())):
+        with pytest.warns(UserWarning, match="its classifier is left out: .*head computes more"):
+            assert load_model(theirs).config.num_classes == 0
+    with pytest.warns(UserWarning, match="its classifier is left out: .*classifier computes more"):
+        load_model(around(of_transformers(ACTIVE[case]())))
+
+
+def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess(images):
+    theirs = MeanOfPatches("head", linear())
+    vit = TransformersNet("classifier", linear())
+    vit.vit = vit.backbone  # transformers' own place for it
+    del vit.backbone
+    for source in (theirs, vit):
+        with pytest.warns(
+            UserWarning, match="nothing says what its head reads; assuming the class"
+        ):
+            load_model(source)
+    ours = load_model(theirs, global_pool="avg")
+    close(ours.forward_head(ours(images)), theirs(images))
+
+    # the pooling of the library's model is the better guess
+    theirs = Net("head", linear(), timm_model(num_classes=0, global_pool="avg", fc_norm=False))
+    with pytest.warns(UserWarning, match="nothing says what its head reads; assuming the mean"):
+        ours = load_model(theirs)
+    close(ours.forward_head(ours(images)), theirs(images))
+
+
+def test_a_library_model_within_another_module_keeps_its_own_head(images):
+    for theirs in (of_timm(probe(affine=True)), of_transformers(dropout())):
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            ours = load_model(Within(theirs), mean=(0.5,) * 3, std=(0.5,) * 3)
+        assert not caught
+        close(ours.forward_head(ours(images)), logits_of(theirs, images))
+
+
+# --- what stands between the network and its head -------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pre_classifier", "head_norm", "head_bn", "head_proj"])
+def test_what_may_precede_the_head_is_a_warning(name):
+    theirs = Net("classifier", linear())
+    setattr(theirs, name, linear() if "norm" in name else nn.Linear(WIDTH, WIDTH))
+    for source in (theirs, theirs.state_dict()):
+        with pytest.warns(UserWarning, match=f"nothing says what it is: {name}"):
+            load_model(source, num_heads=4)
+
+
+def test_a_batch_norm_is_before_the_layer_only_if_their_numbers_say_so(images, tmp_path):
+    before = nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(WIDTH), fc=linear()))
+    after = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+    smaller = nn.Sequential(OrderedDict(fc=linear(), bn=nn.BatchNorm1d(7)))
+    for head in (before, after, smaller):
+        theirs = of_timm(head)
+        torch.save(theirs.state_dict(), tmp_path / "net.pth")
+        save_file(theirs.state_dict(), tmp_path / "net.safetensors")
+        for file in ("net.pth", "net.safetensors"):
+            with pytest.warns(UserWarning, match="its classifier is left out: head (has|computes)"):
+                assert load_model(tmp_path / file, **SIZES).config.num_classes == 0
+
+    # a module in memory shows the order
+    theirs = of_timm(before)
+    ours = load_model(theirs)
+    close(ours.forward_head(ours(images)), theirs(images))

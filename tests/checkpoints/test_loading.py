@@ -31,6 +31,7 @@ from tiny import NORMALIZE, Payload
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
+from vit.checkpoints.loading import load_trained
 from vit.cli import main
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
@@ -86,6 +87,16 @@ def test_missing_tensors_raise_unless_allowed(name):
         model = load_model(state, num_heads=4, allow=[name])
     assert list(model.origin.report.missing) == [name]
     assert torch.isfinite(model.get_parameter(name)).all()
+
+
+def test_a_model_to_look_at_is_trained_whatever_warnings_others_silence(monkeypatch):
+    state = timm_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "catch_warnings", None)  # it changes those of all threads
+        model = load_trained(state, num_heads=4)
+    assert model.config.num_classes == 5
+    with pytest.raises(CheckpointError, match=r"untrained \(head.weight, 2 in all\)"):
+        load_trained(state, num_heads=4, num_classes=7)
 
 
 def test_a_missing_class_token_leaves_a_table_that_fits_no_grid():

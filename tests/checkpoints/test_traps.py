@@ -6,11 +6,13 @@ Oracles: the code that made the weights.
 import json
 import math
 import warnings
+from collections import OrderedDict
 
 import pytest
 import timm
 import torch
-from small import autoencoder, close, mae_state, random_model, timm_model, under
+from safetensors.torch import save_file
+from small import autoencoder, close, mae_state, random_model, refused, timm_model, under
 from torch import nn
 
 from vit.checkpoints import load_model
@@ -239,3 +241,104 @@ def test_a_flipped_bit_is_found_wherever_it_is(to, tmp_path):
         weights.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
         with pytest.raises(CheckpointError, match="is damaged: its SHA-256"):
             load_model(tmp_path / to)
+
+
+# --- a description counts more than names ---------------------------------------------------------
+
+
+class Beside(nn.Module):
+    """A library's model under one name, and something of one's own under another."""
+
+    def __init__(self, place: str, model: nn.Module, **others: nn.Module | nn.Parameter):
+        super().__init__()
+        setattr(self, place, model)
+        for name, other in others.items():
+            setattr(self, name, other)
+
+
+def in_memory(place: str = "", width: int = 384, **others: nn.Module | nn.Parameter):
+    """A timm model whose heads are not those that another code has for its width."""
+    theirs = timm_model(embed_dim=width, num_heads=16 if width == 768 else 12, num_classes=0)
+    if place:
+        return theirs, Beside(place, theirs, **others)
+    for name, other in others.items():
+        setattr(theirs, name, other)
+    return theirs, theirs
+
+
+MISLEADING = {
+    "DINO's head": lambda: in_memory(
+        width=192, head=nn.Sequential(OrderedDict(mlp=nn.Sequential(nn.Linear(192, 5), nn.GELU())))
+    ),
+    "DINOv2's token": lambda: in_memory(mask_token=nn.Parameter(torch.zeros(1, 1, 384))),
+    "MSN's prototypes": lambda: in_memory("backbone", prototypes=nn.Parameter(torch.ones(9, 384))),
+    "MoCo's encoder": lambda: in_memory("base_encoder", width=768),
+    "MAE's prediction": lambda: in_memory("backbone", decoder_pred=nn.Linear(384, 48)),
+}
+
+
+@pytest.mark.parametrize("case", MISLEADING)
+def test_a_model_in_memory_is_what_it_says_whatever_its_names(case, images):
+    theirs, whole = MISLEADING[case]()
+    with warnings.catch_warnings(action="ignore"):
+        ours = load_model(whole)
+    assert ours.origin.format == "timm"
+    close(ours(images), theirs.forward_features(images))
+
+
+def test_a_described_models_own_head_is_never_lost_in_silence():
+    _, theirs = MISLEADING["DINO's head"]()
+    with pytest.warns(UserWarning, match="its classifier is left out: head computes more"):
+        load_model(theirs)
+    # under MoCo v3's name for its encoder, whose head is no classifier
+    assert load_model(Beside("base_encoder", timm_model())).config.num_classes == 5
+
+
+def test_a_folder_that_timm_describes_is_what_its_settings_say(images, tmp_path):
+    theirs, _ = in_memory(mask_token=nn.Parameter(torch.zeros(1, 1, 384)))
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    arguments = dict(img_size=16, patch_size=4, embed_dim=384, depth=2, num_heads=12)
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 0, "model_args": arguments}
+    config["pretrained_cfg"] = {"mean": [0.5] * 3, "std": [0.4] * 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = load_model(tmp_path)
+    close(ours(images), theirs.forward_features(images))
+    assert ours.origin.normalize.mean == [0.5] * 3
+    assert ours.origin.report.dropped.keys() == {"mask_token"}
+
+
+@pytest.mark.parametrize("name", ["blocks.0.projector.weight", "blocks.1.attn.predictor.weight"])
+def test_nothing_within_a_block_is_taken_for_a_part_of_the_training(name):
+    for prefix in ("", "model."):
+        state = under(prefix, timm_model().state_dict() | {name: torch.ones(32, 32)})
+        assert f"unexpected: {prefix}{name}" in refused(state, num_heads=4)
+        load_model(state, num_heads=4, allow=name)
+
+
+# what differs in one place of a timm model in memory, and no tensor shows
+CHANGED = {
+    "activation of a later block": lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()),
+    "eps of a later block": lambda m: setattr(m.blocks[1].norm2, "eps", 0.1),
+    "eps of the final norm": lambda m: setattr(m.norm, "eps", 0.1),
+    "eps of a query's norm": lambda m: setattr(m.blocks[0].attn.q_norm, "eps", 0.1),
+    "kind of the final norm": lambda m: setattr(m, "norm", timm.layers.RmsNorm(32)),
+    "scale of the scores": lambda m: setattr(m.blocks[1].attn, "scale", 1.0),
+    "heads of a later block": lambda m: setattr(m.blocks[1].attn, "num_heads", 8),
+    "stride of the patches": lambda m: setattr(m.patch_embed.proj, "stride", (2, 2)),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_model_in_memory_is_not_judged_by_its_first_block(case):
+    theirs = timm_model(qk_norm=True)
+    load_model(theirs)
+    CHANGED[case](theirs)
+    assert "which this encoder does not compute" in refused(theirs)
+
+
+def test_a_decoder_keeps_the_norm_before_it():
+    state = mae_state(random_model(autoencoder()))
+    options = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True, fc_norm=True)
+    assert "its decoder expects normalised tokens" in refused(state, **options)
+    del options["decoder_heads"], options["norm_pix_loss"]
+    assert load_model(state, part="encoder", **options).config.fc_norm

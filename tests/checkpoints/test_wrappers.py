@@ -123,3 +123,42 @@ def test_a_branch_by_its_plain_name(images):
     file |= under("backbone_momentum.", teacher.state_dict())
     for branch, theirs in (("momentum", teacher), ("backbone", student), (None, student)):
         right(file, theirs, images, branch=branch)
+
+
+# where the copy to take stands -> where others do, and whether the names decide it
+COPIES = {
+    "average by the first word": ("ema_net.", "net.", True),
+    "average by the last word": ("net_ema.", "net.", True),
+    "MoCo's trained encoder": ("base_encoder.", "momentum_encoder.", True),
+    "initial weights, of the shorter name": ("state_dict.", "init.", False),
+    "more of a name": ("model_state_dict.", "init_sd.", False),
+    "gradients": ("model.", "grad.", False),
+    "the less nested": ("trained_model.", "swa.module.", False),
+    "at the top": ("", "copy.", False),
+    "another input": ("rgb.", "depth.", False),
+}
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_of_several_copies_the_names_decide_or_a_warning_says_which(case, images):
+    place, other, decides = COPIES[case]
+    theirs = timm_model(num_classes=0)
+    copy = timm_model(num_classes=0).state_dict()
+    file = under(place, theirs.state_dict()) | under(other, copy)
+    if decides:  # in any order
+        file = under(other, copy) | file
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        right(file, theirs, images)
+    assert decides != any("copies of the network" in str(warning.message) for warning in caught)
+    if place:
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            right(file, theirs, images, branch=place.rstrip("."))
+        assert not any("copies of the network" in str(warning.message) for warning in caught)
+
+
+def test_an_embedding_of_something_else_is_no_copy(images):
+    theirs = timm_model(num_classes=0)
+    file = under("net.", theirs.state_dict()) | {"net.head.prompt.embedding.weight": torch.ones(4)}
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        notes = right(file, theirs, images).origin.report.notes
+    assert not any("copies" in text for text in [*notes, *(str(one.message) for one in caught)])

@@ -456,13 +456,17 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
 
     # the pooling, which needs no head
     keeps_head = classes > 0 and options.num_classes in (None, classes)
-    encoder["global_pool"] = options.global_pool or hints.get("global_pool")
+    encoder["global_pool"] = options.global_pool
     if not encoder["global_pool"]:
-        encoder["global_pool"] = _guess_pooling(network, encoder["class_token"], keeps_head)
+        encoder["global_pool"] = _read_pooling(network, encoder["class_token"], keeps_head)
 
     # the norm, which may change sides
     encoder["fc_norm"] = fc_norm
     if options.fc_norm is not None and options.fc_norm != fc_norm:
+        if network.has_decoder():
+            raise network.error(
+                "its decoder expects normalised tokens; part='encoder' (--part encoder) leaves it out"
+            )
         encoder["fc_norm"] = options.fc_norm
         _move_norm(tensors, options.fc_norm)
 
@@ -478,21 +482,30 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
             network.drop("head.bias", reason)
 
 
-def _guess_pooling(network: Network, class_token: bool, keeps_head: bool) -> str:
-    """Return what the head reads if nothing says so; say it if there is a head to be read wrong."""
+def _read_pooling(network: Network, class_token: bool, keeps_head: bool) -> str:
+    """Return what the head reads; say so if that is a guess and there is a head to be read wrong.
+
+    The settings and the format say it of their own head only.
+    """
     fc_norm = "fc_norm.weight" in network.tensors
-    says = keeps_head and (network.own_head or not network.format.global_pool)
-    if class_token and not fc_norm:
-        if says:
-            network.guess(
-                "nothing says what its head reads; assuming the class token; global_pool sets it"
-            )
-        return "token"
-    if class_token and says:
+    stated = network.hints.encoder.get("global_pool")
+    pooling = stated
+    if pooling is None:
+        pooling = "token" if class_token and not fc_norm else "avg"
+
+    is_known = bool(stated or network.format.global_pool) and not network.own_head
+    if is_known or not keeps_head or not class_token:
+        return pooling
+    if fc_norm and stated is None:
         network.note(
             "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
         )
-    return "avg"
+        return pooling
+    reads = {"token": "the class token", "avg": "the mean of the patches"}
+    network.guess(
+        f"nothing says what its head reads; assuming {reads[pooling]}; global_pool sets it"
+    )
+    return pooling
 
 
 def _move_norm(tensors: dict[str, ModelTensor], after_pooling: bool) -> None:

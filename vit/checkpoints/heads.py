@@ -22,7 +22,7 @@ NAMES = (
 )  # fmt: skip
 # a further classifier, as the online one of a pretraining or one of several tasks; a further head is
 # one only if it is a linear layer
-FURTHER = re.compile(r"(?!proj|pred|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
+FURTHER = re.compile(r"(?!pre|proj|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
 # heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
 # whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -40,10 +40,12 @@ class Head:
     Attributes:
         name: of the module, in the checkpoint.
         keys: of all its tensors.
-        rules: which of them become our head, with whole names; empty if it is not one linear layer.
-        problem: why it is not one linear layer; "" if it is.
+        rules: which of them become our head, with whole names; empty if they are not those of one
+            linear layer.
+        problem: why it is not one linear layer, or may not be; "" if it is.
         assumed: what is a guess about it, in words; "" for nothing.
         further: whether it is one of several by its name, so that it is taken by request only.
+        module: the module itself, of a model in memory.
     """
 
     name: str
@@ -52,10 +54,15 @@ class Head:
     problem: str = ""
     assumed: str = ""
     further: bool = False
+    module: nn.Module | None = None
 
 
 def find_heads(
-    tensors: Mapping[str, Tensor], prefix: str, copies: Collection[str], width: int
+    tensors: Mapping[str, Tensor],
+    prefix: str,
+    copies: Collection[str],
+    width: int,
+    is_described: bool = False,
 ) -> list[Head]:
     """Return the modules that may be the classifier of a network, in it first, then beside it.
 
@@ -64,12 +71,13 @@ def find_heads(
         prefix: precedes the names of the network's tensors.
         copies: the prefixes of other copies of the network.
         width: D of its tokens.
+        is_described: whether the network is known to be no pretraining's, whatever its head's name.
     """
     # the modules directly in the network, and in each module that holds it, by their keys
     places = places_of(prefix)
     modules: dict[str, list[str]] = {}
     for key in tensors:
-        if PROJECTION.fullmatch(key):
+        if PROJECTION.fullmatch(key) and not (is_described and key.startswith(prefix)):
             continue
         for place in places:
             word = key.removeprefix(place).partition(".")[0]
@@ -149,9 +157,9 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
     linear = [layer for layer in linear if tensors[f"{layer}.weight"].ndim == 2]
     norms = [layer for layer, kinds in layers.items() if "running_var" in kinds]
 
-    # one linear layer, perhaps after a batch norm, and nothing else that has tensors
+    # one linear layer, perhaps after a batch norm of what it reads, and nothing else with tensors
     is_linear = len(linear) == 1 and set(layers[linear[0]]) <= {"weight", "bias"}
-    has_norm = len(norms) == 1 and next(iter(layers)) == norms[0]
+    has_norm = len(norms) == 1 and len(tensors[f"{norms[0]}.running_var"]) == width
     if not is_linear or len(layers) > 1 + has_norm:
         problem = f"computes more than one linear layer ({first_few(list(layers))})"
         return Head(name, keys, problem=problem, further=further)
@@ -171,12 +179,23 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
     if has_norm:
         rules = _fold(norms[0], weight, bias, "weight" in layers[norms[0]])
 
+    # of two layers, only the numbers in a list show the order: that of tensors may be alphabetical
+    problem = ""
+    number = linear[0].rpartition(".")[2]
+    if has_norm and not _precedes(norms[0], linear[0]):
+        problem = f"has a batch norm ({norms[0]}) that may come after its linear layer"
+
     # a list's earlier parts that have no tensors are dropout, nearly always
     assumed = ""
-    number = linear[0].rpartition(".")[2]
     if number.isdecimal() and int(number) > has_norm:
         assumed = f"assuming that what precedes {linear[0]} in its list is dropout"
-    return Head(name, keys, tuple(rules), assumed=assumed, further=further)
+    return Head(name, keys, tuple(rules), problem, assumed, further)
+
+
+def _precedes(first: str, second: str) -> bool:
+    """Return whether the names of two layers are numbers in this order."""
+    numbers = (first.rpartition(".")[2], second.rpartition(".")[2])
+    return all(number.isdecimal() for number in numbers) and int(numbers[0]) < int(numbers[1])
 
 
 def _fold(norm: str, weight: str, bias: str, has_scale: bool) -> list[KeyRule]:
@@ -198,20 +217,26 @@ def problem_of(head: nn.Module) -> str:
     A batch norm with statistics may stand before the layer, into which it is folded.
     """
     parts = _parts(head)
-    layers = [part for part in parts if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
+    layers = [part for part in parts if not _computes_as(part, nn.Dropout, nn.Identity, nn.Flatten)]
     norm = layers[0] if len(layers) == 2 else None
-    if isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None:
+    if norm is not None and _computes_as(norm, nn.BatchNorm1d) and norm.running_mean is not None:
         layers = layers[1:]
-    if not layers or (len(layers) == 1 and isinstance(layers[0], nn.Linear)):
+    if not layers or (len(layers) == 1 and _computes_as(layers[0], nn.Linear)):
         return ""
     kinds = ", ".join(type(part).__name__ for part in parts)
     return f"computes more than one linear layer ({kinds})"
 
 
+def _computes_as(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Return whether a module is of one of the kinds; a subclass may compute something else."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
+
+
 def _parts(head: nn.Module) -> list[nn.Module]:
     """Return the modules in a list, and in the lists in it; the module itself if it is none."""
-    if not isinstance(head, nn.Sequential):
+    if not _computes_as(head, nn.Sequential):
         return [head]
+    assert isinstance(head, nn.Sequential)
     parts = []
     for part in head:
         parts += _parts(part)

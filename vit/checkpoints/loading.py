@@ -7,7 +7,6 @@ read the architecture off their shapes, build the model on the device meta, acco
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import Network, leave_beside, recognise, rename
+from vit.checkpoints.network import IN_BLOCK, Network, leave_beside, recognise, rename
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.checkpoints.report import first_few, size_text
@@ -57,19 +56,17 @@ def load_model(
             a tensor is missing, unexpected, of another shape, or not finite; the message is one
             line.
     """
-    options = replace(options or LoadOptions(), **fields)
-    source = find(checkpoint)
-    network = read_network(source, options)
-    model = assign_weights(network)
+    network = _load(checkpoint, options, fields)
 
     # new weights are easily overlooked in a report
     missing = network.report.missing
     if missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
-            f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2
+            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
+            stacklevel=2,
         )
-    return model
+    return network.model
 
 
 def load_trained(
@@ -80,15 +77,24 @@ def load_trained(
     Raises:
         CheckpointError: a part is untrained, or the checkpoint cannot be loaded.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*: untrained, ")
-        model = load_model(checkpoint, options, **fields)
-    missing = list(model.origin.report.missing)
+    network = _load(checkpoint, options, fields)
+    missing = list(network.report.missing)
     if missing:
         raise CheckpointError(
             f"{checkpoint}: parts of this model are untrained ({missing[0]}, {len(missing)} in all)"
         )
-    return model
+    return network.model
+
+
+def _load(
+    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module,
+    options: LoadOptions | None,
+    fields: dict[str, Any],
+) -> Network:
+    """Return the network of a checkpoint with its model, given as for `load_model`."""
+    network = read_network(find(checkpoint), replace(options or LoadOptions(), **fields))
+    assign_weights(network)
+    return network
 
 
 # ---- Read ----------------------------------------------------------------------------------------
@@ -134,22 +140,16 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
 def _source_of_module(model: nn.Module, name: str) -> Source:
     """Return a model in memory as a checkpoint called `name`."""
     # a model of a library describes itself, also as the only one within a module of the user's own
-    described = [model]
-    if not _library_of(model):
-        described = _library_models(model)
+    described = _library_models(model)
     if len(described) != 1:
         raise CheckpointError(
             f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors "
             "have the names of theirs"
         )
     library_model: Any = described[0]
-    library = _library_of(library_model)
     tensors, values = flatten(dict(model.state_dict()))
-    head = None
-    if library == "timm":
-        if library_model is model:
-            head = getattr(model, "head", None)
-        return Source(Path(name), tensors, values, module=library_model, head=head)
+    if _library_of(library_model) == "timm":
+        return Source(Path(name), tensors, values, module=library_model, whole=model)
 
     # transformers' settings, as when the model is saved
     config = {}
@@ -157,9 +157,7 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         if key not in OF_THESE_WEIGHTS:
             config[key] = value
     config["architectures"] = [type(library_model).__name__]
-    if library_model is model:
-        head = getattr(model, "classifier", None)
-    return Source(Path(name), tensors, values, config=config, head=head)
+    return Source(Path(name), tensors, values, config=config, whole=model)
 
 
 def _library_of(module: nn.Module) -> str:
@@ -171,14 +169,16 @@ def _library_of(module: nn.Module) -> str:
 
 
 def _library_models(module: nn.Module) -> list[nn.Module]:
-    """Return the whole models of timm and transformers within a module, none within another."""
+    """Return the module, or those within it, that are whole models of timm or transformers.
+
+    None of them is within another.
+    """
+    is_whole = hasattr(module, "forward_features") or hasattr(module, "base_model")
+    if _library_of(module) and is_whole:
+        return [module]
     models: list[nn.Module] = []
     for child in module.children():
-        is_whole = hasattr(child, "forward_features") or hasattr(child, "base_model")
-        if _library_of(child) and is_whole:
-            models.append(child)
-        else:
-            models += _library_models(child)
+        models += _library_models(child)
     return models
 
 
@@ -284,7 +284,7 @@ def _find_problems(network: Network) -> None:
         if options.part is None:
             advice += "; part encoder leaves out what is not the encoder"
         inside = [name for name in report.unexpected if name.startswith(network.prefix)]
-        if not any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in inside):
+        if not any(IN_BLOCK.search(name) for name in inside):
             problem += advice
         report.problems.append(problem)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
+from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.heads import (
     LOST_HEAD,
     PROJECTION,
@@ -30,10 +32,10 @@ from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
-# among several copies of the network in a file, the first of these wins: averaged weights before
-# the last ones
+# among several copies of the network in a file, the first of these words in a name wins: averaged
+# weights before the last ones, but MoCo's authors evaluate the trained encoder
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
-LAST_BRANCHES = ("student",)
+LAST_BRANCHES = ("student", "momentum")
 # what training files hold besides the network, at any depth
 NOT_THE_NETWORK = {
     r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops"
@@ -48,12 +50,16 @@ NOT_THE_NETWORK = {
 }  # fmt: skip
 # words in the names of modules that stand beside a network and are no part of it
 BESIDE = {
-    *("decoder", "decode", "head", "heads", "classifier", "projector", "projection", "predictor"),
-    *("criterion", "loss", "metric", "metrics", "acc", "acc1", "acc5", "accuracy", "auroc", "f1"),
-    *("confmat", "queue", "prototypes", "mean", "std", "mask"),
-}
+    "decoder", "decode", "head", "heads", "classifier", "projector", "projection", "predictor",
+    "criterion", "loss", "metric", "metrics", "acc", "acc1", "acc5", "accuracy", "auroc", "f1",
+    "confmat", "queue", "prototypes", "mean", "std", "mask",
+}  # fmt: skip
+# those of them that name, with another word, what may stand between the network and its head
+HEADS = {"head", "heads", "classifier"}
 # and in the names of those that change what enters or leaves the blocks
 ENTRANCE = re.compile("stem|pre|embed|pos|token|rope|norm")
+# a tensor of a block
+IN_BLOCK = re.compile(r"(?:^|\.)(?:blocks|layers?)\.\d+\.")
 # what torch inserts into the names of a compiled, sharded or recomputing module, at any depth
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -96,8 +102,9 @@ class Network:
         tensors: those for the model, by our names; an autoencoder's encoder has no `encoder.` in
             front.
         beside: the tensors beside it, to be left out if it is whole.
-        own_head: whether the head is the user's own, not the format's, so that the format does not
-            say what it reads.
+        head: the classifier; None if none is loaded.
+        own_head: whether it is the user's own, not the format's, so that neither the format nor the
+            settings say what it reads.
         encoder: the encoder's architecture.
         decoder: the decoder's architecture; None for an encoder alone.
         norm_pix_loss: whether the decoder predicts normalised patches.
@@ -113,6 +120,7 @@ class Network:
     report: Report
     tensors: dict[str, ModelTensor] = field(default_factory=dict)
     beside: list[str] = field(default_factory=list)
+    head: Head | None = None
     own_head: bool = False
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
@@ -198,16 +206,22 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     file_format = OWN_FOLDER
     prefix = ""
     copies: list[str] = []
+    is_guess = False
     is_plain = options.branch is None and options.head is None
     if not is_plain or not is_own_folder(source):
         source = _without_wrappers(source)
-        file_format, prefix, copies = _choose(source, options.branch)
+        file_format, prefix, copies, is_guess = _choose(source, options.branch)
     hints = _read_hints(file_format, source, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
     # which copy it is, as of DINO's teacher and student
-    if any(not prefix.startswith(copy) for copy in copies):
-        place = prefix.rstrip(".") or "the top level"
+    place = prefix.rstrip(".") or "the top level"
+    if is_guess:
+        network.guess(
+            f"assuming that of several copies of the network, {place} is meant; "
+            "branch takes another, or this one without this warning"
+        )
+    elif copies:
         network.note(f"of several copies of the network, the weights of {place} are used")
     _warn_of_differences(network)
     return network
@@ -223,43 +237,48 @@ def _without_wrappers(source: Source) -> Source:
     return replace(source, tensors=tensors)
 
 
-def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
-    """Return the format, the prefix of the network's tensors, and the prefixes of its copies.
+def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str], bool]:
+    """Return the network to load, among several copies.
 
     Args:
         source: the checkpoint's contents.
         branch: a key on the way to the copy to take; None for the best one.
+
+    Returns:
+        Its format, the prefix of its tensors, the prefixes of its copies, and whether it is a
+        guess that this copy is meant.
     """
-    # the copies to choose from, the best first; the longest prefix is the whole way to a copy
+    # the copies to choose from; the longest prefix is the whole way to a copy
     networks = _find_networks(source)
     paths = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
     keys = list(networks)
     if branch is not None:
         keys = _of_branch(paths, branch)
-    if networks and not keys:
+    if not networks:
+        raise _no_network(source)
+    if not keys:
         names = sorted(path.rstrip(".") or "the top level" for path in paths.values())
         raise source.error(
             f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(names))}"
         )
-    keys.sort(key=lambda key: _preference(paths[key]))
 
-    # the first format that fits
-    for key in keys:
-        for file_format in FORMATS:
-            prefix = networks[key].get(file_format.anchor)
-            if prefix is None or not file_format.marked(source, prefix):
-                continue
-            reason = refusal(
-                name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)
-            )
-            if reason:
-                raise source.error(reason)
-            copies: list[str] = []
-            for copy, prefixes in networks.items():
-                if copy != key:
-                    copies += prefixes.values()
-            return file_format, prefix, copies
-    raise _no_network(source)
+    # the best one, which is a guess unless its branch decides; of equals, the first in the file
+    ranks = {key: _rank(paths[key]) for key in keys}
+    keys.sort(key=lambda key: (ranks[key], paths[key].count(".")))
+    key = keys[0]
+    is_guess = list(ranks.values()).count(ranks[key]) > 1
+
+    file_format, prefix = next(_fitting(source, networks[key]))
+    reason = refusal(
+        name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)
+    )
+    if reason:
+        raise source.error(reason)
+    copies: list[str] = []
+    for copy, prefixes in networks.items():
+        if copy != key:
+            copies += prefixes.values()
+    return file_format, prefix, copies, is_guess
 
 
 def _of_branch(paths: dict[str, str], branch: str) -> list[str]:
@@ -283,19 +302,42 @@ def _find_networks(source: Source) -> dict[str, dict[str, str]]:
             match = pattern.fullmatch(key)
             if match:
                 networks.setdefault(key, {})[anchor] = match["prefix"]
-    return networks
+
+    # not an embedding of something else
+    fitting = {}
+    for key, prefixes in networks.items():
+        if any(_fitting(source, prefixes)):
+            fitting[key] = prefixes
+    return fitting
 
 
-def _preference(prefix: str) -> tuple[int, int]:
-    """Return the sort key of a copy: its branch, then its depth."""
-    words = prefix.split(".")
-    first_words = [word.partition("_")[0] for word in words]
+def _fitting(source: Source, prefixes: dict[str, str]) -> Iterator[tuple[Format, str]]:
+    """Yield the formats that fit a network, the best first, and the prefix of its tensors in each.
+
+    Args:
+        source: the checkpoint's contents.
+        prefixes: anchor of a format -> prefix.
+    """
+    # a model that timm describes has timm's names, whatever else its tensors or those beside it are
+    # called; our own config.json, which has an "encoder", names timm's architecture, too
+    formats: tuple[Format, ...] = FORMATS
+    if describes_itself(source) and "encoder" not in source.config:
+        formats = (TIMM, *FORMATS)
+    for file_format in formats:
+        prefix = prefixes.get(file_format.anchor)
+        if prefix is not None and file_format.marked(source, prefix):
+            yield file_format, prefix
+
+
+def _rank(path: str) -> int:
+    """Return the rank of a copy by the words on the way to it: 0 for the best branch."""
+    words = {*path.split("."), *re.split(r"[._]", path)}
     for rank, name in enumerate(BRANCHES):
-        if name in words or name in first_words:
-            return rank, len(prefix)
-    if any(name in first_words for name in LAST_BRANCHES):
-        return len(BRANCHES) + 1, len(prefix)
-    return len(BRANCHES), len(prefix)
+        if name in words:
+            return rank
+    if words.isdisjoint(LAST_BRANCHES):
+        return len(BRANCHES)
+    return len(BRANCHES) + 1
 
 
 def _no_network(source: Source) -> CheckpointError:
@@ -384,7 +426,7 @@ def rename(network: Network) -> None:
     _check_normalization(network, channels)
 
     # their tensors, turned into ours
-    eps = norm_eps(network.source.head)
+    eps = None if network.head is None else norm_eps(network.head.module)
     for name, rule in rules.items():
         if network.options.part == "encoder" and name.startswith("decoder."):
             for key in rule.theirs:
@@ -418,11 +460,15 @@ def _map_names(network: Network) -> dict[str, KeyRule]:
 
     # what it has no place for, in the network and outside
     for key in unmapped:
-        is_beside = _is_beside(key.partition(".")[0], parts, network.options.part)
-        _leave_out(network, prefix + key, first_reason(network.format.dropped, key), is_beside)
+        module = key.partition(".")[0]
+        reason = first_reason(network.format.dropped, key)
+        # within a block, whatever its name, it changes what the block computes
+        if not reason and not (module in parts and IN_BLOCK.search(key)):
+            reason = _why_outside(network, prefix + key)
+        _leave_out(network, prefix + key, reason, _is_beside(module, parts, network.options.part))
     for key in tensors:
         if not key.startswith(prefix) and key not in in_heads:
-            _leave_out(network, key, "", is_beside=True)
+            _leave_out(network, key, _why_outside(network, key), is_beside=True)
     return result
 
 
@@ -444,8 +490,6 @@ def _leave_out(network: Network, key: str, reason: str, is_beside: bool) -> None
 
     One that stands beside the network waits until it is known whether the network is whole.
     """
-    if not reason:
-        reason = _why_outside(network, key)
     if not reason:
         names = [key.removeprefix(place) for place in places_of(network.prefix)]
         if network.options.allows(key, *names):
@@ -490,12 +534,13 @@ def leave_beside(network: Network) -> None:
         modules[module] = modules.get(module, 0) + 1
     network.beside.clear()
 
-    # what is usual there, and what may be anything
+    # what is usual there, and what may be anything, as head_norm may precede the head
     usual = []
     unknown = []
     for module, count in modules.items():
         text = module if count == 1 else f"{module} ({count} tensors)"
-        if BESIDE.isdisjoint(module.lower().split("_")):
+        words = set(module.lower().split("_"))
+        if words.isdisjoint(BESIDE) or (len(words) > 1 and words & BESIDE <= HEADS):
             unknown.append(text)
         else:
             usual.append(text)
@@ -519,6 +564,7 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
     """
     heads = _find_heads(network)
     head = _choose_head(network, heads)
+    network.head = head
     rules: dict[str, KeyRule] = {}
     used: set[str] = set()
     if head is not None:
@@ -565,13 +611,9 @@ def _find_heads(network: Network) -> list[Head]:
     kernels = next(value for key, value in tensors.items() if anchor.fullmatch(key))
     width = kernels.shape[0] if kernels.ndim else 0
 
-    # a model in memory knows more of its head than tensors show, as does known code
-    problem = network.hints.head_problem
-    if network.source.head is not None:
-        problem = problem_of(network.source.head)
-
     # the named one, once
-    heads = find_heads(tensors, network.prefix, network.copies, width)
+    is_described = network.format is TIMM and describes_itself(network.source)
+    heads = find_heads(tensors, network.prefix, network.copies, width, is_described)
     name = network.options.head
     if name is not None:
         named = named_head(tensors, network.prefix, network.copies, width, name)
@@ -579,7 +621,22 @@ def _find_heads(network: Network) -> list[Head]:
             usual = first_few([head.name for head in heads]) or "none"
             raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
         heads = [named, *(head for head in heads if not head.name.startswith(named.name))]
-    return [replace(head, problem=problem or head.problem) for head in heads]
+
+    # a model in memory knows more of its heads than tensors show, as does known code
+    modules: dict[str, nn.Module] = {}
+    if network.source.whole is not None:
+        for path, module in network.source.whole.named_modules():
+            modules[WRAPPERS.sub("", path)] = module
+    for i, head in enumerate(heads):
+        problem = network.hints.head_problem
+        if head.name in modules:
+            problem = problem or problem_of(modules[head.name])
+            head = replace(head, module=modules[head.name], assumed="")
+        # the module shows the order of its layers, too
+        if head.module is None or not head.rules:
+            problem = problem or head.problem
+        heads[i] = replace(head, problem=problem)
+    return heads
 
 
 def _choose_head(network: Network, heads: list[Head]) -> Head | None:
@@ -608,20 +665,22 @@ def _choose_head(network: Network, heads: list[Head]) -> Head | None:
         return None
 
     # what a model in memory knows, a file leaves open
-    if usable[0].assumed and network.source.head is None and options.num_classes is None:
+    if usable[0].assumed and options.num_classes is None:
         network.guess(f"{usable[0].assumed}; head names its module without this warning")
     return usable[0]
 
 
 def _say_what_it_reads(network: Network, head: Head) -> None:
     """Set the network's `own_head`; say if its pooled token may pass something else first."""
-    # where the format's code has its head
+    # where the format's code has its head; of transformers' classes, those that classify have one
+    classes = network.source.config.get("architectures")
+    has_none = bool(classes) and "ForImageClassification" not in str(classes)
     usual = set()
     for rule in network.format.rules:
         if rule.ours.startswith("head."):
             usual.add(rule.theirs[0].partition(".")[0])
     place = head.name.removeprefix(network.prefix).partition(".")[0]
-    network.own_head = not head.name.startswith(network.prefix) or place not in usual
+    network.own_head = has_none or not head.name.startswith(network.prefix) or place not in usual
 
     # transformers' classifiers have no pooler; somebody's own module may have it before its head
     poolers = [key for key in network.source.tensors if key.endswith("pooler.dense.weight")]

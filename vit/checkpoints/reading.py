@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 import stat
+import threading
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -89,6 +90,7 @@ def _harmless_types() -> list[Any]:
 
 
 HARMLESS = _harmless_types()
+_torch_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Source:
         config_place: which of them, for messages.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
-        head: of a model in memory, which may have been replaced.
+        whole: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how the checkpoint was read.
@@ -118,7 +120,7 @@ class Source:
     config_place: str = "config.json"
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
-    head: nn.Module | None = None
+    whole: nn.Module | None = None
     files: tuple[Path, ...] = ()
     verified: bool = False
     notes: tuple[str, ...] = ()
@@ -461,8 +463,10 @@ def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _read_torch(path: Path) -> Any:
     """Return what torch.save has written, if it holds no more than weights and harmless types."""
     # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
-    # then let a tensor that is longer than its storage read the bytes behind it.
+    # then let a tensor that is longer than its storage read the bytes behind it. One thread at a
+    # time, because what is ignored and allowed meanwhile is so in all.
     with (
+        _torch_lock,
         warnings.catch_warnings(action="ignore"),
         torch.serialization.safe_globals(HARMLESS),
         path.open("rb") as file,

@@ -24,17 +24,21 @@ ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 
 
+def describes_itself(source: Source) -> bool:
+    """Return whether timm describes the model: it is one in memory, or config.json is timm's."""
+    return source.module is not None or "architecture" in source.config
+
+
 def timm_hints(source: Source) -> Hints:
     """Read what describes the model, if anything does: see `timm_models`.
 
     It may be timm's config.json, a model in memory, or the options of timm's train.py.
     """
-    is_described = source.module is not None or "architecture" in source.config
-    if not is_described and "args.crop_pct" not in source.values:
+    if not describes_itself(source) and "args.crop_pct" not in source.values:
         return deit_hints(source)
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-    if is_described:
+    if describes_itself(source):
         return timm_models.hints(source)
     return timm_models.training_hints(source)
 
@@ -61,6 +65,7 @@ TIMM = Format(
     name="timm",
     anchor=ANCHOR,
     rules=(*ENCODER, *DEIT_III),
+    dropped=((r"mask_token", "a token for masked patches, used only in training"),),
     hints=timm_hints,
     other_inputs=OTHER_INPUTS,
 )

@@ -5,6 +5,7 @@ Importing this imports timm, which takes seconds.
 
 from __future__ import annotations
 
+import math
 import socket
 import urllib.parse
 import urllib.request
@@ -273,12 +274,26 @@ def _not_computed(model: Any) -> str:
     # the model, and the kinds of its parts
     if type(model) is not VisionTransformer:
         return f"the class {type(model).__name__}"
-    block = model.blocks[0]
-    attention = getattr(block, "attn", None)
-    if type(block) is not Block or type(attention) is not Attention:
-        return f"blocks of another kind ({type(block).__name__}, {type(attention).__name__})"
+    blocks: list[Any] = list(model.blocks)
+    for block in blocks:
+        reason = _not_computed_in_block(block)
+        if reason:
+            return reason
+
+    # what differs from block to block, where one setting counts for all
+    norms = [module for module in model.blocks.modules() if isinstance(module, nn.LayerNorm)]
+    norms += [norm for norm in (model.norm, model.fc_norm) if not isinstance(norm, nn.Identity)]
+    if not all(isinstance(norm, nn.LayerNorm) for norm in norms):
+        return f"other norms ({type(norms[-1]).__name__})"
+    if len({norm.eps for norm in norms}) > 1:
+        return "norms of several eps"
+    if len({block.attn.num_heads for block in blocks}) > 1:
+        return "blocks of several numbers of heads"
 
     # before and after the blocks
+    convolution = model.patch_embed.proj
+    if tuple(convolution.stride) != tuple(convolution.kernel_size):
+        return "patches that overlap"
     if not isinstance(model.norm_pre, nn.Identity):
         return "a norm before its blocks (CLIP)"
     if (
@@ -290,7 +305,20 @@ def _not_computed(model: Any) -> str:
     if model.pos_embed is None:
         return "no position table"
 
-    # within a block: an exact GELU, or SwiGLU whose first half are the gates
+    if isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
+        return "no norm at its end"
+    return ""
+
+
+def _not_computed_in_block(block: Any) -> str:
+    """Return what a block has that ours does not compute; "" if it computes all."""
+    attention = getattr(block, "attn", None)
+    if type(block) is not Block or type(attention) is not Attention:
+        return f"blocks of another kind ({type(block).__name__}, {type(attention).__name__})"
+    if not math.isclose(attention.scale, attention.head_dim**-0.5):
+        return "another scale of its attention"
+
+    # an exact GELU, or SwiGLU whose first half are the gates
     mlp = block.mlp
     activation = mlp.act
     exact = type(activation) is GELU or (
@@ -302,11 +330,10 @@ def _not_computed(model: Any) -> str:
         return f"another MLP ({type(mlp).__name__} with {type(activation).__name__})"
 
     # norms
-    if isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
-        return "no norm at its end"
-    attention_norm = getattr(attention, "norm", None)
-    if not isinstance(block.norm1, nn.LayerNorm) or not isinstance(attention_norm, nn.Identity):
+    if not isinstance(block.norm1, nn.LayerNorm) or not isinstance(block.norm2, nn.LayerNorm):
         return f"other norms ({type(block.norm1).__name__})"
+    if not isinstance(getattr(attention, "norm", None), nn.Identity):
+        return "a norm within its attention"
     return ""
 
 
