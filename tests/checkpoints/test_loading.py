@@ -205,6 +205,15 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     assert load_model(tmp_path).origin.class_names == ()
 
 
+@pytest.mark.parametrize(("key", "other"), [("mean", "std"), ("std", "mean")])
+def test_half_a_normalisation_is_none_and_a_warning(key, other, tmp_path):
+    timm_folder(tmp_path)
+    change(tmp_path, pretrained_cfg={key: [0.3, 0.4, 0.5]})
+    with pytest.warns(UserWarning, match=f"its settings say a {key} without a {other}"):
+        origin = load_model(tmp_path).origin
+    assert origin.normalize.mean == [0.485, 0.456, 0.406]
+
+
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
