@@ -45,7 +45,7 @@ def hints(source: Source) -> Hints:
     # a model in memory
     if source.module is not None:
         settings = dict(getattr(source.module, "pretrained_cfg", None) or {})
-        return _hints_of_model(source.module, settings, type(source.module).__name__)
+        return _hints_of_model(source, source.module, settings)
 
     # the architecture by its name
     config = source.config
@@ -76,7 +76,7 @@ def hints(source: Source) -> Hints:
     # older folders on its hub have the normalisation at the top level
     settings = config.get("pretrained_cfg") or config
     labels = config.get("label_names") or settings.get("label_names")
-    result = _hints_of_model(model, {**settings, "label_names": labels}, name)
+    result = _hints_of_model(source, model, {**settings, "label_names": labels})
     encoder = {**result.encoder, "num_classes": model.num_classes}
     return replace(result, encoder=encoder, notes=(*result.notes, *notes))
 
@@ -223,22 +223,20 @@ def _require_plain(name: str, checkpoint: str) -> None:
 # ---- A model that timm built ---------------------------------------------------------------------
 
 
-def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
+def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hints:
     """Read the architecture off a model that timm built, and the rest off its settings.
 
     Args:
+        source: the checkpoint that it describes.
         model: the model.
         settings: its pretrained_cfg: normalisation and names of classes.
-        name: of the model, for messages.
 
     Raises:
         CheckpointError: our encoder does not compute it.
     """
     reason = _not_computed(model)
     if reason:
-        raise CheckpointError(
-            f"timm's {name} cannot be loaded: it has {reason}, which this encoder does not compute"
-        )
+        raise source.error(f"it has {reason}, which this encoder does not compute")
 
     # the architecture, under our names
     block = model.blocks[0]
