@@ -741,35 +741,37 @@ class Config:
         _require(patches >= 2, "model.patch_size", self.model.patch_size, allowed)
 
         # What must fit the length of the run, or the batch
-        most = f"at most train.epochs, which is {train.epochs}"
+        allowed = f"at most train.epochs, which is {train.epochs}"
         warmup = self.optim.warmup_epochs
-        _require(warmup <= train.epochs, "optim.warmup_epochs", warmup, most)
-        _require(run.val_every <= train.epochs, "run.val_every", run.val_every, most)
-        below = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
+        _require(warmup <= train.epochs, "optim.warmup_epochs", warmup, allowed)
+        _require(run.val_every <= train.epochs, "run.val_every", run.val_every, allowed)
+        allowed = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
         whole_epochs = self.classify.whole_epochs
-        _require(whole_epochs < train.epochs, "classify.whole_epochs", whole_epochs, below)
+        _require(whole_epochs < train.epochs, "classify.whole_epochs", whole_epochs, allowed)
+        allowed = f"at most train.batch_size, which is {train.batch_size}"
         steps = run.grad_accum_steps
-        most = f"at most train.batch_size, which is {train.batch_size}"
-        _require(steps <= train.batch_size, "run.grad_accum_steps", steps, most)
+        _require(steps <= train.batch_size, "run.grad_accum_steps", steps, allowed)
 
         # The contrastive loss compares the two views of an image with the whole batch
         contrast = self.reconstruct.contrast
         views = self.augment.views
-        alone = "it compares images within a batch: leave run.grad_accum_steps out"
-        _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, alone)
-        pairs = "reconstruct.contrast needs two views per image"
-        _require(contrast == 0 or views == 2, "augment.views", views, pairs)
-        others = "2 or more: reconstruct.contrast compares an image with others"
-        enough = contrast == 0 or train.batch_size > 1
-        _require(enough, "train.batch_size", train.batch_size, others)
+        allowed = "it compares images within a batch: leave run.grad_accum_steps out"
+        _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, allowed)
+        allowed = "reconstruct.contrast needs two views per image"
+        _require(contrast == 0 or views == 2, "augment.views", views, allowed)
+        allowed = "2 or more: reconstruct.contrast compares an image with others"
+        has_others = contrast == 0 or train.batch_size > 1
+        _require(has_others, "train.batch_size", train.batch_size, allowed)
 
         # What would do nothing, or use the test images too early
-        once = "test images are used once, at the end; hold out training images with data.val_size"
-        _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, once)
-        fewer = "pretraining needs none; data.limit takes fewer images"
-        _require(data.labels == 1 or learns_labels, "data.labels", data.labels, fewer)
-        single = "several views only apply to pretraining"
-        _require(views == 1 or not learns_labels, "augment.views", views, single)
+        allowed = (
+            "test images are used once, at the end; hold out training images with data.val_size"
+        )
+        _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, allowed)
+        allowed = "pretraining needs none; data.limit takes fewer images"
+        _require(data.labels == 1 or learns_labels, "data.labels", data.labels, allowed)
+        allowed = "several views only apply to pretraining"
+        _require(views == 1 or not learns_labels, "augment.views", views, allowed)
         self._check_unlabelled()
 
     def _check_unlabelled(self) -> None:

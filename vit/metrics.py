@@ -34,7 +34,7 @@ class Metric:
 
     Attributes:
         key: its name in code.
-        kind: a key of FORMS.
+        kind: a key of FORMATS.
         label: its full name.
         short: its name in a column head.
         in_summary: its place in summary.json, with dots; "" if it is not there.
@@ -266,8 +266,9 @@ def results_lines(results: Mapping[str, Any]) -> list[Line]:
                 continue
             # Several seeds have a deviation, which includes the choice of images
             if key == "accuracy" and "spread" in row:
-                value = metric.write(row[key])
-                value += f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds"
+                spread = metric.write(row["spread"], images=images)
+                value = f"{metric.write(row[key], images=images)} ± {spread}"
+                value += f" over {len(row['seeds'])} seeds"
             else:
                 value = metric.write_with_error(row[key], images)
             # How it was measured, and beside what

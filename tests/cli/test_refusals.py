@@ -37,6 +37,7 @@ REFUSED = {
         ("encoder one.png --head -1", "there is no head -1"),
         ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
         ("encoder one.png --mask 0", "cannot mask 0.0 of 12 patches"),
+        ("encoder one.png --width 500", "--width: '500' cannot be used; above 0 and at most 40 inches"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
         ("run one.png --film --scale row", "--film: shows whole images on one scale"),
@@ -66,6 +67,7 @@ REFUSED = {
     ],
     "data": [
         ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
+        ("images --data scenes", "'scenes' and 'images' are two; name one"),
     ],
     "embed": [
         ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
@@ -81,6 +83,9 @@ REFUSED = {
     ],
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
+        ("mae images --data scenes", "'scenes' and 'images' are two; name one"),
+        ("--data scenes mae images", "'scenes' and 'images' are two; name one"),
+        ("mae images --seeds []", "--seeds: '[]' cannot be used; it needs one or more"),
         ("strange images --method head", "the classes of this model (cyan, lime, pink, ...) are not"),
         ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
@@ -98,6 +103,8 @@ REFUSED = {
     ],
     "explore": [
         ("encoder one.png --layers 7 --out p.html", "there is no attention layer 7"),
+        ("encoder one.png --layers -7,0 --out p.html", "there is no attention layer -7"),
+        ("encoder one.png --layers [] --out p.html", "--layers: '[]' cannot be used; it needs one or more"),
         ("encoder one.png --snapshots --out p.html", "holds no snapshots"),
         ("encoder --out p.html", "name image files"),
     ],

@@ -578,6 +578,8 @@ def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
     pooling = TimmVisionTransformer(**TIMM | dict(global_pool="map", class_token=False)).eval()
     with torch.no_grad(), AttentionMaps(pooling) as maps:
         pooling(torch.randn(1, 3, 8, 12))
+    with pytest.raises(AttentionError, match="this layer pools the tokens; name another layer="):
+        maps.to_grid(len(maps.names) - 1, query=(0, 0))
     with pytest.raises(AttentionError, match="1 queries and 12 keys"):
         maps.to_grid(-1, (1, 1))
     assert maps.to_grid(0, (1, 1)).maps.shape == (1, 4, 2, 6)

@@ -200,6 +200,23 @@ def test_an_attention_layer_outside_of_blocks_has_no_score():
         legrad(pooling, torch.randn(1, 3, 8, 8), 0)
 
 
+def test_a_feature_is_no_class():
+    model = VisionTransformer(ViTConfig(image_size=(8, 8), embed_dim=16, depth=1, num_heads=4))
+    with pytest.raises(AttentionError, match="has no head for classes; give head="):
+        legrad(model, torch.randn(1, 3, 8, 8), 3)
+
+
+def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once():
+    """The model is left with its gradient checkpointing."""
+    settings = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=4, num_classes=3)
+    model = far_from_uniform(timm.models.VisionTransformer(**settings))
+    images = torch.randn(2, 3, 8, 8)
+    plain = [relevance(model, images, 1), legrad(model, images, 1)]
+    model.set_grad_checkpointing(True)
+    assert all(map(torch.equal, [relevance(model, images, 1), legrad(model, images, 1)], plain))
+    assert model.grad_checkpointing
+
+
 # --- Faithfulness: where the score is a sum over patches, the curves are known -------------------
 
 # What each patch of a 2 x 3 grid adds to the score

@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
     subject = load_with_images(options, snapshots)
     subject, masked_patches = with_mask_and_query(options, subject)
 
-    # Existing files are refused before anything is computed
+    # Existing files are refused before anything is drawn
     paths = picture_paths(options, masked_patches is not None)
     files = []
     for path in paths:

@@ -6,13 +6,15 @@ import sys
 from argparse import Namespace
 
 from vit.cli.outputs import output_file, print_json, talk
-from vit.errors import one_line
+from vit.errors import ConfigError, one_line
 from vit.report.comparison import as_table, compare_runs, mark_best, read_finished
 from vit.report.hours import draw_hours
 
 
 def run(options: Namespace) -> int:
     """Read the runs, draw them if asked, and print the table."""
+    if options.json and options.markdown:
+        raise ConfigError("--markdown: --json prints no table; leave one out")
     if options.hours is not None:
         output_file(options.hours, option="--hours", overwrite=options.overwrite)
 
@@ -25,7 +27,7 @@ def run(options: Namespace) -> int:
     # The table goes to stdout, notes beside it
     if options.json:
         records = [
-            {"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.scores}
+            {"run": str(run.record.files.path), "seeds": run.seeds, "scores": run.scores}
             for run in runs
         ]
         print_json({"table": rows, "runs": records})

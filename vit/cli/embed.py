@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from vit.cli.options import choose_device, images_or_data, load_options, refuse_
 from vit.cli.outputs import output_file
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data
-from vit.data.folder import list_splits, readable
+from vit.data.folder import choose_readable, list_splits
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import ConfigError, one_line, plural
@@ -170,10 +169,13 @@ def list_folder_images(options: Namespace, data: str, image_size: tuple[int, int
     # The images to embed
     chosen = []
     for split, files in files_by_split.items():
-        for index in evenly_spaced(len(files), options.limit).tolist():
-            chosen.append((split, files[index]))
-    if options.on_bad_image == "skip":
-        chosen = list(compress(chosen, readable([folder / file.name for _, file in chosen])))
+        if options.on_bad_image == "skip":
+            numbers_of_split = choose_readable(
+                [folder / file.name for file in files], options.limit
+            )
+        else:
+            numbers_of_split = evenly_spaced(len(files), options.limit).tolist()
+        chosen += [(split, files[number]) for number in numbers_of_split]
 
     # File by file
     names = [file.name for _, file in chosen]

@@ -111,6 +111,10 @@ def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots:
     if options.mask is not None:
         tokens -= round(options.mask * tokens)
     weights_per_image = layers * config.num_heads * tokens**2
+    # Under a mask, the decoder has weights between all tokens
+    if options.mask is not None and subject.model.decoder is not None:
+        decoder = subject.model.decoder.config
+        weights_per_image += decoder.depth * decoder.num_heads * subject.geometry.num_tokens**2
     count = max(snapshots, 1) * len(subject.names) * weights_per_image
     if count > MAX_WEIGHTS:
         raise UserError(f"the page would hold {count:,} weights, too many for one page; {ADVICE}")

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints import Origin
-from vit.data.folder import list_files, readable
+from vit.data.folder import choose_readable, list_files
 from vit.errors import ConfigError, DataError
 from vit.inputs import decode, size_of
 from vit.look.predict import embed
@@ -62,7 +61,7 @@ def list_images(names: Sequence[str], on_bad_image: str = "stop") -> list[str]:
 
     chosen = list(files.values())
     if chosen and on_bad_image == "skip":
-        chosen = list(compress(chosen, readable(chosen)))
+        chosen = [chosen[number] for number in choose_readable(chosen)]
     return chosen
 
 

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from vit.config import BelowOne, NonNegative, Positive, PositiveFloat, Probability, Share, convert
+from vit.config import BelowOne, NonNegative, Positive, Probability, Range, Share, convert
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import shipped_models
@@ -35,12 +35,17 @@ MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
 """What a model's folder holds, and how its file is called; enough to tell it from images."""
 
 
+Inches = Annotated[float, Range("above 0 and at most 40 inches", lambda x: 0 < x <= 40)]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with what was probably meant."""
 
     def __init__(self, prog: str, arguments: str, purpose: str):
         usage = f"{prog} {arguments}"
         super().__init__(prog, usage=usage, description=purpose, allow_abbrev=False)
+        # "-1,0" is a value, as "-1" is
+        self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Return the options, and with them what functions of several commands ask.
@@ -120,12 +125,31 @@ def typed(hint: Any) -> Callable[[str], Any]:
     # Of a ValueError, argparse would print the value alone
     def read(text: str) -> Any:
         try:
-            return convert(from_text(text, hint), hint)
+            value = convert(from_text(text, hint), hint)
+            if value == ():
+                raise ValueError("it needs one or more")
+            return value
         except ValueError as error:
             message = f"{text[:40]!r} cannot be used; {error}"
             raise argparse.ArgumentTypeError(message) from error
 
     return read
+
+
+class Once(argparse.Action):
+    """Stores what may be named in its place or by an option, but not twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        if before is not None:
+            parser.error(f"{self.dest}: {before!r} and {values!r} are two; name one")
+        setattr(namespace, self.dest, values)
 
 
 def path(text: str) -> Path:
@@ -223,11 +247,18 @@ def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
     add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
 
 
+def add_data_place(parser: Parser, text: str) -> None:
+    """Add the place of the data, beside the option of the same name."""
+    parser.add_argument(
+        "data", nargs="?", default=argparse.SUPPRESS, action=Once, metavar="DATA", help=text
+    )
+
+
 def add_data_options(parser: Parser) -> None:
     """Add the data, which may be named in its place or by `--data`, and how it is read."""
     text = "cifar10, cifar100, scenes, or a folder of images; --data is the same"
-    parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=text)
-    parser.add_argument("--data", metavar="NAME|FOLDER", help=argparse.SUPPRESS)
+    add_data_place(parser, text)
+    parser.add_argument("--data", action=Once, metavar="NAME|FOLDER", help=argparse.SUPPRESS)
 
     # How it is read
     root = "where CIFAR's archive is (default: data)"
@@ -292,7 +323,7 @@ def data_parser() -> Parser:
 
     # What is loaded and drawn, by which settings
     data = "cifar10, cifar100, scenes or a folder of images; --data is the same"
-    parser.add_argument("data", nargs="?", default=argparse.SUPPRESS, metavar="DATA", help=data)
+    add_data_place(parser, data)
     out = "picture to write: .png, .svg or .pdf"
     parser.add_argument("--out", type=path, metavar="FILE", help=out)
     add_json_option(parser)
@@ -466,7 +497,7 @@ def attention_parser() -> Parser:
     plain = "leave out title, legend and notes, for a figure with a caption of its own"
     add("--plain", action="store_true", help=plain)
     width = "of the pictures in inches, for print (default: what they need)"
-    add("--width", type=typed(PositiveFloat), metavar="X", help=width)
+    add("--width", type=typed(Inches), metavar="X", help=width)
     formats = ("png", "svg", "pdf")
     add("--format", choices=formats, default="png", help="of the pictures (default: png)")
     add_overwrite_option(parser)

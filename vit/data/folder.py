@@ -28,7 +28,7 @@ from vit.data.cache import (
     cached,
     describe,
 )
-from vit.data.images import choose_test_images, class_key, hold_out_test_images
+from vit.data.images import choose_test_images, class_key, evenly_spaced, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
@@ -295,22 +295,41 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(path for path, _ in images)
 
 
-def readable(paths: Sequence[str | Path]) -> list[bool]:
-    """Return for each file whether it can be decoded; warn of each that cannot, and say why.
+def choose_readable(paths: Sequence[str | Path], count: int = 0) -> list[int]:
+    """Choose up to `count` files that can be decoded, evenly spaced; 0: all that can.
+
+    The next one that can takes the place of one that cannot, of which a warning says why.
+
+    Returns:
+        Their numbers, in order.
 
     Raises:
         DataError: no file can be decoded.
     """
-    results = []
-    for path in track(paths, "checking", unit=" images"):
-        # a small size, because the pixels are not used
-        content = inputs.decode(str(path), (8, 8))
-        if isinstance(content, str):
-            logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
-        results.append(isinstance(content, bytes))
-    if not any(results):
+    chosen = []
+    tried: set[int] = set()
+    starts = evenly_spaced(len(paths), count).tolist()
+    for start in track(starts, "checking", unit=" images"):
+        for number in (*range(start, len(paths)), *range(start)):
+            if number in tried:
+                continue
+            tried.add(number)
+            if _is_readable(paths[number]):
+                chosen.append(number)
+                break
+    if not chosen:
         raise DataError("none of the images can be read")
-    return results
+    return sorted(chosen)
+
+
+def _is_readable(path: str | Path) -> bool:
+    """Return whether a file can be decoded; if not, warn and say why."""
+    # a small size, because the pixels are not used
+    content = inputs.decode(str(path), (8, 8))
+    if isinstance(content, str):
+        logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
+        return False
+    return True
 
 
 def _list_images(

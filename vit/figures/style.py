@@ -377,7 +377,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     Equal figures give equal files.
     """
-    kind = path.suffix.lower()
+    kind = path.suffix
     options: dict[str, Any] = {}
     # Without a date, equal figures give equal files
     if kind == ".pdf":

@@ -282,6 +282,10 @@ def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> N
     suffix = geometry.num_suffix_tokens
     if queries == keys == prefix + visible + suffix:
         return
+    if queries != keys:
+        raise AttentionError(
+            f"{queries} queries and {keys} keys: this layer pools the tokens; name another layer="
+        )
     raise AttentionError(
         f"{queries} queries and {keys} keys are not {prefix + suffix} tokens without a place and "
         f"{visible} patches; "

@@ -172,6 +172,11 @@ def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
 def _head_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return the function from a block's tokens to logits of a model of ours or timm's."""
     parts: Any = model
+    settings = getattr(model, "config", model)
+    if getattr(settings, "num_classes", None) == 0:
+        raise AttentionError(
+            f"{type(model).__name__} has no head for classes; give head=, which returns scores"
+        )
     if not callable(getattr(model, "norm", None)) or not hasattr(model, "forward_head"):
         raise AttentionError(
             f"{type(model).__name__} does not say how tokens become logits; give head=, e.g. "
@@ -298,8 +303,19 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
                 f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
                 "build or load the model outside of it"
             )
-    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
-        yield
+    # Gradient checkpointing computes a block again, whose weights would be other ones
+    checkpointing = {}
+    for name, part in model.named_modules():
+        if getattr(part, "grad_checkpointing", False):
+            checkpointing[name] = part
+    for part in checkpointing.values():
+        part.grad_checkpointing = False
+    try:
+        with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for part in checkpointing.values():
+            part.grad_checkpointing = True
 
 
 def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:

@@ -83,6 +83,8 @@ def attention_statistics(
             count += len(images)
     if not count:
         raise AttentionError("there are no images to average over")
+    if not sums:
+        raise AttentionError("layers=[] names no layer to average over")
 
     # The means as a table (l, h, 4); heads that a layer does not have stay nan
     numbers = sorted(sums)

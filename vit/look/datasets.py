@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
 from vit.config import BUILT_IN, DataConfig, named_data
-from vit.data.folder import list_folder, readable
+from vit.data.folder import choose_readable, list_folder
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import AttentionError
@@ -49,8 +48,7 @@ def with_data(
 
 def with_readable_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
     """Return a model with the image files that can be read; a warning names each of the others."""
-    good = readable(paths)
-    return with_files(model, list(compress(paths, good)))
+    return with_files(model, [paths[number] for number in choose_readable(paths)])
 
 
 def _with_data_set(
@@ -82,14 +80,14 @@ def _with_folder(
     """Return a model with images of a folder, of which only the chosen ones are read."""
     # The last split is the test split, or the only one
     split, files = list(list_folder(folder).items())[-1]
-    chosen = evenly_spaced(len(files), min(count, len(files)))
-    files = [files[number] for number in chosen.tolist()]
-    paths = [folder / file.name for file in files]
 
-    # Leave unreadable files out before the model is shown any
+    # Unreadable files are left out before the model is shown any
     if on_bad_image == "skip":
-        files = list(compress(files, readable(paths)))
-        paths = [folder / file.name for file in files]
+        chosen = choose_readable([folder / file.name for file in files], count)
+    else:
+        chosen = evenly_spaced(len(files), count).tolist()
+    files = [files[number] for number in chosen]
+    paths = [folder / file.name for file in files]
 
     # Images of a folder without classes are called after their files
     names = [file.class_name or Path(file.name).stem for file in files]
