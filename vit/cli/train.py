@@ -26,8 +26,8 @@ from vit.pretrained import located
 from vit.progress import OptionalStream
 from vit.report.baselines import OWN_IMAGES, measure_baselines
 from vit.report.page import write_report
-from vit.report.record import read_run
 from vit.report.pictures import draw_pictures
+from vit.report.record import read_run
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, given_settings, to_yaml, train_command
 from vit.train import train as train_model
