@@ -19,9 +19,10 @@ from small import HUGGINGFACE, close, random_model, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
+from vit.checkpoints.formats.torchvision import torchvision_hints
 from vit.checkpoints.inspection import facts
 from vit.checkpoints.loading import read_network
-from vit.checkpoints.reading import read_checkpoint
+from vit.checkpoints.reading import Source, read_checkpoint
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError
 from vit.load_options import LoadOptions
@@ -634,6 +635,19 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
     assert [("SWAG_LINEAR_V1 use crop_share 1" in str(w.message)) for w in caught] == [True] * (
         (patch, size) == (16, 224)
     )
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "vit_l_32", "vit_h_14"])
+def test_the_heads_of_torchvisions_functions_are_known_those_of_its_class_are_not(name):
+    with torch.device("meta"):
+        theirs = torchvision.models.get_model(name)
+    source = Source(Path(name), dict(theirs.state_dict()))
+    heads = theirs.encoder.layers[0].num_heads
+    assert torchvision_hints(source).code_heads == {theirs.hidden_dim: heads}
+
+    theirs = torchvision.models.VisionTransformer(16, 8, 2, 8, 768, 16)
+    with pytest.warns(UserWarning, match="12 heads of the encoder are a guess"):
+        load_model(theirs.state_dict())
 
 
 # --- refused --------------------------------------------------------------------------------------

@@ -11,9 +11,21 @@ from collections import OrderedDict
 import pytest
 import timm
 import torch
+import transformers as hf
 from safetensors.torch import save_file
-from small import autoencoder, close, mae_state, random_model, refused, timm_model, under
+from small import (
+    HUGGINGFACE,
+    autoencoder,
+    close,
+    mae_state,
+    random_model,
+    refused,
+    timm_model,
+    under,
+)
 from torch import nn
+from transformers.models.rf_detr.configuration_rf_detr import RfDetrDinov2Config
+from transformers.models.rf_detr.modeling_rf_detr import RfDetrDinov2Backbone
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
@@ -110,6 +122,10 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
     state = timm_model(img_size=(8, 32)).state_dict()
     notes = load_model(state, num_heads=4).origin.report.notes
     assert any("its grid is square, 4 x 4 patches; grid_size" in note for note in notes)
+    # a square only if the prefix has fewer rows than tokens
+    other = timm_model(img_size=(16, 24), reg_tokens=1).state_dict()
+    with pytest.warns(UserWarning, match="25 of the 26 rows of its position table are 5 x 5"):
+        load_model(other, num_heads=4)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
         notes = load_model(state, num_heads=4, **settings).origin.report.notes
@@ -342,3 +358,63 @@ def test_a_decoder_keeps_the_norm_before_it():
     assert "its decoder expects normalised tokens" in refused(state, **options)
     del options["decoder_heads"], options["norm_pix_loss"]
     assert load_model(state, part="encoder", **options).config.fc_norm
+
+
+# --- what no tensor shows -------------------------------------------------------------------------
+
+
+def test_what_is_assumed_of_a_gated_mlp_is_what_is_computed():
+    theirs = timm_model(mlp_layer=timm.layers.GluMlp, mlp_ratio=2.0)
+    assert "another MLP (GluMlp with GELU)" in refused(theirs)
+    with pytest.warns(
+        UserWarning, match="a SiLU of the first half as gate of the other, no rotary"
+    ):
+        load_model(theirs.state_dict(), num_heads=4)
+
+
+def test_a_norm_of_queries_as_wide_as_the_tokens_is_a_guess_of_one_head():
+    state = timm_model(num_heads=1, qk_norm=True).state_dict()
+    with pytest.warns(UserWarning, match="assuming one head of the encoder, because its q_norm"):
+        load_model(state)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(state, num_heads=1)
+    assert not any("one head" in str(warning.message) for warning in caught)
+
+
+# --- settings of transformers ---------------------------------------------------------------------
+
+
+def captioner(**settings: object) -> nn.Module:
+    """An encoder of images and a decoder of text, whose settings stand under their names."""
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        hf.ViTConfig(**HUGGINGFACE | {"num_attention_heads": 8, "layer_norm_eps": 0.1} | settings),
+        hf.BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+            intermediate_size=8, is_decoder=True, add_cross_attention=True,
+        ),
+    )  # fmt: skip
+    return random_model(hf.VisionEncoderDecoderModel(config))
+
+
+@pytest.mark.parametrize("place", ["memory", "module", "folder"])
+def test_settings_under_the_networks_name_are_its_own(place, images, tmp_path):
+    def source(model: nn.Module) -> object:
+        model.save_pretrained(tmp_path)
+        return {"memory": model, "module": Beside("net", model), "folder": tmp_path}[place]
+
+    theirs = captioner()
+    ours = load_model(source(theirs))
+    close(ours(images), theirs.encoder(images).last_hidden_state)
+    assert not any("heads of the encoder are a guess" in n for n in ours.origin.report.notes)
+    assert "the activation 'gelu_new'" in refused(source(captioner(hidden_act="gelu_new")))
+
+
+def test_a_type_of_model_that_is_not_known_is_a_warning(tmp_path):
+    """Its tensors have the names of Dinov2's, and its attention has windows."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=16)
+    windows = dict(patch_size=4, num_windows=2, window_block_indexes=[0], out_features=["stage2"])
+    theirs = RfDetrDinov2Backbone(RfDetrDinov2Config(**sizes, **windows)).eval()
+    theirs.save_pretrained(tmp_path)
+    for source in (theirs, tmp_path):
+        with pytest.warns(UserWarning, match="its type, rf_detr_dinov2, is not known here"):
+            load_model(source)

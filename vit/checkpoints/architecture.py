@@ -22,7 +22,8 @@ from vit.patches import sincos_positions
 ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
 # what no tensor shows, and an encoder without settings is assumed to have
-ASSUMED_BLOCKS = "norms before each part of a block, an exact GELU, no rotary positions"
+ASSUMED_BLOCKS = "norms before each part of a block, {}, no rotary positions"
+ASSUMED_MLP = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
 # the two orders of the columns of a sin-cos table, in words for the user
 SINCOS_ORDERS = {
     "mae": "[sin x, cos x, sin y, cos y]",
@@ -158,7 +159,7 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
         "qkv": qkv,
         "qkv_bias": qkv_bias,
         "qk_norm": f"{first}attn.q_norm.weight" in tensors,
-        "num_heads": _read_heads(network, part, width),
+        "num_heads": _read_heads(network, part, width, mlp),
     }
 
 
@@ -183,13 +184,14 @@ def _count_blocks(network: Network, container: str) -> int:
     return last + 1
 
 
-def _read_heads(network: Network, part: str, width: int) -> int:
+def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
     """Return the number of heads: from the option, the settings, or qk-norm; else it is a guess.
 
     Args:
         network: the network.
         part: "encoder" or "decoder".
         width: D of its tokens.
+        mlp: as in `ViTConfig`.
     """
     hints = getattr(network.hints, part)
     option = "decoder_heads" if part == "decoder" else "num_heads"
@@ -201,22 +203,30 @@ def _read_heads(network: Network, part: str, width: int) -> int:
     q_norm = f"{_container(part)}0.attn.q_norm.weight"
     if q_norm in network.tensors:
         (head_dim,) = network.shape(q_norm, 1)
-        if heads is None:
+        if heads is None and head_dim < width:
             heads = width // head_dim
+        elif heads is None:
+            heads = 1
+            network.guess(
+                f"assuming one head of the {part}, because its q_norm is as wide as its tokens; "
+                f"some code has such a norm for all heads; {option} sets them"
+            )
         if heads * head_dim != width:
             raise network.error(
                 f"{heads} heads of {head_dim} channels (from its q_norm) "
                 f"do not make its width of {width}"
             )
 
-    # The code that made the file has usual heads for a width, and blocks of a known kind, as has a
-    # family whose settings say the heads; a decoder is MAE's.
-    code_heads = network.hints.code_heads
+    # The code that made the file has blocks of a known kind, as has a family whose settings say the
+    # heads.
+    blocks_known = network.hints.blocks_known
     assumed = ""
-    if part == "encoder" and "num_heads" not in hints and code_heads is None:
-        assumed = ASSUMED_BLOCKS
-    if heads is None and code_heads is not None:
-        usual = DECODER_HEADS if part == "decoder" else code_heads
+    if part == "encoder" and "num_heads" not in hints and not blocks_known:
+        assumed = ASSUMED_BLOCKS.format(ASSUMED_MLP[mlp])
+
+    # It has usual heads for a width; a decoder is MAE's.
+    if heads is None and blocks_known:
+        usual = DECODER_HEADS if part == "decoder" else network.hints.code_heads
         heads = usual.get(width)
         if heads is not None:
             network.note(f"{heads} heads of the {part}, as in the code of {network.format.name}")
@@ -299,15 +309,15 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
             "it has no position table; other kinds of positions, e.g. rotary (EVA, DINOv3) or "
             "relative (BEiT), are not supported"
         )
-    table = network.tensors["pos_embed"]  # (1, rows, D)
-    _, rows, _ = network.shape("pos_embed", 3)
+    table = network.tensors["pos_embed"]  # (1, N, D)
+    _, length, _ = network.shape("pos_embed", 3)
     hints = network.hints.encoder
     registers = encoder["registers"]
     prefix = encoder["class_token"] + registers
 
     # How many rows may be patches': all that the prefix leaves, or all. With registers, DINOv2's
     # table has a row for the class token only.
-    counts = {rows - prefix, rows, rows - encoder["class_token"]}
+    counts = {length - prefix, length, length - encoder["class_token"]}
 
     # the grid: from the option or the settings, else a square
     grid = _option_or_hint(
@@ -315,19 +325,24 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     )
     assumed = ""
     if grid is None:
-        side = _square_side(network, rows, counts)
+        side = _square_side(network, length, counts)
         grid = (side, side)
-        # 24 patches and a class token have 25 rows, too, so a square of all rows is a guess
-        if side**2 == rows and encoder["class_token"]:
+        # 24 patches and a class token have 25 rows, too, so a square that leaves no rows for the
+        # prefix is a guess; DINOv2's registers, by their name, have none
+        usual = {length - prefix}
+        if registers and network.tensors["reg_token"].theirs[0].endswith("register_tokens"):
+            usual.add(length - encoder["class_token"])
+        if side**2 not in usual:
             network.guess(
-                f"assuming its table of {rows} rows is {side} x {side} patches; grid_size sets them"
+                f"assuming that {side**2} of the {length} rows of its position table are "
+                f"{size_text(grid)} patches; grid_size sets them"
             )
         else:
             assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
     count = grid[0] * grid[1]
     if count not in counts:
         raise network.error(
-            f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches"
+            f"pos_embed has {length} rows, which is not a grid of {grid[0]} x {grid[1]} patches"
         )
 
     # their kind; that a table is sin-cos on this grid proves the grid
@@ -338,8 +353,10 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         network.note(assumed)
 
     # the rows of the prefix
-    encoder["no_embed_class"] = count == rows and (prefix > 0 or bool(hints.get("no_embed_class")))
-    if count == rows - 1 and prefix > 1 and encoder["class_token"]:
+    encoder["no_embed_class"] = count == length and (
+        prefix > 0 or bool(hints.get("no_embed_class"))
+    )
+    if count == length - 1 and prefix > 1 and encoder["class_token"]:
         table.change(
             _put_zeros(table.value, at=1, count=registers),
             "rows of zeros put in for the registers, which have no position",
@@ -357,12 +374,12 @@ def _grid_in_settings(network: Network, encoder: dict[str, Any]) -> tuple[int, i
     return height // p, width // q
 
 
-def _square_side(network: Network, rows: int, counts: set[int]) -> int:
-    """Return the side of the square of patches that a position table of `rows` rows has.
+def _square_side(network: Network, length: int, counts: set[int]) -> int:
+    """Return the side of the square of patches in a position table.
 
     Args:
         network: the network.
-        rows: of the table.
+        length: the number of rows of the table.
         counts: how many of the rows may be patches'; only one count may be a square.
     """
     sides = []
@@ -371,7 +388,7 @@ def _square_side(network: Network, rows: int, counts: set[int]) -> int:
             sides.append(math.isqrt(count))
     if len(sides) != 1:
         raise network.error(
-            f"a position table of {rows} rows does not fit a square grid; "
+            f"a position table of {length} rows does not fit a square grid; "
             "give grid_size (rows, columns)"
         )
     return sides[0]

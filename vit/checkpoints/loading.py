@@ -151,11 +151,10 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     if _library_of(library_model) == "timm":
         return Source(Path(name), tensors, values, module=library_model, whole=model)
 
-    # transformers' settings, as when the model is saved
-    config = {}
-    for key, value in library_model.config.to_dict().items():
-        if key not in OF_THESE_WEIGHTS:
-            config[key] = value
+    # transformers' settings; those of a folder of ours, which it carries along, tell of the file
+    config = library_model.config.to_dict()
+    if "sha256" in config:
+        config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
     config["architectures"] = [type(library_model).__name__]
     return Source(Path(name), tensors, values, config=config, whole=model)
 

@@ -211,7 +211,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     if not is_plain or not is_own_folder(source):
         source = _without_wrappers(source)
         file_format, prefix, copies, is_guess = _choose(source, options.branch)
-    hints = _read_hints(file_format, source, options)
+    hints = _read_hints(file_format, source, prefix, options)
     report = Report(notes=[*source.notes, *hints.notes])
     network = Network(source, options, file_format, prefix, copies, hints, report)
     # which copy it is, as of DINO's teacher and student
@@ -357,8 +357,15 @@ def _no_network(source: Source) -> CheckpointError:
     )
 
 
-def _read_hints(file_format: Format, source: Source, options: LoadOptions) -> Hints:
+def _read_hints(file_format: Format, source: Source, prefix: str, options: LoadOptions) -> Hints:
     """Return what the settings say, with the options in place of what they say of the input."""
+    # one of several networks has settings of its own, under its name or NAME_config
+    config = source.config
+    for word in prefix.split("."):
+        for key in (word, f"{word}_config"):
+            if isinstance(config.get(key), dict):
+                config = config | config[key]
+    source = replace(source, config=config)
     try:
         hints = file_format.hints(source)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

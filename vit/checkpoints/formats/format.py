@@ -30,12 +30,13 @@ class Hints:
         crop_share: share to keep of an image's centred part; None if unknown.
         squash: whether images of another shape are squashed, not cropped.
         prepared_size: (H, W) of the images that the settings make, if it is not the model's.
-        code_heads: heads by width in the code that made the file, whose blocks are all of the kind
-            computed here; None if nothing says which code it was.
+        blocks_known: whether it is known what code made the file, whose blocks are all of the kind
+            computed here.
+        code_heads: heads by width in that code.
         head_problem: what else its code computes between the final norm and the head; "" for
             nothing.
         notes: for the user.
-        differences: what the settings request of the input but is not done here; each is a warning.
+        differences: what the settings request but is not done here, or may not be; each is a warning.
 
     Raises:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
@@ -53,7 +54,8 @@ class Hints:
     crop_share: float | None = None
     squash: bool = False
     prepared_size: tuple[int, int] | None = None
-    code_heads: Mapping[int, int] | None = None
+    blocks_known: bool = False
+    code_heads: Mapping[int, int] = field(default_factory=dict)
     head_problem: str = ""
 
     def __post_init__(self) -> None:

@@ -120,6 +120,8 @@ DECODER_SETTINGS = {
 }
 # families whose published models use ImageNet's mean -> their interpolation and crop share
 USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("bilinear", 1.0)}
+# model types whose code computes what this encoder does
+PLAIN = ("vit", "vit_mae", "vit_msn", "deit", "ijepa", "dinov2", "dinov2_with_registers")
 # numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 # the steps of an image processor, unless its file or its class says otherwise
@@ -185,12 +187,23 @@ def huggingface_hints(source: Source) -> Hints:
     else:
         inputs = Hints()
 
+    # other types have the same names for their tensors, as RF-DETR's, whose attention has windows
+    differences = inputs.differences
+    model_type = config.get("model_type")
+    if model_type not in (None, *PLAIN):
+        difference = (
+            f"its type, {shorten(str(model_type))}, is not known here: its code may compute, or "
+            "prepare its images by, something else"
+        )
+        differences = (difference, *differences)
+
     # the names of the classes, by their numbers
     labels = config.get("id2label") or {}
     return replace(
         inputs,
         encoder=only_given(encoder),
         decoder=only_given(decoder),
+        differences=differences,
         norm_pix_loss=config.get("norm_pix_loss"),
         class_names=class_names(labels[key] for key in in_order(labels)),
     )

@@ -50,7 +50,7 @@ def own_hints(source: Source) -> Hints:
         file = "its state"
         config = _settings_in_state(source.values)
         if not config["encoder"]:
-            return Hints(code_heads={})
+            return Hints(blocks_known=True)
     # another package's config.json may call itself ours, and hold anything
     try:
         if source.config and source.config_place == "config.json":

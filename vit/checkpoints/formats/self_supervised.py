@@ -31,10 +31,8 @@ MOCO_HEADS = {384: 12, 768: 12}
 JEPA_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
-def heads_in_code(
-    source: Source, key: str, names: str, heads: Mapping[int, int]
-) -> Mapping[int, int] | None:
-    """Return `heads`, unless the file names an architecture that is none of its code's.
+def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> Hints:
+    """Return the code's `heads`, unless the file names an architecture that is none of its code's.
 
     Args:
         source: the checkpoint.
@@ -44,8 +42,8 @@ def heads_in_code(
     """
     name = source.values.get(key)
     if name is None or (isinstance(name, str) and re.fullmatch(names, name)):
-        return heads
-    return None
+        return Hints(blocks_known=True, code_heads=heads)
+    return Hints()
 
 
 # ---- MAE -----------------------------------------------------------------------------------------
@@ -71,8 +69,8 @@ def mae_hints(source: Source) -> Hints:
     if not isinstance(norm_pix_loss, bool):
         norm_pix_loss = None
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    code_heads = heads_in_code(source, "args.model", names, MAE_HEADS)
-    return Hints(encoder, norm_pix_loss=norm_pix_loss, code_heads=code_heads)
+    known = of_code(source, "args.model", names, MAE_HEADS)
+    return replace(known, encoder=encoder, norm_pix_loss=norm_pix_loss)
 
 
 def fine_tuned_hints(source: Source) -> Hints:
@@ -122,13 +120,13 @@ SWIGLU = table("""
 def dino_hints(source: Source) -> Hints:
     """Read the name of the architecture in the saved options of DINO and iBOT."""
     names = r"(vit|deit)_(tiny|small|base|large)"
-    return Hints(code_heads=heads_in_code(source, "args.arch", names, DINO_HEADS))
+    return of_code(source, "args.arch", names, DINO_HEADS)
 
 
 def dinov2_hints(source: Source) -> Hints:
     """Tell DINOv2's own files, all with layer scales, from others with a token for masked patches."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
-        return Hints(code_heads=DINOV2_HEADS)
+        return Hints(blocks_known=True, code_heads=DINOV2_HEADS)
     return Hints()
 
 
@@ -182,13 +180,13 @@ def moco_hints(source: Source) -> Hints:
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
         if re.search(r"(base|momentum)_encoder\.", key) or (has_table and not tensor[0, 0].any()):
-            return replace(inputs, code_heads=MOCO_HEADS)
+            return replace(inputs, blocks_known=True, code_heads=MOCO_HEADS)
     return Hints()
 
 
 def jepa_hints(source: Source) -> Hints:
     """Return what the code of MSN and I-JEPA has in common."""
-    return Hints(mean=IMAGENET[0], std=IMAGENET[1], code_heads=JEPA_HEADS)
+    return Hints(mean=IMAGENET[0], std=IMAGENET[1], blocks_known=True, code_heads=JEPA_HEADS)
 
 
 MOCO = Format(

@@ -57,6 +57,7 @@ def deit_hints(source: Source) -> Hints:
         mean=IMAGENET[0],
         std=IMAGENET[1],
         crop_share=share,
+        blocks_known=True,
         code_heads=DEIT_HEADS,
     )
 

@@ -131,7 +131,7 @@ def training_hints(source: Source) -> Hints:
 
     # the heads and the pooling of the architecture, unless other options say another pooling
     encoder = {}
-    code_heads = None
+    code_heads = {}
     model = _named_model(args, str(source.path))
     if model is not None:
         code_heads = {model.embed_dim: model.blocks[0].attn.num_heads}
@@ -140,6 +140,7 @@ def training_hints(source: Source) -> Hints:
         encoder["global_pool"] = args["gp"]
     return Hints(
         encoder,
+        blocks_known=model is not None,
         code_heads=code_heads,
         mean=inputs.get("mean"),
         std=inputs.get("std"),

@@ -9,8 +9,12 @@ from vit.checkpoints.formats.format import IMAGENET, Format, Hints
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
-# heads by width, in its functions
-HEADS = {768: 12, 1024: 16, 1280: 16}
+# heads by width, depth and hidden width of the MLP, in its functions; its class takes any
+HEADS: dict[tuple[int, ...], int] = {
+    (768, 12, 3072): 12,
+    (1024, 24, 4096): 16,
+    (1280, 32, 5120): 16,
+}
 # linear_1 and linear_2 are the names in the published files
 BLOCK = table("""
     norm1.@         ln_1.@
@@ -36,17 +40,22 @@ def torchvision_hints(source: Source) -> Hints:
     # patch kernels (D, C, p, p) and position table (1, 1 + L, D)
     kernels = _shape(source, "conv_proj.weight")
     positions = _shape(source, "encoder.pos_embedding")
-    known = Hints(code_heads=HEADS)
     if len(kernels) != 4 or len(positions) != 3:
-        return known
+        return Hints(blocks_known=True)
     width = kernels[0]
+    depth = sum(name.endswith(".ln_1.weight") for name in source.tensors)
+    hidden = _shape(source, ".mlp.0.bias") or _shape(source, ".mlp.linear_1.bias")
+    heads = HEADS.get((width, depth, *hidden))
+    known = Hints(blocks_known=True)
+    if heads is not None:
+        known = replace(known, code_heads={width: heads})
     patch_size = kernels[2]
     image_size = patch_size * math.isqrt(positions[1])
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
     if patch_size == 14 or image_size in (384, 512):
-        swag = Hints(mean=IMAGENET[0], std=IMAGENET[1], interpolation="bicubic", crop_share=1.0)
-        return replace(swag, code_heads=HEADS)
+        swag = replace(known, mean=IMAGENET[0], std=IMAGENET[1])
+        return replace(swag, interpolation="bicubic", crop_share=1.0)
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
     if patch_size == 32:
