@@ -38,6 +38,7 @@ from vit.interpret import (
 )
 from vit.look.predict import embed, predict
 from vit.report.page import write_report
+from vit.report.record import read_run
 from vit.training.process import SIGNALS
 from vit.training.run import Run
 
@@ -164,7 +165,7 @@ def calls(run, tmp_path) -> dict[str, Callable[[], object]]:
         "relevance": lambda: relevance(model, images, 1, lambda x: model.forward_head(model(x))),
         "head_ablation": lambda: head_ablation(model, lambda: model(images).square().mean()),
         "attention_statistics": lambda: attention_statistics(model, [images]),
-        "write_report": lambda: write_report(run.folder.path, tmp_path / "page.html"),
+        "write_report": lambda: write_report(read_run(run.folder.path), tmp_path / "page.html"),
     }
 
 

@@ -130,6 +130,12 @@ def one_line(text: str) -> str:
     return " ".join("".join(characters).split())
 
 
+def plural(count: int, noun: str) -> str:
+    """Return "1 head", "3 heads", "50,000 images"."""
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the candidate closest to `word`, or "" if none is close."""
     matches = difflib.get_close_matches(word, list(candidates), n=1)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vit.errors import plural
+
 FORMATS = {
     "accuracy": (".2%", ".1%"),
     "error": (".2%", ".1%"),
@@ -282,14 +284,14 @@ def results_lines(results: Mapping[str, Any]) -> list[Line]:
 def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
     """Return how a metric of results.json was measured, as remarks."""
     if method == "knn":
-        return [f"k {row['k']}, {row['bank']:,} training images"]
+        return [f"k {row['k']}, {plural(row['bank'], 'training image')}"]
     if method == "reconstruction":
         return [f"{row['mask']} mask, {row['ratio']:.0%} masked"]
     if method == "linear":
-        remarks = [f"{row['labels']:,} labels, layer {_of_seeds(row['layer'])}"]
+        remarks = [f"{plural(row['labels'], 'label')}, layer {_of_seeds(row['layer'])}"]
         if "strength" in row:
             strength = _of_seeds(row["strength"], ".0e")
-            held_out = f"{row['held_out']:,} held-out training images"
+            held_out = plural(row["held_out"], "held-out training image")
             remarks.append(f"L2 {strength}, chosen on {held_out}")
         if not row.get("converged", True):
             remarks.append("the fit has not converged")

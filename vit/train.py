@@ -23,7 +23,7 @@ from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.images import visits_of
 from vit.data.sources import load_data
-from vit.errors import ConfigError, DataError, one_line
+from vit.errors import ConfigError, DataError, one_line, plural
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -440,7 +440,7 @@ def advise_more_steps(config: Config, count: int) -> list[str]:
             way += f" with train.epochs {with_smaller}"
         ways.insert(0, way)
     return [
-        f"few steps ({steps:,}) to learn from {count:,} images: {' or '.join(ways)} makes "
+        f"few steps ({steps:,}) to learn from {plural(count, 'image')}: {' or '.join(ways)} makes "
         f"{FEW_STEPS} or more"
     ]
 
@@ -464,7 +464,7 @@ def announce(run: Run, folder: RunFolder) -> None:
         advice = "set it, or OMP_WAIT_POLICY, before the command"
         print(f"threads  waiting: {openmp.setting()} ({advice})")
 
-    length = f"{run.total_steps:,} steps"
+    length = plural(run.total_steps, "step")
     if run.step:
         length += f", from step {run.step:,}"
     print(f"run      {folder.path}, {length}")

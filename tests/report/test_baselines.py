@@ -79,9 +79,10 @@ def test_differences_of_losses_are_those_of_the_measured_means():
         assert 0 < compared[name]["standard_error"] < math.inf
 
 
-def test_without_labels_neighbours_are_skipped_with_a_reason():
+def test_without_two_classes_neighbours_are_skipped_with_a_reason():
     compared = measure_baselines(trained(()))
-    assert "labels" in compared["knn"]["skipped"]
+    assert "no labels" in compared["knn"]["skipped"]
+    assert "one class" in measure_baselines(trained(("cat",)))["knn"]["skipped"]
     assert compared["reconstruction"]["images"] == 12
 
 

@@ -169,7 +169,40 @@ def test_what_to_do_next_follows_from_what_was_measured(copied):
     assert "worse than raw pixels, the untrained network and a-model" in words
     words = after(baselines={"knn": {"skipped": "no labels"}}, neighbours=None)
     assert "Put some of the images into class folders" in words
+    assert "another class" not in words
     assert "Fine-tune it with the labels" not in words
+
+
+def test_the_first_number_stands_beside_the_best_guess(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    names = {
+        "mean_of_visible_patches": "guessing the mean of the visible patches",
+        "nearest_visible_patch": "copying the nearest visible patch",
+    }
+    for best, name in names.items():
+        losses = {key: 0.25 if key == best else 0.75 for key in names}
+        (copied / "summary.json").write_text(
+            json.dumps(summary | {"test_loss_of_baselines": losses})
+        )
+        words = read(copied).words
+        assert f"{name}: 0.250" in words
+        assert ": 0.750" not in words
+
+
+def test_one_of_a_kind_is_no_plural(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["data"] |= {"train_images": 1, "test_images": 1}
+    summary["neighbours"] |= {"queries": 1, "bank": 1}
+    (copied / "summary.json").write_text(json.dumps(summary))
+    words = read(copied).words
+    assert "1 test image." in words
+    assert not re.search(r"\b1 (training |test )?images", words)
+
+
+def test_images_of_one_class_are_not_without_labels(tmp_path):
+    words = read(make_run(tmp_path / "run", names=["cat"], snapshots=0)).words
+    assert "Add images of another class" in words
+    assert "Put some of the images into class folders" not in words
 
 
 def test_of_many_images_the_baselines_are_measured_on_some(copied):
@@ -313,7 +346,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
     page = read(copied)
     rows = [tuple(row[:2]) for row in page.rows]
     assert ("nearest-neighbour accuracy", "43% ± 2%") in rows
-    assert rows.count(("linear probe of frozen features", "54.32% ± 1.23% over 2 seeds")) == 2
+    assert rows.count(("linear probe of frozen features", "54% ± 1% over 2 seeds")) == 2
     assert ["block", "75%", "0.6789", "0.7890", "0.8910"] in page.rows
     assert "Other data: 1,234 training images, measured on 567 test images." in page.text
     assert RESULTS["command"] in "".join(page.text)
@@ -337,13 +370,14 @@ def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, tmp_p
 
 def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     (copied / "explore.html").write_text("<!doctype html>")
+    (copied / "attention.png").unlink()  # it is a page of its own
     out = copied.parent / "else where" / "page.html"
     for place, link in ((None, "explore.html"), (out, "../run/explore.html")):
         tags = read(copied, place).tags
         assert [
             attrs["href"] for tag, attrs in tags if tag == "a" and not attrs["href"].startswith("#")
         ] == [link]
-    write_report(copied, out)
+    write_report(read_run(copied), out)
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
 
 
@@ -375,7 +409,7 @@ def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, tmp_path)
     out = tmp_path / "page.html"
     page = page_of(pretrained)
     for _ in range(2):
-        assert write_report(pretrained, out) == out.stat().st_size < 3_000_000
+        assert write_report(read_run(pretrained), out) == out.stat().st_size < 3_000_000
         assert out.read_text(encoding="utf-8") == page
     assert is_report(out)
 
@@ -383,7 +417,7 @@ def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, tmp_path)
 def refusal(folder: Path, out: Path) -> str:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(UserError) as caught:
-        write_report(folder, out)
+        write_report(read_run(folder), out)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     return str(caught.value)
 

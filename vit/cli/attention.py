@@ -20,7 +20,7 @@ from vit.cli.outputs import require_folder, require_free
 from vit.cli.small_input import note_small_input
 from vit.config import named_data
 from vit.data.images import class_key
-from vit.errors import ConfigError, RunError, one_line
+from vit.errors import ConfigError, RunError, one_line, plural
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.look.filled import fill_in
@@ -449,9 +449,7 @@ def draw_distance(
     )
 
     # A figure by depth, with a dot for each head
-    images = f"{statistics.images:,} images"
-    if statistics.images == 1:
-        images = "1 image"
+    images = plural(statistics.images, "image")
     notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
     notes += " and is left out"
     figure = figures.layers_figure(

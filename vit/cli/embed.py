@@ -22,7 +22,7 @@ from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import choose_readable, list_splits
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
-from vit.errors import ConfigError, one_line
+from vit.errors import ConfigError, one_line, plural
 
 
 class ListedImages(NamedTuple):
@@ -80,8 +80,9 @@ def run(options: Namespace) -> int:
         np.savez(partial, **arrays)
 
     count, width = pooled.shape
-    images = "1 image" if count == 1 else f"{count:,} images"
-    print(f"features of {images}: {count} x {width}; in {one_line(str(options.out))}")
+    print(
+        f"features of {plural(count, 'image')}: {count} x {width}; in {one_line(str(options.out))}"
+    )
     return 0
 
 

@@ -267,7 +267,7 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     measured = results.get("head") or results["linear"]
     seeds = len(evaluation.logits) // len(data.test)
     name = Path(results["checkpoint"]).name
-    images = f"{data.name}, {len(data.test):,} {data.tested_on}"
+    images = f"{data.name}, {data.tested}"
     accuracy = f"accuracy {measured['accuracy']:.2%}"
     if seeds > 1:
         accuracy += f", {seeds} seeds pooled"

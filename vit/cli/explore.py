@@ -17,7 +17,7 @@ from vit.cli.images import photo_of
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.cli.small_input import note_small_input
-from vit.errors import UserError, one_line
+from vit.errors import UserError, one_line, plural
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
@@ -185,7 +185,7 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
     tokens = f"{rows} x {columns} patches, "
     tokens += "a class token" if geometry.class_token else "no class token"
     if registers:
-        tokens += f", {registers} registers"
+        tokens += f", {plural(registers, 'register')}"
 
     facts = [
         ("model", model_caption(subject.model)),

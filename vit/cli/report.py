@@ -23,7 +23,7 @@ def run(options: Namespace) -> int:
 
     # The page, and what the run measured
     record = read_run(options.run)
-    size = write_report(options.run, out)
+    size = write_report(record, out)
     if options.json:
         scores = summary_values(record.summary)
         print_json({"report": str(out), "bytes": size, "figures": scores})

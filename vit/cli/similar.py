@@ -18,7 +18,7 @@ from vit.cli.images import (
 from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.cli.small_input import note_small_input
-from vit.errors import ConfigError, one_line
+from vit.errors import ConfigError, one_line, plural
 from vit.figures.similar import ShownImage, similar_page
 from vit.look.predict import embed
 from vit.look.similar import Nearest, nearest
@@ -105,7 +105,7 @@ def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, 
 
     # What the numbers mean, and where they come from
     folder_name = Path(options.folder).resolve().name
-    lede = f"The nearest of {count:,} images in {folder_name}, by the cosine similarity of their"
+    lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of their"
     lede += f" features: 1 for the image itself. Half of all images are below {found.median:.2f}."
     rows, columns = origin.image_size
     return similar_page(

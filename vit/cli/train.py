@@ -19,7 +19,7 @@ from dataclasses import replace
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.checkpoints.initial import load_initial
-from vit.errors import one_line
+from vit.errors import one_line, plural
 from vit.mae import Model
 from vit.metrics import aligned, summary_lines
 from vit.pretrained import located
@@ -27,6 +27,7 @@ from vit.progress import OptionalStream
 from vit.report.baselines import OWN_IMAGES, measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
+from vit.report.record import read_run
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, given_settings, to_yaml, train_command
 from vit.train import train as train_model
@@ -106,7 +107,7 @@ def train(command: TrainCommand) -> None:
             draw_pictures(run, folder, run.summary)
         folder.refuse_if_lost()
         write_json(folder.summary, run.summary)
-        write_report(folder.path, folder.report)
+        write_report(read_run(folder.path), folder.report)
 
         # what was measured, and where to look
         print_summary(run)
@@ -164,9 +165,9 @@ def shipped_baseline(run: Run) -> Model | None:
 
 def print_summary(run: Run) -> None:
     """Print what was measured at the end."""
-    steps = f"{run.step:,} steps in {run.seconds:,.0f} s"
+    steps = f"{plural(run.step, 'step')} in {run.seconds:,.0f} s"
     speed = f"{run.summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {steps}, {speed}")
-    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
+    print(f"measured on {run.data.tested}:")
     for line in aligned(summary_lines(run.summary)):
         print(line)

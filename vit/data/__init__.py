@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vit.errors import plural
 from vit.inputs import Images
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Dataset:
     @property
     def description(self) -> str:
         """Name, counts and content hash on one line."""
-        counts = f"{len(self.train):,} training and {len(self.test):,} {self.tested_on}"
+        counts = f"{len(self.train):,} training and {self.tested}"
         return f"{self.name}: {counts}, content hash {self.content_hash}"
 
     @property
@@ -223,6 +224,11 @@ class Dataset:
         if self.held_out:
             return "held-out training images"
         return "test images"
+
+    @property
+    def tested(self) -> str:
+        """The images in `test` with their number, in words."""
+        return plural(len(self.test), self.tested_on.removesuffix("s"))
 
     @property
     def notes(self) -> list[str]:

@@ -11,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vit.errors import plural
 from vit.figures.measures import percent
 from vit.figures.style import COLOURS, fitted, styled, titled_figure
 
@@ -76,7 +77,7 @@ def confusion_figure(
     # Axes and colour bar
     of_each = " (its images)"
     if _all_equal(images):
-        of_each = f" ({images[0]:,} images each)"
+        of_each = f" ({plural(images[0], 'image')} each)"
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
     axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)

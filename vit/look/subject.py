@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vit.errors import AttentionError
+from vit.errors import AttentionError, plural
 from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
@@ -182,7 +182,7 @@ def model_caption(model: Model) -> str:
     config = model.encoder.config
     patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))  # 4, or 4 x 2
     # What differs between the models that people compare
-    caption = f"{short_name(model.origin.source)}: {config.depth} layers x {config.num_heads} heads"
+    caption = f"{short_name(model.origin.source)}: {plural(config.depth, 'layer')} x {plural(config.num_heads, 'head')}"
     caption += f", width {config.embed_dim}, patch {patch}"
     if model.origin.data:
         caption += f", trained on {model.origin.data}"

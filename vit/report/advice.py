@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from vit.errors import plural
 from vit.evaluate.classification import read_confusion
 from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
-from vit.report.text import enumerated, plural
+from vit.report.text import enumerated
 from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_verdicts
 from vit.train import FEW_STEPS
 
@@ -50,12 +51,15 @@ def steps_on_the_images(record: RunRecord) -> list[str]:
             step += " They go into a folder named test, beside one named train."
         steps.append(step)
 
-    # No labels
+    # No labels, or a single class
     baselines = record.summary.get("baselines") or {}
     if "skipped" in baselines.get("knn", {}):
+        step = "Put some of the images into class folders"
+        if record.samples and len(record.samples.class_names) == 1:
+            step = "Add images of another class in a folder of their own"
         steps.append(
-            "Put some of the images into class folders, train and test alike, to see whether the"
-            " features tell the classes apart. Training itself needs no labels."
+            f"{step}, train and test alike, to see whether the features tell the classes apart."
+            " Training itself needs no labels."
         )
     return steps
 

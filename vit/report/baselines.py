@@ -27,6 +27,7 @@ MOST = 1000
 OWN_IMAGES = ("folder", "dataset")
 """Values of data.source whose images no model of the package has seen: one can be a baseline."""
 NO_LABELS = "the images have no labels: put them into class folders to measure nearest neighbours"
+ONE_CLASS = "the images have one class: nearest neighbours tell two or more apart"
 
 
 def measure_baselines(run: Run, shipped: Model | None = None) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def measure_baselines(run: Run, shipped: Model | None = None) -> dict[str, Any]:
         if run.data.train.has_classes and run.data.test.has_classes:
             compared["knn"] = compare_neighbours(run, shipped)
         else:
-            compared["knn"] = {"skipped": NO_LABELS}
+            reason = ONE_CLASS if run.data.train.class_names else NO_LABELS
+            compared["knn"] = {"skipped": reason}
     return compared
 
 

@@ -12,7 +12,13 @@ from typing import Any
 from vit.config import OBJECTIVES, spelled
 from vit.errors import RunError, one_line
 from vit.metrics import METRICS, Metric, tested_images
-from vit.report.record import WRONG_VALUES, RunRecord, read_run, settings_that_matter
+from vit.report.record import (
+    WRONG_VALUES,
+    RunRecord,
+    read_run,
+    settings_that_matter,
+    tested_images_of,
+)
 
 TERMINAL_WIDTH = 120
 """Characters of a line, from which a table is turned on its side."""
@@ -183,9 +189,9 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
             row["data"] = data_names[first.identity["data"]]
 
         # What it was measured on, and the scores
-        train, test, tested_on = first.identity["counts"]
-        row["images"] = f"{train:,}"
-        row["measured on"] = f"{test:,} {tested_on}"
+        data = first.record.summary["data"]
+        row["images"] = f"{data['train_images']:,}"
+        row["measured on"] = tested_images_of(data)
         row["seeds"] = ", ".join(run.seeds for run in group)
         row |= score_cells(group, targets)
         rows.append(row)

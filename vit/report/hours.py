@@ -12,7 +12,7 @@ from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.metrics import METRICS, tested_images
 from vit.report.comparison import FinishedRun, group_by_seed, mean_of
-from vit.report.record import WRONG_VALUES, RunRecord
+from vit.report.record import WRONG_VALUES, RunRecord, tested_images_of
 
 PANELS = {
     "val_knn_accuracy": ("nearest neighbours", METRICS["knn_accuracy"]),
@@ -149,4 +149,4 @@ def with_one_label(lines: Sequence[RunLine], images: int) -> list[RunLine]:
 
 def images_of(data: Mapping[str, Any]) -> str:
     """Return the images measured on: "10,000 test images of CIFAR-10"."""
-    return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
+    return f"{tested_images_of(data)} of {one_line(data['name'])}"

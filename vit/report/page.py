@@ -17,13 +17,13 @@ from jinja2 import UndefinedError
 from vit import figures as draw
 from vit.atomic import write_text
 from vit.config import OBJECTIVES, PRESETS, Config, flat_settings, spelled
-from vit.errors import RunError
+from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
 from vit.report.advice import next_steps
 from vit.report.curves import curves_of
-from vit.report.record import WRONG_VALUES, RunRecord, read_run
+from vit.report.record import WRONG_VALUES, RunRecord
 from vit.report.scores import charts_of, evaluations, key_scores
-from vit.report.text import duration, plural
+from vit.report.text import duration
 from vit.version import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -35,8 +35,8 @@ PICTURES = ("reconstructions", "confusion", "reliability", "attention", "curves"
 """The stems of the pictures in a run's folder that the page shows."""
 
 
-def write_report(path: Path, out: Path) -> int:
-    """Write the page about the run in the folder `path`, finished or not, over an earlier page.
+def write_report(record: RunRecord, out: Path) -> int:
+    """Write the page about a run, finished or not, over an earlier page.
 
     Returns:
         Its size in bytes.
@@ -45,7 +45,6 @@ def write_report(path: Path, out: Path) -> int:
         RunError: `out` is another file, or the run's files are not as this version writes them.
     """
     # Replace no file that somebody else has written
-    record = read_run(path)
     if out.exists() and not is_report(out):
         advice = "name another file with --out"
         raise RunError(f"{out} is not a vit report and is left as it is; {advice}")
@@ -55,7 +54,7 @@ def write_report(path: Path, out: Path) -> int:
         # The files are another version's, or somebody has edited them
         problem = f"{type(error).__name__}: {error}"
         raise RunError(
-            f"{path}: its files are not as this version writes them ({problem})"
+            f"{record.files.path}: its files are not as this version writes them ({problem})"
         ) from error
     write_text(out, page)
     return out.stat().st_size

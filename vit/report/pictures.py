@@ -12,6 +12,7 @@ from torch import Tensor
 from vit import figures as draw
 from vit.config import flat_settings
 from vit.encoder import VisionTransformer, eval_mode
+from vit.errors import plural
 from vit.evaluate.classification import read_confusion
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.figures import save_figure
@@ -66,8 +67,13 @@ def _save(run: Run, figure: Figure, path: Path) -> None:
 
 def caption_of(run: Run) -> str:
     """Return the line below the title of every picture: data, images, epochs."""
-    images = f"{len(run.data.train):,} images"
-    return f"{run.data.name}, {run.data.tested_on} · {run.config.train.epochs} epochs on {images}"
+    return f"{run.data.name}, {run.data.tested_on} · {training_of(run)}"
+
+
+def training_of(run: Run) -> str:
+    """Return how long a run trains on how many images, in words."""
+    epochs = plural(run.config.train.epochs, "epoch")
+    return f"{epochs} on {plural(len(run.data.train), 'image')}"
 
 
 def draw_measured(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
@@ -214,9 +220,7 @@ def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
 
 def draw_dynamics(run: Run, folder: RunFiles) -> None:
     """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
-    train = run.config.train
-    trained = f"{train.epochs} epochs on {len(run.data.train):,} images"
-    caption = f"{run.data.name} · {trained} · seed {train.seed} · "
+    caption = f"{run.data.name} · {training_of(run)} · seed {run.config.train.seed} · "
     figure = figure_of_dynamics(read_dynamics(folder.dynamics), caption)
     _save(run, figure, folder.dynamics_picture)
 

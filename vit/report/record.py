@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.config import Config, flat_settings
-from vit.errors import RunError
+from vit.errors import RunError, plural
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
 WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
@@ -75,7 +75,7 @@ class RunRecord:
     @property
     def tested(self) -> str:
         """The images behind the scores with their number, e.g. "10,000 test images"."""
-        return f"{self.data['test_images']:,} {self.tested_on}"
+        return tested_images_of(self.data)
 
     @property
     def epochs(self) -> float:
@@ -84,6 +84,11 @@ class RunRecord:
         if not self.metrics:
             return 0.0
         return float(self.metrics[-1]["epoch"])
+
+
+def tested_images_of(data: Mapping[str, Any]) -> str:
+    """Return the images behind scores with their number, from `vit.data.Dataset.facts`."""
+    return plural(data["test_images"], data.get("tested_on", "test images").removesuffix("s"))
 
 
 def read_run(path: Path) -> RunRecord:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from vit.errors import plural
 from vit.evaluate.classification import read_confusion
 from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, tested_images
-from vit.report.record import WRONG_VALUES, RunRecord
+from vit.report.record import WRONG_VALUES, RunRecord, tested_images_of
 from vit.report.text import duration, enumerated
 from vit.report.verdicts import (
     Verdict,
@@ -86,9 +87,11 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
         name = metric.label
         if key in ("accuracy", "masked_loss"):
             name = metric.short
-        # One baseline is enough here
-        baseline = next((other for other in baselines(key) if other.key in values), None)
-        if baseline:
+        # One baseline is enough here: the best
+        measured = [baseline for baseline in baselines(key) if baseline.key in values]
+        if measured:
+            best = max if metric.kind == "accuracy" else min
+            baseline = best(measured, key=lambda other: values[other.key])
             value = baseline.write(values[baseline.key], brief=True, images=images)
             meaning += f"; {baseline.label}: {value}"
         number = metric.write(values[key], brief=True, images=images)
@@ -177,8 +180,8 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
     if "pixel_knn_accuracy" in values:
         rows.append(("raw pixels", values["pixel_knn_accuracy"]))
     sentences = [
-        f"Each of {images:,} images gets its class from its {neighbours['k']} nearest of "
-        f"{neighbours['bank']:,} training images."
+        f"Of {plural(images, 'image')}, each gets its class from its {neighbours['k']} nearest of "
+        f"{plural(neighbours['bank'], 'training image')}."
     ]
     if record.settings["model.init"]:
         sentences.append("This run, which began with another model's weights, used no labels.")
@@ -210,8 +213,8 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
         model_row = ("the model's features", compared["correct"]["model"] / queries)
         bars = bars_of_accuracies([model_row, *network_rows], queries)
         sentences = [
-            f"On {queries:,} of these images, with {compared['bank']:,} training images to search:"
-            " the fewer there are, the lower the accuracy.",
+            f"On {queries:,} of these images, with {plural(compared['bank'], 'training image')} to"
+            " search: the fewer there are, the lower the accuracy.",
             *sentences_of(verdicts, names),
         ]
         charts.append(Chart("What the training has added", bars, sentences))
@@ -350,8 +353,8 @@ def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict
     """
     # The images
     data = results["data"]
-    trained = f"{data['train_images']:,} training images"
-    tested = f"{data['test_images']:,} {data['tested_on']}"
+    trained = plural(data["train_images"], "training image")
+    tested = tested_images_of(data)
 
     # A row per metric, but for the losses, which have a table of their own with a row per mask
     loss: Metric = METRICS["masked_loss"]

@@ -19,12 +19,6 @@ def duration(seconds: float) -> str:
     return f"{total} s"
 
 
-def plural(count: int, noun: str) -> str:
-    """Return "1 head", "3 heads", "50,000 images"."""
-    ending = "" if count == 1 else "s"
-    return f"{count:,} {noun}{ending}"
-
-
 def enumerated(names: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c"."""
     *first, last = names
