@@ -22,6 +22,7 @@ from timm.data import resolve_data_config
 from timm.layers import GluMlp, Mlp
 from timm.layers.activations import GELU
 from timm.models import model_entrypoint
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
@@ -255,7 +256,8 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
         "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
         "fc_norm": not isinstance(model.fc_norm, nn.Identity),
         "class_token": model.has_class_token,
-        "registers": model.num_reg_tokens,
+        # DeiT's token for distillation counts as one
+        "registers": model.num_prefix_tokens - model.has_class_token,
         "num_heads": block.attn.num_heads,
         "no_embed_class": model.no_embed_class or None,
         "global_pool": model.global_pool or None,
@@ -269,7 +271,7 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
 def _not_computed(model: Any) -> str:
     """Return what a timm model has that our encoder does not compute; "" if it computes all."""
     # the model, and the kinds of its parts
-    if type(model) is not VisionTransformer:
+    if type(model) not in (VisionTransformer, VisionTransformerDistilled):
         return f"the class {type(model).__name__}"
     blocks: list[Any] = list(model.blocks)
     for block in blocks:
