@@ -271,7 +271,9 @@ DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
     "who-trains-them": {
         "0.25": ratio("gradient at the end"),
         "19": lambda cell: (
-            100 * cell["MLP frozen", "more than where all learn"] / (0.827 - cell["all learn ", LOSS])
+            100
+            * cell["MLP frozen", "more than where all learn"]
+            / (0.827 - cell["all learn ", LOSS])
         ),
     },
 }
