@@ -61,7 +61,7 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 
 @dataclass(frozen=True)
-class Asked:
+class MaskedPatches:
     """n masked patches, and how much they rest on each of the K visible patches of their images.
 
     Attributes:
@@ -93,11 +93,13 @@ def study(experiment: Experiment) -> Results:
     images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
 
     # Patches
-    asked = [ask(trained, trained.model, images) for trained in models]
-    untrained_asked = [ask(trained, trained.initial, images) for trained in models]
+    patches = [measure_masked_patches(trained, trained.model, images) for trained in models]
+    untrained_patches = [
+        measure_masked_patches(trained, trained.initial, images) for trained in models
+    ]
     scores: dict[str, Tensor] = {}  # (seeds, 5)
-    for prefix, asked_of_seeds in (("", asked), ("random weights: ", untrained_asked)):
-        scores_of_seeds = [scored(answers) for answers in asked_of_seeds]
+    for prefix, patches_of_seeds in (("", patches), ("random weights: ", untrained_patches)):
+        scores_of_seeds = [scored(answers) for answers in patches_of_seeds]
         for name in scores_of_seeds[0]:
             scores[prefix + name] = torch.stack([values[name] for values in scores_of_seeds])
     chance = TOP / visible
@@ -129,16 +131,16 @@ def study(experiment: Experiment) -> Results:
     heads = both["trained"]  # (seeds, heads, 5)
     untrained = both["random weights"]
     encoder = models[0].model.encoder
-    first = 0
+    encoder_heads = 0
     for layer in range(len(encoder.blocks)):
-        first += encoder.attention(layer).num_heads
+        encoder_heads += encoder.attention(layer).num_heads
     groups = []
-    for measures_of_seeds in (heads, heads[:, :first], untrained):
+    for measures_of_seeds in (heads, heads[:, :encoder_heads], untrained):
         groups.append(torch.stack([head_correlations(measures) for measures in measures_of_seeds]))
 
     # How far from 0 a correlation over so many heads lies by chance
     deviations = []
-    for count in (heads.shape[1], first):
+    for count in (heads.shape[1], encoder_heads):
         if count > 1:
             deviations.append(f"{(count - 1) ** -0.5:.2f}")
         else:
@@ -161,10 +163,12 @@ def study(experiment: Experiment) -> Results:
 
     data = models[0].data.name
     pictures = {
-        "example": example_figure(models[0], asked[0], images),
+        "example": example_figure(models[0], patches[0], images),
         "patches": patches_figure(scores, data),
         "heads": heads_figure(
-            {"encoder": heads[:, :first], "decoder": heads[:, first:]}, groups[0], data
+            {"encoder": heads[:, :encoder_heads], "decoder": heads[:, encoder_heads:]},
+            groups[0],
+            data,
         ),
     }
     return Results([patches_table, heads_table], pictures)
@@ -269,7 +273,9 @@ def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
     return -error[torch.arange(len(filled), device=filled.device), patch]
 
 
-def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
+def measure_masked_patches(
+    trained: Trained, model: MaskedAutoencoder, images: int
+) -> MaskedPatches:
     """Measure what `PER_IMAGE` masked patches of test images rest on."""
     parts: dict[str, list[Tensor]] = defaultdict(list)
     for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
@@ -303,22 +309,22 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
     fields = {}
     for name in ("image", "hidden", "visible", "left_out", "averaged", "error"):
         fields[name] = guesses.pop(name)
-    return Asked(guesses=guesses, **fields)
+    return MaskedPatches(guesses=guesses, **fields)
 
 
-def scored(asked: Asked) -> dict[str, Tensor]:
+def scored(patches: MaskedPatches) -> dict[str, Tensor]:
     """Return how well each guess ranks the visible patches: float64 (5,).
 
     These are the rank correlation with the change when a patch is left out, the same with proximity
     held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank correlations
     with the two other effects.
     """
-    proximity = ranks(asked.guesses[PROXIMITY])
-    left_out = ranks(asked.left_out)
-    averaged = ranks(asked.averaged)
-    error = ranks(asked.error)
+    proximity = ranks(patches.guesses[PROXIMITY])
+    left_out = ranks(patches.left_out)
+    averaged = ranks(patches.averaged)
+    error = ranks(patches.error)
     scores = {}
-    for name, guess in asked.guesses.items():
+    for name, guess in patches.guesses.items():
         guessed = ranks(guess)
         beyond_proximity = partial_correlation(guessed, left_out, proximity)
         if name == PROXIMITY:
@@ -326,7 +332,7 @@ def scored(asked: Asked) -> dict[str, Tensor]:
         measures = (
             correlation(guessed, left_out),
             beyond_proximity,
-            top_overlap(guess, asked.left_out, TOP),
+            top_overlap(guess, patches.left_out, TOP),
             correlation(guessed, averaged),
             correlation(guessed, error),
         )
@@ -395,16 +401,16 @@ def head_correlations(measures: Tensor) -> Tensor:
 # --- figures ----------------------------------------------------------------
 
 
-def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
+def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Figure:
     """Draw attention beside what matters, in images where they agree well, moderately and badly."""
     # The images
-    agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
+    agrees = correlation(ranks(patches.guesses[ATTENTION]), ranks(patches.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
     panels = {
-        "attention": asked.guesses[ATTENTION],
-        "left out": asked.left_out,
-        "mean patch in its place": asked.averaged,
+        "attention": patches.guesses[ATTENTION],
+        "left out": patches.left_out,
+        "mean patch in its place": patches.averaged,
     }
 
     # Their maps, of ranks from 0 to 1
@@ -412,9 +418,9 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
     maps = torch.full((len(chosen), len(panels), rows * columns), float("nan"))
     for row, index in enumerate(chosen):
         for panel, values in enumerate(panels.values()):
-            maps[row, panel, asked.visible[index]] = ranks(values[index]) / (values.shape[1] - 1)
+            maps[row, panel, patches.visible[index]] = ranks(values[index]) / (values.shape[1] - 1)
 
-    originals = trained.sample(images)[asked.image[chosen]]
+    originals = trained.sample(images)[patches.image[chosen]]
     pixels = to_float(originals, trained.config.model.image_size_2d)
     agreements = [f"r = {float(agrees[index]):+.2f}".replace("-", "−") for index in chosen]
     caption = (
@@ -429,7 +435,7 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
         agreements,
         "What is attended to, and what matters",
         caption,
-        query=[divmod(int(asked.hidden[index]), columns) for index in chosen],
+        query=[divmod(int(patches.hidden[index]), columns) for index in chosen],
         unit="rank",
         mark="the masked patch that is filled in",
     )

@@ -120,9 +120,8 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
     width = max(2.6 * columns + 0.6, 6.2)
     figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
     every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
-    even = 10.0 ** np.ceil(
-        np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12))
-    )  # linear up to here
+    smallest = max(float(np.quantile(np.abs(every), 0.2)), 1e-12)
+    linear_up_to = 10.0 ** np.ceil(np.log10(smallest))
     grid = panel_axes(figure, len(panels), columns, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, (width - 0.87) / columns - 0.3)
@@ -142,7 +141,7 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
                 label=name,
             )
         axes.axhline(0, color=COLOURS.quiet, linewidth=0.8)
-        axes.set_yscale("symlog", linthresh=even)
+        axes.set_yscale("symlog", linthresh=linear_up_to)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel(panel.unit)
     for axes in grid[::columns]:

@@ -22,7 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
+from studies.analysis.logits import (
+    correlation_with_cosine,
+    queries_and_keys_by_layer,
+    self_share,
+    symmetry,
+)
 from studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import VisionTransformer
@@ -124,7 +129,7 @@ def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tenso
     sums = torch.zeros(len(encoder.blocks), 4)
     inputs = trained.inputs(images)
     for part in inputs.split(100):
-        for number, layer in enumerate(asking(encoder, part)):
+        for number, layer in enumerate(queries_and_keys_by_layer(encoder, part)):
             weights = layer.logits.softmax(-1)  # (B, h, N, N)
             patch_logits = layer.logits[..., prefix:, prefix:]  # (B, h, L, L)
             measures = (

@@ -25,12 +25,12 @@ from einops import rearrange
 from torch import Tensor
 
 from studies.analysis.logits import (
-    Asking,
-    asking,
+    QueriesAndKeys,
     correlation_with_cosine,
     leading_pairs,
     pixel_forms,
     positive_share,
+    queries_and_keys_by_layer,
     split_first_logits,
     split_keys,
     symmetric_share,
@@ -56,6 +56,8 @@ FORMS = (
     "strongest pair, weighted",
     "symmetric, weighted, without brightness",
 )
+SIMILAR_FORMS = ("dot product of pixels", "W_E W_E^T")
+"""Similarities, for comparison."""
 TOKEN_FORMS = (
     "symmetric",
     "trace",
@@ -68,7 +70,9 @@ MEETINGS = (
     "query of pixels, key of places",
     "query of places, key of pixels",
     "query of places, key of places",
-    "biases",
+    "bias of the queries, key of pixels",
+    "bias of the queries, key of places",
+    "other biases",
 )
 """The parts of the first layer's scores."""
 KEYS = ("its own patch", "its position", "its context")
@@ -93,6 +97,9 @@ def study(experiment: Experiment) -> Results:
             model.encoder, covariance_root(trained), covariance_root(trained, leave_out=1)
         ),
     )
+    similarities = torch.stack([similarity_shares(trained) for trained in models])
+    for i, name in enumerate(SIMILAR_FORMS):
+        forms[name] = similarities[:, i, None]
     on_tokens = trained_and_random(
         models, lambda trained, model: token_form_shares(trained, model.encoder, images)
     )
@@ -150,15 +157,17 @@ def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
 
 
 def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of the first layer's scores, over a quarter of the images: (h, 5), in the order of `MEETINGS`."""
+    """Return the shares of the first layer's scores, over a quarter of the images: (h, 7), in the order of `MEETINGS`."""
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
     for part in batches(trained, images // 4):
         terms = split_first_logits(encoder, part)[..., prefix:, prefix:]
-        total = total + variance_parts(terms.flatten(0, 1))  # (h, 9)
-    meetings = total.unflatten(1, (3, 3))[:, :2, :2].flatten(1)  # (h, 4)
-    first = torch.cat([meetings, total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)], 1)
-    return (first / first.sum(1, keepdim=True)).cpu()
+        total = total + variance_parts(terms.flatten(0, 1))  # (h, 16)
+    # Queries of pixels, places and the bias, with keys of pixels and places
+    meetings = total.unflatten(1, (4, 4))[:, :3, :2].flatten(1)  # (h, 6)
+    others = total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)
+    shares = torch.cat([meetings, others], 1)
+    return (shares / shares.sum(1, keepdim=True)).cpu()
 
 
 def key_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
@@ -199,7 +208,21 @@ def form_shares(encoder: VisionTransformer, root: Tensor, dark: Tensor) -> Tenso
     Returns:
         (h, 6), in the order of `FORMS`.
     """
-    forms = pixel_forms(encoder).cpu().double()  # (h, P, P)
+    return shares_of_forms(pixel_forms(encoder).cpu().double(), root, dark)
+
+
+def similarity_shares(trained: Trained) -> Tensor:
+    """Return the same of two similarities, the dot products of pixels and of what W_E writes: (2, 6).
+
+    They are in the order of `SIMILAR_FORMS`.
+    """
+    written = trained.model.encoder.patch_embed.W_E.detach().cpu().double()  # (P, D)
+    forms = torch.stack([torch.eye(len(written)).double(), written @ written.T])
+    return shares_of_forms(forms, covariance_root(trained), covariance_root(trained, leave_out=1))
+
+
+def shares_of_forms(forms: Tensor, root: Tensor, dark: Tensor) -> Tensor:
+    """Return how far forms (n, P, P) are from a similarity: (n, 6); see `form_shares`."""
     weighted = root @ forms @ root
     shares = (
         symmetric_share(forms),
@@ -238,7 +261,7 @@ def token_form_shares(trained: Trained, encoder: VisionTransformer, images: int)
     # The tokens that each layer reads, without prefix tokens
     read: list[list[Tensor]] = [[] for _ in encoder.blocks]
     for part in batches(trained, images // 4):
-        for tokens, layer in zip(read, asking(encoder, part), strict=True):
+        for tokens, layer in zip(read, queries_and_keys_by_layer(encoder, part), strict=True):
             tokens.append(layer.tokens[:, encoder.num_prefix_tokens :].flatten(0, 1).cpu())
 
     shares = []
@@ -282,12 +305,12 @@ def preferences(
         distances = grid_distances(embed.grid_size, part.device)  # (L, L)
         pixels = patchify(part, embed.patch_size)
         layers = []
-        for layer in asking(encoder, part):
+        for layer in queries_and_keys_by_layer(encoder, part):
             scores = layer.logits
             if identity:
                 heads = layer.queries.shape[1]
                 sliced = rearrange(layer.tokens, "b n (h d) -> b h n d", h=heads)
-                scores = Asking(layer.tokens, sliced, sliced).logits
+                scores = QueriesAndKeys(layer.tokens, sliced, sliced).logits
             scores = scores[..., prefix:, prefix:]  # (B, h, L, L)
             tokens = layer.tokens[:, prefix:]
             by_similarity = (
@@ -309,15 +332,15 @@ def share(values: Tensor) -> Seeds:
 
 
 def forms_table(forms: dict[str, Tensor]) -> Table:
-    """Return how far the first layer's forms are from a similarity: (seeds, h, 4) by model."""
+    """Return how far the first layer's forms are from a similarity: (seeds, h, 6) by model or similarity."""
     rows: list[tuple[str | Seeds, ...]] = []
     for i, name in enumerate(FORMS):
-        rows.append((name, *(share(values[..., i]) for values in forms.values()), "100%"))
+        rows.append((name, *(share(values[..., i]) for values in forms.values())))
     title = (
         "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean"
         " over heads)"
     )
-    return Table(title, ("share", *forms, "a similarity"), rows)
+    return Table(title, ("share", *forms), rows)
 
 
 def token_forms_table(forms: dict[str, Tensor]) -> Table:
@@ -327,8 +350,11 @@ def token_forms_table(forms: dict[str, Tensor]) -> Table:
         for layer in range(values.shape[1]):
             cells = []
             for i, name in enumerate(TOKEN_FORMS):
-                one = values[:, layer, :, i]
-                cells.append(seeds(one, digits=2) if "trace" in name else share(one))
+                heads = values[:, layer, :, i]
+                if "trace" in name:
+                    cells.append(seeds(heads, digits=2))
+                else:
+                    cells.append(share(heads))
             rows.append((model, str(layer), *cells))
     title = "W_Q W_K^T as a form on the tokens that a layer reads; weighted: by how these vary (mean over heads)"
     return Table(title, ("model", "layer", *TOKEN_FORMS), rows)
@@ -356,7 +382,7 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
             heads["random weights"][..., 0],
             heads["Q = K = V = X"][..., 0],
         )
-        rows.append((name, *(seeds(one.double(), digits=2) for one in values)))
+        rows.append((name, *(seeds(measure.double(), digits=2) for measure in values)))
     title = (
         "Correlation over keys of a query's score with the cosine of the two tokens, mean over heads"
         " and images"
@@ -375,7 +401,7 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
 
 
 def first_layer_table(first: dict[str, Tensor]) -> Table:
-    """Return what the first layer's scores are made of: (seeds, h, 5) by model."""
+    """Return what the first layer's scores are made of: (seeds, h, 7) by model."""
     rows: list[tuple[str | Seeds, ...]] = []
     for i, name in enumerate(MEETINGS):
         rows.append((name, *(share(values[..., i]) for values in first.values())))
@@ -416,7 +442,9 @@ def preferences_figure(preferred: dict[str, Tensor], data: str) -> Figure:
         # (seeds, images, layers, h, 3) -> (seeds, layers, h) -> (seeds x heads, layers)
         means = values.mean(1)[..., 0]
         lines[model] = means.transpose(1, 2).flatten(0, 1).numpy()
-    panel = Panel("", lines, "correlation over keys", {"no relation": 0.0}, limits=(-0.5, 1))
+    controlled = preferred["trained"].mean(1)[..., 2]
+    lines["trained, distance held constant"] = controlled.transpose(1, 2).flatten(0, 1).numpy()
+    panel = Panel("", lines, "correlation over keys", {"no relation": 0.0}, limits=(-0.6, 1))
     caption = f"{data} · line: mean over heads and seeds; band: from the lowest head to the highest"
     return layers_figure([panel], "Do scores follow the similarity of the two tokens?", caption)
 

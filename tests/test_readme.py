@@ -251,6 +251,11 @@ def by_own_patch(row: str, column: str) -> Callable[[Cells], float]:
 
 
 DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
+    "attention-or-cause": {
+        "60": lambda cell: 60,  # configs/cifar10_tiny_p4.yaml
+        "25": lambda cell: round(0.4 * 64) - 1,
+        "26": lambda cell: round(0.4 * 64),
+    },
     "fixed-or-learned": {
         "0.147": gain(GUESS, LOSS),
         "13": share_of_gain("all three frozen", GUESS, LOSS),

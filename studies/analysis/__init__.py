@@ -1,1 +1,1 @@
-"""Measures that studies and notebooks share: correlations, logits, gradients."""
+"""Measures that several studies share: correlations, attention logits."""

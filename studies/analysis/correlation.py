@@ -87,10 +87,10 @@ def association(
         *(torch.randperm(count, generator=generator) for _ in range(permutations)),
     ]
     order = torch.stack(orders)  # (1 + permutations, K)
-    found = _residuals(
+    permuted = _residuals(
         square[order[:, upper[0]], order[:, upper[1]]], explained
     )  # (1 + permutations, pairs)
-    correlations = (found @ right) / (found.norm(dim=1) * right.norm()).clamp(min=1e-12)
+    correlations = (permuted @ right) / (permuted.norm(dim=1) * right.norm()).clamp(min=1e-12)
     as_far = correlations.abs() >= correlations[0].abs() - 1e-12
     return Association(float(correlations[0]), float(as_far.double().mean()), float(gain))
 

@@ -74,16 +74,17 @@ def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     Returns a (count, P), the side of the query; b (count, P), that of the key, both of length 1; and s_i^2 / sum s^2 (count,).
     Only the joint sign of a and b is free: the sum over a is positive.
     """
-    asked, sizes, found = torch.linalg.svd(form.cpu().double())
-    asked, found = asked.T[:count], found[:count]
-    sign = torch.where(asked.sum(1, keepdim=True) < 0, -1.0, 1.0)
-    return asked * sign, found * sign, sizes[:count].square() / sizes.square().sum()
+    left, sizes, right = torch.linalg.svd(form.cpu().double())
+    left = left.T[:count]
+    right = right[:count]
+    sign = torch.where(left.sum(1, keepdim=True) < 0, -1.0, 1.0)
+    return left * sign, right * sign, sizes[:count].square() / sizes.square().sum()
 
 
 # --- logits of images -------------------------------------------------------------------------------------------------------
 
 
-class Asking(NamedTuple):
+class QueriesAndKeys(NamedTuple):
     """A layer's normed tokens (B, N, D), and their queries and keys (B, h, N, d)."""
 
     tokens: Tensor
@@ -97,25 +98,27 @@ class Asking(NamedTuple):
 
 
 @torch.no_grad()
-def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
+def queries_and_keys_by_layer(encoder: VisionTransformer, images: Tensor) -> list[QueriesAndKeys]:
     """Return the queries and keys of images (B, C, H, W), layer by layer."""
-    found, x = [], encoder.embed(encoder.patchify(images))
+    layers = []
+    x = encoder.embed(encoder.patchify(images))
     for block in encoder.blocks:
         assert isinstance(block, Block)
         tokens = block.norm1(x)
         queries, keys, _ = block.attn.project(tokens)
-        found.append(Asking(tokens, queries, keys))
+        layers.append(QueriesAndKeys(tokens, queries, keys))
         x = block(x)
-    return found
+    return layers
 
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """Split the first layer's logits by part of the query and part of the key: (3, 3, B, h, N, N), which sum to them.
+    """Split the first layer's logits by part of the query and part of the key: (4, 4, B, h, N, N), which sum to them.
 
     A token is content + position + rest: a patch's pixels times W_E (the class token itself), its row of the position
     table, and the embedding's bias. The norm's centring is linear and its divisor is applied to all three, so the split is
-    exact. The biases of the norm, queries and keys belong to the rest.
+    exact. The norm's bias belongs to the rest. The parts of queries and of keys are those of content and position, their
+    own bias, and the rest.
     """
     # Each token in three parts, through the norm
     block = first_block(encoder)
@@ -126,9 +129,10 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
     if (bias := encoder.patch_embed.proj.bias) is not None:
         rest[:, encoder.num_prefix_tokens :] = bias
     scale = norm.weight / (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # (B, N, D)
-    parts = torch.stack([x - position - rest, position, rest])  # (3, B, N, D)
+    own_bias = torch.zeros_like(x)  # is added below: it is none of the tokens'
+    parts = torch.stack([x - position - rest, position, own_bias, rest])  # (4, B, N, D)
     parts = (parts - parts.mean(-1, keepdim=True)) * scale
-    parts[2] += norm.bias
+    parts[3] += norm.bias
 
     # Each part's queries and keys
     sides = []
@@ -169,27 +173,29 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
     generator = torch.Generator().manual_seed(seed)
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     average = [
-        layer.keys[:, :, prefix:].mean(0) for layer in asking(encoder, others)
+        layer.keys[:, :, prefix:].mean(0) for layer in queries_and_keys_by_layer(encoder, others)
     ]  # (h, L, d) each
-    own = asking(encoder, images)
+    own = queries_and_keys_by_layer(encoder, images)
     alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
     patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
     for place in range(patches.shape[1]):
         mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
         mixed[:, place] = patches[:, place]
-        elsewhere = asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size))
+        elsewhere = queries_and_keys_by_layer(
+            encoder, unpatchify(mixed, embed.patch_size, embed.grid_size)
+        )
         for keys, layer in zip(alone, elsewhere, strict=True):
             keys[:, :, place] = layer.keys[:, :, prefix + place]
 
     # The three parts of each layer's logits
-    found = []
+    shares = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
         parts = torch.stack(
             [position.expand_as(keys), patch - position, keys - patch]
         )  # (3, B, h, L, d)
-        found.append(variance_parts(queries @ parts.mT * queries.shape[-1] ** -0.5))
-    return torch.stack(found)
+        shares.append(variance_parts(queries @ parts.mT * queries.shape[-1] ** -0.5))
+    return torch.stack(shares)
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
@@ -203,13 +209,13 @@ def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | Non
     A token's own key, of cosine 1, is left out. `given` (N, N) is held constant.
     """
     unit = F.normalize(vectors, dim=-1)
-    asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
-    found = (
-        correlation(asked, cosines)
-        if given is None
-        else partial_correlation(asked, cosines, _others(given))
-    )
-    return found.mean(-1)
+    scores = _others(logits)  # (B, h, N, N - 1)
+    cosines = _others(unit @ unit.mT)[:, None]  # (B, 1, N, N - 1)
+    if given is None:
+        correlations = correlation(scores, cosines)
+    else:
+        correlations = partial_correlation(scores, cosines, _others(given))
+    return correlations.mean(-1)
 
 
 def _others(square: Tensor) -> Tensor:

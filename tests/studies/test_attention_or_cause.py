@@ -11,11 +11,11 @@ from studies.attention_or_cause import (
     HEAD_MEASURES,
     PROXIMITY,
     TOP,
-    Asked,
-    ask,
+    MaskedPatches,
     attended_patches,
     head_measures,
     hide_one_more,
+    measure_masked_patches,
     removal_effects,
     scored,
     weigh,
@@ -29,9 +29,9 @@ from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
 
-def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> Asked:
+def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> MaskedPatches:
     numbers = torch.zeros(len(effect), dtype=torch.int64)
-    return Asked(numbers, numbers, numbers, guesses, effect, -effect, effect.exp())
+    return MaskedPatches(numbers, numbers, numbers, guesses, effect, -effect, effect.exp())
 
 
 def test_agreement_that_is_planted_is_found_and_chance_is_none():
@@ -49,21 +49,26 @@ def test_agreement_that_is_planted_is_found_and_chance_is_none():
     assert found[PROXIMITY][1].isnan()
 
 
-def test_hidden_patches_are_asked_about_visible_ones(trained):
-    asked = ask(trained, trained.model, 6)
-    assert len(asked.image) == 6 * 4
-    assert asked.image.tolist() == sorted(asked.image.tolist())
-    assert asked.visible.shape == (24, 16)
-    assert not (asked.visible == asked.hidden[:, None]).any()
-    assert set(asked.guesses) == {PROXIMITY, ATTENTION, "rollout, encoder and decoder", GRADIENT}
+def test_hidden_patches_are_measured_on_visible_ones(trained):
+    measured = measure_masked_patches(trained, trained.model, 6)
+    assert len(measured.image) == 6 * 4
+    assert measured.image.tolist() == sorted(measured.image.tolist())
+    assert measured.visible.shape == (24, 16)
+    assert not (measured.visible == measured.hidden[:, None]).any()
+    assert set(measured.guesses) == {PROXIMITY, ATTENTION, "rollout, encoder and decoder", GRADIENT}
     assert all(
         one.shape == (24, 16)
-        for one in (*asked.guesses.values(), asked.left_out, asked.averaged, asked.error)
+        for one in (
+            *measured.guesses.values(),
+            measured.left_out,
+            measured.averaged,
+            measured.error,
+        )
     )
-    assert asked.left_out.min() >= 0
-    assert asked.guesses[PROXIMITY].max() <= -1
-    # the same are asked about before training
-    assert torch.equal(asked.hidden, ask(trained, trained.initial, 6).hidden)
+    assert measured.left_out.min() >= 0
+    assert measured.guesses[PROXIMITY].max() <= -1
+    # the same are measured before training
+    assert torch.equal(measured.hidden, measure_masked_patches(trained, trained.initial, 6).hidden)
 
 
 def test_a_head_that_is_silent_is_not_missed(trained):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tiny import randomize
 
 from studies import kinds
-from studies.analysis.logits import asking
+from studies.analysis.logits import queries_and_keys_by_layer
 from studies.kinds import (
     ALONE,
     BESIDE,
@@ -230,7 +230,7 @@ def test_cosines_are_across_halves_and_about_the_mean_of_all():
 def test_queries_and_keys_are_those_of_attention(trained):
     encoder, inputs = trained.model.encoder, trained.inputs(4)
     found = queries_and_keys(encoder, inputs)  # (2, layers, B, L, D)
-    for layer, made in enumerate(asking(encoder, inputs)):
+    for layer, made in enumerate(queries_and_keys_by_layer(encoder, inputs)):
         logits = torch.stack(
             [side.unflatten(-1, (3, -1)).transpose(1, 2) for side in found[:, layer]]
         )

@@ -6,11 +6,11 @@ from tiny import randomize
 from torch import nn
 
 from studies.analysis.logits import (
-    asking,
     correlation_with_cosine,
     leading_pairs,
     pixel_forms,
     positive_share,
+    queries_and_keys_by_layer,
     self_share,
     split_first_logits,
     split_keys,
@@ -54,7 +54,7 @@ def test_logits_are_those_of_the_model(settings):
     encoder = encoder_of(**settings)
     with torch.no_grad(), AttentionMaps(encoder) as maps:
         encoder(images())
-    for number, layer in enumerate(asking(encoder, images())):
+    for number, layer in enumerate(queries_and_keys_by_layer(encoder, images())):
         torch.testing.assert_close(
             layer.logits.softmax(-1), maps.weights[number], rtol=0, atol=1e-6
         )
@@ -64,9 +64,12 @@ def test_logits_are_those_of_the_model(settings):
 def test_the_parts_of_the_first_layer_sum_to_its_logits(settings):
     encoder = encoder_of(**settings)
     parts = split_first_logits(encoder, images())
-    assert parts.shape[:2] == (3, 3)
+    assert parts.shape[:2] == (4, 4)
     torch.testing.assert_close(
-        parts.sum((0, 1)), asking(encoder, images())[0].logits, rtol=1e-5, atol=1e-5
+        parts.sum((0, 1)),
+        queries_and_keys_by_layer(encoder, images())[0].logits,
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -85,7 +88,8 @@ def test_a_part_whose_cause_is_absent_is_nothing():
         encoder.attention(0).qkv.bias,
     ):
         nn.init.zeros_(bias)
-    assert split_first_logits(encoder, images())[2].abs().max() == 0
+    parts = split_first_logits(encoder, images())
+    assert parts[2:].abs().max() == parts[:, 2:].abs().max() == 0
 
 
 def test_parts_of_the_variance_sum_to_all_of_it_and_what_is_even_has_none():
@@ -103,7 +107,7 @@ def test_what_tells_keys_apart_sums_to_their_variance():
     encoder = encoder_of()
     found = split_keys(encoder, images(), images(8, seed=2))
     assert found.shape == (3, 3, 3)
-    for layer, parts in zip(asking(encoder, images()), found, strict=True):
+    for layer, parts in zip(queries_and_keys_by_layer(encoder, images()), found, strict=True):
         whole = layer.logits[:, :, 1:, 1:].var(-1, unbiased=False).sum((0, 2))
         torch.testing.assert_close(parts.sum(1), whole, rtol=1e-4, atol=1e-4)
 
@@ -138,7 +142,7 @@ def test_identity_is_self_similarity():
     encoder = VisionTransformer(
         ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity")
     )
-    for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
+    for layer in queries_and_keys_by_layer(encoder, torch.randn(2, 3, 16, 16)):
         tokens, logits = layer.tokens, layer.logits
         torch.testing.assert_close(symmetry(logits), torch.ones(2, 3))
         # tokens are of equal length, so all heads together are the cosine, but for a factor
@@ -203,11 +207,11 @@ def test_a_form_without_a_symmetric_part_has_no_share_and_only_that_part_can_be_
 def test_all_pairs_together_are_the_form():
     torch.manual_seed(0)
     form = torch.randn(7, 7).double()
-    asked, found, shares = leading_pairs(form, 7)
+    queries, keys, shares = leading_pairs(form, 7)
     assert float(shares.sum()) == pytest.approx(1)
     assert shares.tolist() == sorted(shares.tolist(), reverse=True)
-    assert (asked.sum(1) >= 0).all()
-    torch.testing.assert_close(asked.T * shares.sqrt() * form.norm() @ found, form)
+    assert (queries.sum(1) >= 0).all()
+    torch.testing.assert_close(queries.T * shares.sqrt() * form.norm() @ keys, form)
     assert all(len(part) == 2 for part in leading_pairs(form, 2))
 
 
