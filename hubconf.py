@@ -22,7 +22,8 @@ dependencies = [
 
 # torch.hub lists the names that do not begin with an underscore
 for _name, _folder in _entry_points().items():
-    _model = _partial(load_model, _folder.name)
+    # by its folder, because a local folder of its name would take precedence
+    _model = _partial(load_model, _folder)
     _model.__doc__ = (
         f"The model {_folder.name}, which comes with the package; options are those of load_model."
     )

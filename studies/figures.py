@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
-from vit.figures.measures import SERIES, Panel, percent, titled
+from vit.figures.measures import SERIES, Panel, percent_tick, titled
 from vit.figures.scale import enlarged, to_bytes
 from vit.figures.style import (
     COLOURS,
@@ -100,7 +100,7 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
         if panel.limits:
             axes.set_xlim(*panel.limits)
         if panel.share:
-            axes.xaxis.set_major_formatter(percent)
+            axes.xaxis.set_major_formatter(percent_tick)
         if panel.lines:
             legend_below(axes, 0.3, ncols=2 if each > 2.5 else 1, labelcolor=COLOURS.quiet)
     return figure

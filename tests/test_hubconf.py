@@ -41,3 +41,12 @@ def test_what_torch_hub_loads_is_what_load_model_loads(asked, options):
     for name, value in ours.state_dict().items():
         assert torch.equal(value, theirs.state_dict()[name]) or name.startswith("head.")
     assert theirs.origin.normalize.mean == ours.origin.normalize.mean
+
+
+def test_a_local_folder_of_the_same_name_is_not_taken_for_a_model_of_the_package(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "vit-tiny-p4-cifar10").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = torch.hub.load(ROOT, "vit_tiny_p4_cifar10", source="local")
+    assert model.origin.source == str(entry_points()["vit_tiny_p4_cifar10"])

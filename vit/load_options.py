@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 from vit.config import Pixels, Range, Share, convert, hints_of
 from vit.errors import CheckpointError
 
-PER_CHANNEL = "a number per channel each, as 0.5,0.5,0.5, for pixels from 0 to 1"
+PER_CHANNEL = "one per channel: 0.5,0.5,0.5"
 
 Count = Annotated[int, Range("1 to 4,096", lambda n: 1 <= n <= 4096)]
 Classes = Annotated[int, Range("0 to 10,000,000", lambda n: 0 <= n <= 10_000_000)]
 Eps = Annotated[float, Range("between 0 and 1, as 1e-6", lambda x: 0 < x < 1)]
-Mean = Annotated[float, Range(PER_CHANNEL, lambda x: 0 <= x <= 1)]
-Std = Annotated[float, Range(PER_CHANNEL, lambda x: 1e-9 <= x <= 1)]
+Mean = Annotated[float, Range(f"a number from 0 to 1, {PER_CHANNEL}", lambda x: 0 <= x <= 1)]
+Std = Annotated[float, Range(f"a positive number up to 1, {PER_CHANNEL}", lambda x: 1e-9 <= x <= 1)]
 Key = Annotated[str, Range("the key of a copy, as 'student'", lambda key: key != "")]
 Module = Annotated[str, Range("the name of a module, as 'classifier'", lambda name: name != "")]
 
@@ -90,7 +90,7 @@ class LoadOptions:
         # Mean and standard deviation go together
         if len(self.mean or ()) != len(self.std or ()) or () in (self.mean, self.std):
             values = f"mean {self.mean} and std {self.std}"
-            raise CheckpointError(f"{values} cannot be used; {PER_CHANNEL}")
+            raise CheckpointError(f"{values} cannot be used; both are numbers, {PER_CHANNEL}")
 
     def allows(self, *names: str) -> bool:
         """Return whether a tensor of one of these names may be missing or not finite."""

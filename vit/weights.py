@@ -144,10 +144,10 @@ def config_hash(config: dict[str, Any]) -> str:
 
 
 def weights_hash(model: Model) -> str:
-    """Return 16 hexadecimal digits that identify a model's weights.
+    """Return 16 hexadecimal digits that identify a model's weights, or those of its checkpoint.
 
-    A copy in half precision has the same. A loaded model keeps the hash in its checkpoint's
-    config.json, if any, even if it was resized or lost its head.
+    A loaded model has the hash in its checkpoint's config.json, if any, even if it was resized, lost
+    its head, or was trained since. A copy in half precision has the same.
     """
     details = getattr(model.origin, "details", {})
     stored = details.get("content_hash")

@@ -4,6 +4,7 @@ Oracles: timm and transformers load the files, and compute the same.
 """
 
 import json
+import math
 import os
 import re
 from dataclasses import asdict
@@ -13,7 +14,7 @@ import timm
 import torch
 import transformers as hf
 from PIL import Image
-from small import SIZES, autoencoder, change, close, random_model, refused, same
+from small import SIZES, autoencoder, change, close, random_model, refused, same, timm_model
 from tiny import NORMALIZE
 from torch import nn
 
@@ -573,3 +574,19 @@ def test_what_half_precision_cannot_hold_is_refused(tmp_path):
     for to in ("timm", "huggingface"):
         with pytest.raises(CheckpointError, match=f"is for safetensors, not for {to}"):
             convert_model(ours, to, tmp_path / "out.pth", half=True)
+
+
+@pytest.mark.parametrize(("size", "share"), [(192, 0.85), (96, 0.9), (240, 0.92)])
+def test_timm_resizes_to_the_size_of_the_checkpoint(size, share, tmp_path):
+    theirs = timm_model(img_size=(size, size), patch_size=size // 4)
+    convert_model(load_model(theirs, crop_share=share), "timm", tmp_path / "timm")
+    written = json.loads((tmp_path / "timm" / "config.json").read_text())["pretrained_cfg"]
+    assert math.floor(size / written["crop_pct"]) == math.floor(size / share)
+    assert load_model(tmp_path / "timm").origin.crop_share == share
+
+
+def test_a_head_of_another_kind_is_not_written_as_a_linear_one(tmp_path):
+    model = load_model(timm_model())
+    model.head = type("Cosine", (nn.Linear,), {"forward": id})(32, 5)
+    with pytest.raises(CheckpointError, match="its head computes more than one linear layer"):
+        convert_model(model, "safetensors", tmp_path / "out")

@@ -554,7 +554,7 @@ def test_the_mean_of_a_huggingface_vit_without_a_preprocessor_is_a_guess():
     """Google's ViTs have another than DINO's and DeiT's, all of the same architecture."""
     with pytest.warns(
         UserWarning,
-        match=r"mean \(0\.5, 0\.5, 0\.5\).* but DINO's and DeiT's use ImageNet's; mean, std",
+        match=r"mean \(0\.5, 0\.5, 0\.5\).*; DINO's and DeiT's use ImageNet's; mean, std",
     ):
         load_model(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE)))
 

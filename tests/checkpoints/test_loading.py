@@ -19,6 +19,7 @@ from small import (
     autoencoder,
     change,
     close,
+    mae_state,
     refused,
     timm_model,
     timm_state,
@@ -205,6 +206,15 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     assert load_model(tmp_path).origin.class_names == ()
 
 
+@pytest.mark.parametrize(("key", "other"), [("mean", "std"), ("std", "mean")])
+def test_half_a_normalisation_is_none_and_a_warning(key, other, tmp_path):
+    timm_folder(tmp_path)
+    change(tmp_path, pretrained_cfg={key: [0.3, 0.4, 0.5]})
+    with pytest.warns(UserWarning, match=f"its settings say a {key} without a {other}"):
+        origin = load_model(tmp_path).origin
+    assert origin.normalize.mean == [0.485, 0.456, 0.406]
+
+
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
@@ -213,7 +223,7 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
         tmp_path / "model.safetensors",
     )
     assert "missing: head.weight, head.bias" in refused(tmp_path)
-    assert "untrained; num_classes 0 leaves the head out. name them" in refused(tmp_path)
+    assert "untrained; num_classes 0 leaves the head out; name them" in refused(tmp_path)
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
@@ -701,3 +711,24 @@ def test_memory_peaks_below_the_file(tmp_path):
     reading, loading = map(float, done.stdout.split())
     assert reading < 1.1
     assert loading < 1.3
+
+
+def test_the_report_names_the_blocks_that_are_meant_and_tells_guesses_from_notes(capsys, tmp_path):
+    state = timm_state(depth=6)
+    for number in (0, 1, 2, 4):
+        del state[f"blocks.{number}.norm1.bias"]
+    torch.save(state, tmp_path / "net.pth")
+    argv = ["checkpoint", "inspect", str(tmp_path / "net.pth"), "--allow", "blocks.*.norm1.bias"]
+    assert main([*argv, "--num-heads", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "    blocks.0-2, 4.norm1.bias (32)" in lines
+    report = load_model(state, num_heads=4, allow="blocks.*.norm1.bias").origin.report
+    assert [line[7:] for line in lines if line.startswith("guess: ")] == report.guesses
+    assert report.guesses
+    assert all(guess in report.notes for guess in report.guesses)
+
+
+def test_a_decoder_that_predicts_no_whole_patches_is_named():
+    state = mae_state(autoencoder()) | {"decoder_pred.weight": torch.ones(7, 24)}
+    message = refused(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
+    assert "decoder_pred.weight has 7 rows, which are no patches of 3 channels" in message

@@ -90,6 +90,19 @@ def test_a_photograph_is_shown_larger_than_the_model_takes_it(similar, models, t
     assert page.count("data:image/png") == 2
 
 
+def test_every_image_of_the_page_is_shown_whole(similar, tmp_path, driver):
+    """The model takes 16 x 12 pixels."""
+    out = tmp_path / "page.html"
+    assert similar("encoder", "one.png", "data", "--out", out)[0] == 0
+    driver.get(out.as_uri())
+    ratios = driver.execute_script("""return [...document.images].map((e) =>
+        [e.clientWidth / e.clientHeight, e.naturalWidth / e.naturalHeight])""")
+    assert len(ratios) > 3
+    for shown, own in ratios:
+        assert shown == pytest.approx(own, rel=0.03)
+        assert own != pytest.approx(1, rel=0.03)
+
+
 def test_images_that_cannot_be_read_are_left_out_on_request(similar, tmp_path, models, caplog):
     (tmp_path / "photos").mkdir()
     shutil.copy(models / "one.png", tmp_path / "photos")

@@ -3,6 +3,7 @@
 Oracle: the maps that were drawn, and the colours of their scale.
 """
 
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +19,7 @@ from vit.figures import (
     film_frames,
     layers_figure,
     masked_figure,
+    patch_colours_figure,
     save_film,
     strongest_figure,
 )
@@ -297,8 +299,49 @@ def test_the_share_on_patches_stands_below_a_map_where_it_is_below_nine_tenths()
     shown = texts(draw(weights(1, 3), masses=torch.tensor([[0.07, 0.0, 0.997]])))
     assert "<1% on patches" in shown
     assert sum("on patches" in text for text in shown) == 2  # and the note
-    most = texts(draw(weights(1, 1), masses=torch.tensor([[0.07]])))
-    assert any(text.startswith("At least 90% of each map's attention") for text in most)
+    for mass in (0.07, 0.103):  # of which the second leaves 89.7%, written 90%
+        most = texts(draw(weights(1, 1), masses=torch.tensor([[mass]])))
+        assert any(text.startswith("At least 90% of each map's attention") for text in most)
+
+
+def test_below_a_narrow_map_the_number_stands_without_its_words():
+    masses = torch.tensor([[0.11, 0.5, 0.07, 0.997]])
+    maps = weights(1, 4)
+    for figure in (
+        draw(maps, masses=masses, width=3, plain=True),
+        strongest_figure(images(1), maps, maps > 0.1, names(4), [""], "", "", share=0.6, masses=masses, width=2.6),
+    ):  # fmt: skip
+        assert {"89%", "50%", "<1%"} <= set(texts(figure))
+    visible = [text for text in texts(masked(weights(1), width=3, plain=True)) if "%" in text]
+    assert len(visible) == 3
+    assert all(text.endswith("%") for text in visible)
+
+
+def test_the_class_of_an_image_beside_others_is_not_cut():
+    labels = [f"airplane · dog {share}%" for share in range(5)]
+    square, maps = images(5, (8, 8)), weights(5, 1, (8, 8))
+    for figure in (
+        attention_figure(square, maps, ["relevance"], labels, "", ""),
+        strongest_figure(square, maps, maps > 0, ["relevance"], labels, "", "", share=0.6),
+        patch_colours_figure(square, torch.rand(5, 8, 8, 3), labels, "", ""),
+    ):
+        assert set(labels) <= {text.replace("\n", " ") for text in texts(figure)}
+
+
+@pytest.mark.parametrize("options", [{}, {"overlay": True}, {"scale": "log"}, {"scale": "row"}])
+@pytest.mark.parametrize("width", [None, 2.6])
+@pytest.mark.parametrize("strength", [1.0, 3.0])
+def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, width, strength):
+    noise = torch.randn(1, 3, 15, generator=torch.Generator().manual_seed(1))
+    maps = noise.mul(strength).softmax(-1).unflatten(-1, GRID)
+    figure = draw(maps, width=width, plain=True, **options)
+    rendered(figure)
+    for bar in bars(figure):
+        ticks, labels = bar.get_yticks(), bar.get_yticklabels()
+        assert max(ticks) == pytest.approx(bar.get_ylim()[1])
+        assert any(label.get_text() == "1 = uniform" for label in labels)
+        boxes = sorted((label.get_window_extent().intervaly for label in labels), key=min)
+        assert all(lower[1] <= upper[0] for lower, upper in pairwise(boxes))
 
 
 def test_the_input_size_stands_in_the_title_and_a_plain_figure_has_only_maps_labels_and_bar():
@@ -419,7 +462,7 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
         assert np.allclose(lines["uniform attention"][:, 1], even)
         low, high = axes.get_ylim()
         assert low == 0
-        assert high > 5 * factor
+        assert high == pytest.approx(1.05 * max(5 * factor, even))  # no dot is cut
     assert (far.get_ylabel(), spread.get_ylabel()) == ("pixels", "bits")
 
 

@@ -9,14 +9,20 @@ import torch
 from matplotlib.colors import to_rgb
 
 from vit.figures import (
+    Curve,
     Panel,
+    RunLine,
+    compared_figure,
     confusion_figure,
+    curves_figure,
+    dynamics_figure,
     patch_colours_figure,
     reconstruction_figure,
     reliability_figure,
 )
 from vit.figures.classification import whole_percents
 from vit.figures.curves import smoothed
+from vit.figures.dynamics import QUANTITIES
 from vit.figures.film import rendered
 from vit.figures.measures import layers_figure
 from vit.figures.style import COLOURS
@@ -35,6 +41,33 @@ def test_layers_show_the_mean_over_seeds_and_its_range():
     (band,) = axes.collections
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0, 4]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
+
+
+def test_a_single_value_is_seen_and_no_line_in_the_legend_either():
+    step = {"epoch": 1.0, "loss": 0.5, "lr": 0.1, "grad_norm": 1.0}
+    steps = torch.tensor([1])
+    courses = {"W_Q": {quantity: torch.ones(1, 2) for quantity in QUANTITIES}}
+    alone = Panel("x", {"mean": np.array([[1.0], [2.0]])})
+    figures = [
+        curves_figure([step], [Curve("loss", "loss")], "", ""),
+        dynamics_figure(steps, courses, "", ""),
+        layers_figure([alone], "", "", dots="a head"),
+        compared_figure([Panel("x", [RunLine(0, [1.0], [0.5], label="run")])], "", ""),
+    ]
+    for figure in figures:
+        for line in (line for axes in figure.axes for line in axes.lines):
+            assert line.get_marker() not in ("", "None"), line
+            assert line.get_linestyle() == "None", line
+
+
+def test_no_value_is_cut_at_the_edge_of_an_axis_from_zero():
+    lines = [
+        {"epoch": at, "loss": 0.5, "lr": 0.99 + at / 100, "grad_norm": 9.0 + at} for at in (0, 1)
+    ]
+    for axes in curves_figure(lines, [Curve("loss", "loss")], "", "").axes[1:]:
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high == pytest.approx(1.05 * max(axes.lines[0].get_ydata()))
 
 
 def test_panels_of_the_same_series_have_one_legend():

@@ -531,6 +531,7 @@ def test_controls_do_what_they_say(page):
     assert_drawn(page.drawn(), shares[1], shares.max())
     rollout = page.driver.find_element(By.CSS_SELECTOR, "input[value=rollout]")
     assert not rollout.is_enabled()  # layers 0 to 2 are not there
+    assert page.text("grid-heading").startswith("Layers and heads of the encoder on this page")
     picture = page.pixels("picture-pixels")
     assert (
         picture[..., :3] == arguments["moments"][0].images[1].image.permute(1, 2, 0).numpy()

@@ -361,6 +361,28 @@ def test_names_start_no_formula_and_no_line():
     assert not figure.axes[0]._left_title.get_parse_math()
 
 
+def test_characters_that_no_font_has_are_told_once_and_fonts_that_are_missing_never(
+    tmp_path, caplog
+):
+    """Hieroglyphs are in no font of the style sheet."""
+    names = ["a\U00013000", "\U00013000b \U00013001"]
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        figure = draw.confusion_figure(torch.eye(2, dtype=torch.int64), names, "\U00013000", "")
+        save_figure(figure, tmp_path / "figure.png")
+        draw.png_of(figure)
+    (warning,) = caught
+    assert "\U00013000\U00013001:" in str(warning.message)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        frames = draw.film_frames(
+            rand(3, 12, 20), maps(2, 1), ["1", "2"], ["mean"], names[0], "", ""
+        )
+        draw.save_film(frames, tmp_path / "film.gif")
+    assert len(caught) == 1
+    with caplog.at_level("WARNING", "matplotlib"):
+        save_figure(attention(1, 1), tmp_path / "figure.png")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("width", [None, 3.35])
 @pytest.mark.parametrize(
     ("grid", "image"), [((8, 8), (32, 32)), ((14, 14), (224, 224)), ((2, 9), (8, 36))]

@@ -15,7 +15,7 @@ from studies.figures import (
 )
 from vit.figures import Panel
 from vit.figures.images import pasted_figure
-from vit.figures.measures import percent, shares_figure
+from vit.figures.measures import percent_tick, shares_figure
 
 NAMES = ["a", "x", "b", "y", "c"]
 Y = np.array([0.2, 0.001, -0.0005])
@@ -44,7 +44,7 @@ def test_shares_are_not_rounded_to_whole_percents():
     (axes,) = figure.axes
     for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True):
         assert float(label.get_text().removesuffix("%")) == pytest.approx(100 * at)
-    assert [percent(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]
+    assert [percent_tick(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]
 
 
 def blocks() -> np.ndarray:

@@ -609,7 +609,7 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     encoder["channels"] = channels
     if same_patches and new_grid == old_grid:
         return
-    import timm  # takes seconds, and most models that name a size have it already
+    import timm  # takes seconds, and is needed only if a size changes
 
     # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023,
     # "FlexiViT")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vit.atomic import write_json
+from vit.checkpoints.heads import problem_of
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
@@ -71,9 +72,17 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
 
 
 def _update_head(model: Model) -> None:
-    """Set the classes in a model's settings to those of its head, which may have been replaced."""
+    """Set the classes in a model's settings to those of its head, which may have been replaced.
+
+    Raises:
+        CheckpointError: the head is no linear layer, although its tensors are one's.
+    """
     encoder = model.encoder
     if isinstance(encoder.head, nn.Linear):
+        # a subclass has the same tensors, and may compute something else
+        problem = problem_of(encoder.head)
+        if problem:
+            raise CheckpointError(f"its head {problem}, which no format holds")
         encoder.config = replace(encoder.config, num_classes=encoder.head.out_features)
     elif isinstance(encoder.head, nn.Identity):
         encoder.config = replace(encoder.config, num_classes=0)

@@ -33,14 +33,18 @@ def load_initial(
     """
     # what the checkpoint is; settings that are not given follow it
     source = find(config.model.init)
-    network = read_network(source, LoadOptions(channels=3))
+    network = read_network(source, LoadOptions())
+    if network.encoder.channels != 3:
+        raise source.error(
+            f"it takes {network.encoder.channels}-channel images, training makes 3-channel ones"
+        )
     notes: list[str] = []
     if explicit is not None:
         config, notes = follow(config, explicit, network.encoder, network.decoder)
 
     # the size that the settings say, and a decoder only if the objective may take it over
     options = LoadOptions(
-        channels=3, image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d
+        image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d
     )
     if OBJECTIVES[config.train.objective].labels:
         options = replace(options, part="encoder")

@@ -252,7 +252,7 @@ def _find_problems(network: Network) -> None:
     """Make missing and unexpected tensors problems, except for requested new parts."""
     report = network.report
     options = network.options
-    advice = ". name them, or patterns, in allow to accept that"
+    advice = "; name them, or patterns, in allow to accept that"
 
     # missing, neither allowed nor part of a new head or class token
     new = set()
@@ -266,7 +266,7 @@ def _find_problems(network: Network) -> None:
         if ours not in new and not network.allows(ours):
             untrained.append(name)
     if untrained:
-        problem = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
+        problem = f"missing: {first_few(untrained)}, which would stay untrained"
         if all(name.removeprefix("encoder.").startswith("head.") for name in untrained):
             problem += "; num_classes 0 leaves the head out"
         report.problems.append(problem + advice)

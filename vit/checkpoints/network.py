@@ -138,6 +138,7 @@ class Network:
     def guess(self, text: str) -> None:
         """Tell the user, also in a warning, of a guess that nothing in the checkpoint confirms."""
         self.note(text)
+        self.report.guesses.append(text)
         warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
@@ -207,8 +208,8 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     prefix = ""
     copies: list[str] = []
     is_guess = False
-    is_plain = options.branch is None and options.head is None
-    if not is_plain or not is_own_folder(source):
+    names_a_part = options.branch is not None or options.head is not None
+    if names_a_part or not is_own_folder(source):
         source = _without_wrappers(source)
         file_format, prefix, copies, is_guess = _choose(source, options.branch)
     hints = _read_hints(file_format, source, prefix, options)
@@ -440,6 +441,11 @@ def rename(network: Network) -> None:
                 network.report.dropped[key] = "only the encoder was requested"
             continue
         tensors = [network.source.tensors[key] for key in rule.theirs]
+        if rule.change == "pixels" and len(tensors[0]) % channels:
+            raise network.error(
+                f"{rule.theirs[0]} has {len(tensors[0])} rows, which are no patches of "
+                f"{channels} channels"
+            )
         network.tensors[name] = ModelTensor(rule.read(tensors, channels, eps), rule.theirs)
         if rule.change:
             network.tensors[name].changes.append(NOTES[rule.change])
@@ -657,24 +663,24 @@ def _choose_head(network: Network, heads: list[Head]) -> Head | None:
         if heads[0].problem:
             raise network.error(f"{heads[0].name} {heads[0].problem}; a head is one linear layer")
         return heads[0]
-    usable = [head for head in heads if not head.further]
+    main_heads = [head for head in heads if not head.further]
 
     # which of several answers, only their code says
-    if len(usable) > 1:
+    if len(main_heads) > 1:
         if options.num_classes is not None or options.part is not None:
             return None
-        names = ", ".join(head.name for head in usable)
+        names = ", ".join(head.name for head in main_heads)
         raise network.error(
             f"several modules may be its classifier ({names}); "
             "head names the one to load, num_classes 0 leaves them out"
         )
-    if not usable or usable[0].problem:
+    if not main_heads or main_heads[0].problem:
         return None
 
     # what a model in memory knows, a file leaves open
-    if usable[0].assumed and options.num_classes is None:
-        network.guess(f"{usable[0].assumed}; head names its module without this warning")
-    return usable[0]
+    if main_heads[0].assumed and options.num_classes is None:
+        network.guess(f"{main_heads[0].assumed}; head names its module without this warning")
+    return main_heads[0]
 
 
 def _say_what_it_reads(network: Network, head: Head) -> None:
@@ -707,11 +713,10 @@ def _check_normalization(network: Network, channels: int) -> None:
     """
     usual = network.format
     if network.hints.mean is None:
+        sentence = usual.other_inputs or f"these are the default of {usual.name}"
         assumed = (
             "nothing says how its input was normalised; assuming "
-            f"mean {usual.mean}, std {usual.std}, "
-            f"{usual.other_inputs or f'the default of {usual.name}'}; "
-            "mean, std and crop_share set them"
+            f"mean {usual.mean}, std {usual.std}; {sentence}; mean, std and crop_share set them"
         )
         if usual.other_inputs and network.source.module is None:
             network.guess(assumed)

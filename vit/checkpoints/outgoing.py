@@ -25,6 +25,7 @@ from vit.checkpoints.names import KeyRule, map_out, within
 from vit.checkpoints.origin import Origin
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
+from vit.inputs import Preparation
 from vit.mae import Model
 from vit.weights import TIMM_EPS, timm_config
 
@@ -128,9 +129,9 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     out.require(qkv="linear")
     out.compare_eps(TIMM_EPS)
     out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
-    out.config = timm_config(
-        model.encoder.config, origin.normalize, origin.prepared, origin.class_names
-    )
+    # timm rounds the size to which the share of it belongs by itself
+    prepared = Preparation(origin.interpolation, origin.crop_share, origin.squash)
+    out.config = timm_config(model.encoder.config, origin.normalize, prepared, origin.class_names)
     if model.encoder.config.num_classes and origin.problem_type:
         out.notes.append(
             f"its head is for {origin.problem_type}: timm's settings have no place for that"

@@ -22,6 +22,7 @@ class Report:
         missing: our name -> its shape: not in the file, so untrained.
         unexpected: their names that are unknown.
         notes: what was assumed or changed, for the user.
+        guesses: those of them that nothing in the checkpoint confirms, each a warning.
         problems: why the checkpoint cannot be loaded; empty if it can.
     """
 
@@ -31,6 +32,7 @@ class Report:
     missing: dict[str, Shape] = field(default_factory=dict)
     unexpected: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    guesses: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -55,7 +57,9 @@ class Report:
         lines += _section("missing, untrained", len(self.missing), missing)
         lines += _section("unexpected", len(self.unexpected), self.unexpected)
 
-        lines += [f"note: {one_line(note)}" for note in self.notes]
+        for note in self.notes:
+            kind = "guess" if note in self.guesses else "note"
+            lines.append(f"{kind}: {one_line(note)}")
         lines += [f"cannot be loaded: {one_line(problem)}" for problem in self.problems]
         return "\n".join(lines)
 
@@ -83,12 +87,22 @@ def _ranges(lines: list[str]) -> list[str]:
     result = []
     for text, rows in groups.items():
         for column in zip(*rows, strict=True):
-            numbers_text = f"{min(column)}-{max(column)}"
-            if min(column) == max(column):
-                numbers_text = str(column[0])
-            text = text.replace("#", numbers_text, 1)
+            text = text.replace("#", _runs(set(column)), 1)
         result.append(text)
     return result
+
+
+def _runs(numbers: set[int]) -> str:
+    """Return numbers in order, those in a row as a range: 0-2, 5."""
+    texts = []
+    for first in sorted(numbers):
+        if first - 1 in numbers:
+            continue
+        last = first
+        while last + 1 in numbers:
+            last += 1
+        texts.append(str(first) if first == last else f"{first}-{last}")
+    return ", ".join(texts)
 
 
 def _tensors(count: int) -> str:

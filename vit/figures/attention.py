@@ -34,7 +34,7 @@ from vit.figures.scale import (
     short,
     to_bytes,
 )
-from vit.figures.style import COLOURS, styled, text_width
+from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
@@ -167,12 +167,9 @@ def strongest_figure(
             mosaic.border(block, number, chosen)
             image_maps.draw_name(mosaic, block, panel)
             total = (~absent[block, panel]).sum()
-            # On narrow pictures the numbers stand alone
-            count = f"{chosen.sum()} of {total}"
-            if text_width(f"{count} patches", layout.small) <= layout.room:
-                count += " patches"
-            mosaic.below(block, number, count)
-            mosaic.below(block, number, image_maps.shares[block][panel], line=1)
+            mosaic.below(block, number, f"{chosen.sum()} of {total}", "patches")
+            if image_maps.shares[block][panel]:
+                mosaic.below(block, number, image_maps.shares[block][panel], "on patches", line=1)
         image_maps.draw_query(mosaic, block, block)
     # A plain figure has no bar here: the colours are the images' own
     if plain:
@@ -235,7 +232,7 @@ def masked_figure(
     image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
-    layout = image_maps.layout(lead, feet=1, width=width)
+    layout = image_maps.layout(lead, names=[*LEAD, *panels], feet=1, width=width)
     mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
@@ -266,7 +263,7 @@ def masked_figure(
             image_maps.draw_name(mosaic, block, panel, lead=lead)
             # Strokes on the map, for patches whose content the decoder does not have
             mosaic.cross(block, number, masked[block], ON_MAPS)
-            mosaic.below(block, number, f"{percent(on_visible[block, panel])} on visible")
+            mosaic.below(block, number, percent(on_visible[block, panel]), "on visible")
         image_maps.draw_query(mosaic, block, block, lead=lead)
     bars = image_maps.bars(each=scale == "row")
     if plain:
@@ -293,7 +290,7 @@ class ImageMaps:
 
     Attributes:
         values: (B, P, rows, columns), in `unit`, or in multiples of uniform if that is None.
-        shares: the text below each map, B x P; empty strings for most.
+        shares: the share on patches below each map, B x P; empty strings for most.
         queries: the query patch of each image; empty if not outlined.
         scales: one per image.
     """
@@ -345,8 +342,9 @@ class ImageMaps:
         self.shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
             on_patches = 1 - masses.detach().cpu().double().numpy()
-            for image, panel in np.argwhere(on_patches < MOST):
-                self.shares[image][panel] = f"{percent(on_patches[image, panel])} on patches"
+            # As written: 89.7% is 90%, and not below it
+            for image, panel in np.argwhere(on_patches.round(2) < MOST):
+                self.shares[image][panel] = percent(on_patches[image, panel])
         self.some_low = any(any(row) for row in self.shares)
 
         # The outlined patches: one for all images, or one per image
@@ -365,6 +363,7 @@ class ImageMaps:
         self,
         lead: int,
         *,
+        names: Sequence[str] | None = None,
         blocks: int | None = None,
         image_size: tuple[int, int] | None = None,
         roof: float = 0.0,
@@ -373,11 +372,17 @@ class ImageMaps:
         bar: bool = True,
         width: float | None = None,
     ) -> Layout:
-        """Return the layout of a sheet of images, each with `lead` pictures before its maps."""
+        """Return the layout of a sheet of images, each with `lead` pictures before its maps.
+
+        `names` are those above the pictures that are not to be cut; None for the panels' and, of
+        images side by side, the images' own.
+        """
         # A line below the pictures where a map has a low share on patches
         count = len(self.labels) if blocks is None else blocks
         feet = feet + self.some_low
         size = image_size or self.image_size
+        if names is None:
+            names = [*self.panels, *self.labels] if beside else self.panels
         return layout_for(
             count,
             lead,
@@ -389,7 +394,7 @@ class ImageMaps:
             beside=beside,
             bar=bar,
             width=width,
-            names=[*LEAD, *self.panels] if lead == len(LEAD) else self.panels,
+            names=names,
         )
 
     def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
@@ -399,7 +404,7 @@ class ImageMaps:
             self.draw_map(mosaic, block, panel, image, under=picture)
             self.draw_name(mosaic, block, panel)
             if self.shares[image][panel]:
-                mosaic.below(block, 1 + panel, self.shares[image][panel])
+                mosaic.below(block, 1 + panel, self.shares[image][panel], "on patches")
         self.draw_query(mosaic, block, image)
 
     def draw_image(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
@@ -474,6 +479,8 @@ class ImageMaps:
             "row": "each image has its own scale, so compare within a row",
             "log": "one logarithmic scale for all maps",
         }
+        if self.unit is None:
+            scales["log"] = "one scale for all maps, logarithmic below and above uniform"
         words = self.unit or f"{quantity} in multiples of uniform"
         colour = f"Colour: {words}; {scales[self.scale]}."
         if self.unit is None:
@@ -520,7 +527,7 @@ class ImageMaps:
             )
         return (
             f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
-            " the remainder on class token and registers."
+            " the remainder on tokens without a place in the image."
         )
 
 

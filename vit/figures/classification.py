@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.errors import plural
-from vit.figures.measures import percent
+from vit.figures.measures import percent_tick
 from vit.figures.style import COLOURS, fitted, styled, titled_figure
 
 MOST_WRITTEN = 20
@@ -83,7 +83,7 @@ def confusion_figure(
     axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)
     bar = figure.colorbar(heat, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
-    bar.ax.yaxis.set_major_formatter(percent)
+    bar.ax.yaxis.set_major_formatter(percent_tick)
     bar.set_label("share of the row")
     bar.outline.set_visible(False)
     return figure
@@ -203,7 +203,7 @@ def reliability_figure(
         below.annotate(text, (middle, height), (0, 1), **above)
     below.margins(y=0.3)
     below.set(xlabel="confidence", ylabel="images")
-    below.yaxis.set_major_formatter(percent)
+    below.yaxis.set_major_formatter(percent_tick)
     axes.grid(False)
     below.grid(False)
     return figure

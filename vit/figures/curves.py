@@ -11,8 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from vit.figures.measures import SERIES, Panel, percent
-from vit.figures.style import COLOURS, fitted, legend_below, panel_axes, styled, titled_figure
+from vit.figures.measures import SERIES, Panel, percent_tick
+from vit.figures.style import (
+    COLOURS,
+    begin_at,
+    fitted,
+    legend_below,
+    line_look,
+    panel_axes,
+    styled,
+    titled_figure,
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
         for line in panel.values:
             _draw_run(axes, line, room)
         if panel.share:
-            axes.yaxis.set_major_formatter(percent)
+            axes.yaxis.set_major_formatter(percent_tick)
         axes.set_title(panel.title)
         axes.set_xlabel("hours of training")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
@@ -128,7 +137,8 @@ def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
     # Colour, line and mark say which settings a run has; seeds share them
     style, mark = SERIES[line.series]
     colour = COLOURS.series[line.series]
-    axes.plot(line.x, np.asarray(line.values, dtype=float), color=colour, linestyle=style)
+    values = np.asarray(line.values, dtype=float)
+    axes.plot(line.x, values, color=colour, **line_look(len(values), style, mark))
     if line.start and line.label:
         axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
     if line.end is not None:
@@ -137,7 +147,7 @@ def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
     if line.label:
         # An empty line that only the legend shows
         label = fitted(line.label, (room - 1.4) * 72, 8)
-        key: dict[str, Any] = {"linestyle": style, "marker": mark, "markersize": 5.5}
+        key = line_look(len(values), style) | {"marker": mark, "markersize": 5.5}
         axes.plot([], [], color=colour, label=label, **key)
 
 
@@ -181,13 +191,13 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     """Draw a curve and its axes."""
     if curve.exact:
         epoch, values = _series(metrics, curve.key)
-        axes.plot(epoch, values, color=COLOURS.series[0], linewidth=1)
-        axes.set_ylim(bottom=0)
+        axes.plot(epoch, values, color=COLOURS.series[0], linewidth=1, **line_look(len(values)))
+        begin_at(axes, 0)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
         _draw_measured(axes, metrics, curve)
     if curve.share:
-        axes.yaxis.set_major_formatter(percent)
+        axes.yaxis.set_major_formatter(percent_tick)
     axes.set_title(curve.title)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
@@ -201,10 +211,11 @@ def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curv
         mean = smoothed(values)
         if not np.array_equal(mean, values):
             axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-        axes.plot(epoch, mean, color=blue, linewidth=1.8, label="training, on augmented images")
+        look: dict[str, Any] = {"linewidth": 1.8, "label": "training, on augmented images"}
+        axes.plot(epoch, mean, color=blue, **look, **line_look(len(mean)))
     epoch, values = _series(metrics, curve.val_key)
     if len(values):
-        look: dict[str, Any] = {"marker": "o", "markersize": 3, "label": "held-out images"}
+        look = {"marker": "o", "markersize": 3, "label": "held-out images"}
         axes.plot(epoch, values, color=purple, **look)
 
     # Measurements at the end of the run, and what they are compared with

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from vit.figures.measures import SERIES
-from vit.figures.style import COLOURS, legend_columns, styled, titled_figure
+from vit.figures.style import COLOURS, legend_columns, line_look, styled, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
@@ -49,12 +49,13 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
     for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
         for number, name in enumerate(courses):
             # The second round of lines is grey: there are fewer colours than matrices
-            line, _ = SERIES[number % len(SERIES)]
+            line, mark = SERIES[number % len(SERIES)]
             colour = COLOURS.quiet
             if number < len(SERIES):
                 colour = COLOURS.series[number]
             means = courses[name][quantity].mean(1).numpy()
-            axes.plot(steps.numpy(), means, color=colour, linestyle=line, label=names[name])
+            look = line_look(len(means), line, mark)
+            axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)
         axes.set_title(words)
         _over_steps(axes, steps.numpy())
         _logarithmic(axes)

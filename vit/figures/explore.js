@@ -392,7 +392,7 @@
         }
       }
     }
-    $("grid-heading").textContent = rolled ? "Rollout up to each layer" : `All layers and heads of the ${state.part}`;
+    $("grid-heading").textContent = rolled ? "Rollout up to each layer" : `Layers and heads of the ${state.part} on this page`;
     const own = state.scale === "row" || (rolled && state.scale === "shared"), query = look(state.layer, state.head);
     if (own && query) $("grid-heading").textContent += " (beside each layer: the share with the strongest colour)";
     const tops = new Map(layers.map((layer) => [layer, topOf(layer)]));

@@ -17,7 +17,7 @@ from vit.atomic import replacing
 from vit.figures.attention import ImageMaps, Patch
 from vit.figures.mosaic import Layout, Mosaic, with_size
 from vit.figures.scale import AROUND_UNIFORM
-from vit.figures.style import COLOURS, style
+from vit.figures.style import COLOURS, style, warn_of_boxes
 
 MARKED = 24
 """Most frames for which the progress line has a point each."""
@@ -86,6 +86,7 @@ def film_frames(
             # The run's progress, in the roof above the pictures
             _draw_progress(figure.axes[0], layout, frame, len(moments))
             frames.append(figure)
+    warn_of_boxes(frames[0])
     return frames
 
 
@@ -141,7 +142,8 @@ def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float 
 def rendered(figure: Figure) -> np.ndarray:
     """Return a figure's pixels at its own resolution: uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with style():
+        canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 

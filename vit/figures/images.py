@@ -105,7 +105,7 @@ def patch_colours_figure(
     rows, columns = colours.shape[1:3]
     size = (images.shape[2], images.shape[3])
     layout = layout_for(
-        len(labels), 1, 1, (rows, columns), size, beside=True, bar=False, width=width
+        len(labels), 1, 1, (rows, columns), size, beside=True, bar=False, width=width, names=labels
     )
     mosaic = Mosaic(layout, (rows, columns))
     patches = to_bytes(colours.movedim(-1, 1).numpy())  # (B, 3, rows, columns)
@@ -153,8 +153,7 @@ def sheet_figure(
     margin = 22
     side_width = columns * (across + gap) - gap + margin
 
-    # Paper for one or two halves, and a legend below them
-    # The legend has up to eight columns
+    # One or two halves, and below them a legend of up to eight columns
     in_line = min(8, max(len(part_names), 1))
     halves = 1
     legend = 0

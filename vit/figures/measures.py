@@ -13,9 +13,11 @@ from matplotlib.ticker import MaxNLocator
 
 from vit.figures.style import (
     COLOURS,
+    begin_at,
     colours_of,
     legend_below,
     legend_columns,
+    line_look,
     panel_axes,
     styled,
     text_width,
@@ -147,8 +149,11 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
         # The mean over seeds: nan, where there is no value, does not count
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
         layers = np.arange(values.shape[1])
-        marker = "" if dots else mark
-        axes.plot(layers, values.mean(0), color=colour, linestyle=line, marker=marker, label=name)
+        look: dict[str, Any] = {"linestyle": line, "marker": mark}
+        if dots:
+            # Among the dots of a single layer a dash is their mean
+            look = line_look(len(layers), line, "_") | {"markersize": 14, "mew": 1.6}
+        axes.plot(layers, values.mean(0), color=colour, label=name, **look)
         # A dot for each value, or a band from the lowest to the highest seed
         if dots:
             axes.plot(
@@ -169,7 +174,7 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
 
     # Reference lines are grey, and told apart by their dashes
     for (name, value), dashes in zip(panel.lines.items(), DASHES, strict=False):
-        look: Any = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, dashes)}
+        look = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, dashes)}
         axes.axhline(value, label=name, **look)
 
 
@@ -183,9 +188,11 @@ def _label_layers(axes: Axes, panel: Panel, places: Sequence[str] | None, axis: 
         step = -(-count // 13)
         axes.set_xticks(range(0, count, step), places[:count:step])
     if panel.limits:
-        axes.set_ylim(*panel.limits)
+        low, high = panel.limits
+        begin_at(axes, low)
+        axes.set_ylim(top=high)
     if panel.share:
-        axes.yaxis.set_major_formatter(percent)
+        axes.yaxis.set_major_formatter(percent_tick)
     axes.set(xlabel=axis, ylabel=panel.unit)
 
 
@@ -264,7 +271,7 @@ def _draw_shares(axes: Axes, panel: Panel, bars: int) -> None:
     axes.set_yticks(rows, list(panel.values))
     axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
     axes.grid(axis="y", visible=False)
-    axes.xaxis.set_major_formatter(percent)
+    axes.xaxis.set_major_formatter(percent_tick)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
 
 
@@ -273,6 +280,6 @@ def titled(axes: Axes, title: str, room: float) -> None:
     axes.set_title("\n".join(wrapped(title, room * 72, 9)))
 
 
-def percent(share: float, _: float = 0) -> str:
+def percent_tick(share: float, _: float = 0) -> str:
     """Return a share as the label of a tick, with only the digits it needs: "5%", "42.5%"."""
     return f"{round(100 * share, 6):g}%"

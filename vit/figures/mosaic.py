@@ -344,13 +344,20 @@ class Mosaic:
         look = {"ha": "center", "va": "bottom", "linespacing": 1.1}
         self.write(middle, y - layout.dots(0.01), "\n".join(lines), layout.small, **look)
 
-    def below(self, block: int, number: int, text: str, line: int = 0) -> None:
-        """Write one of the lines below a picture, cut to its width."""
+    def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
+        """Write one of the lines below a picture, cut to its width.
+
+        `words` follow the text where both fit.
+        """
         # The first baseline stands below the picture, the next ones a line further down
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
         foot = y + layout.tile[0] + layout.dots(0.12 + line * LINE)
+        text = printable(text)
+        longer = f"{text} {words}".rstrip()
+        if text_width(longer, layout.small) <= layout.room:
+            text = longer
         text = fitted(text, layout.room, layout.small)
         self.write(middle, foot, text, layout.small, color=COLOURS.quiet, ha="center")
 
@@ -503,24 +510,28 @@ class Mosaic:
         )
         colour_bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
 
-        # Its numbers, without those that would touch the word at the centre
+        # Below uniform an overlay shows nothing but the image
+        bottom = scale.low
+        if bar.overlay and scale.centre is not None:
+            bottom = scale.centre
+            beside.set_ylim(bottom, scale.top)
+        # Its numbers: the top, the centre, and round ones that touch no other
         inches = high / layout.dpi
-        ticks = {}
-        for tick in scale.ticks(min(1 + int(inches / 0.27), 8)):
-            ticks[tick] = short(tick)
+        wanted = [scale.top, *scale.ticks(min(1 + int(inches / 0.27), 8))]
         if scale.centre is not None:
-            near = 0.15 / inches
-            centre = float(scale(scale.centre))
-            for tick in list(ticks):
-                below = bar.overlay and tick < scale.centre
-                if below or abs(float(scale(tick)) - centre) < near:
-                    del ticks[tick]
-            ticks[scale.centre] = f"{short(scale.centre)} = uniform"
+            wanted.insert(1, scale.centre)
+        start = float(scale(bottom))
+        ticks: dict[float, str] = {}
+        heights: list[float] = []
+        for tick in wanted:
+            height = inches * (float(scale(tick)) - start) / (1 - start)
+            if height >= 0 and all(abs(height - other) >= 0.15 for other in heights):
+                heights.append(height)
+                ticks[tick] = short(tick)
+                if tick == scale.centre:
+                    ticks[tick] += " = uniform"
         colour_bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
         colour_bar.minorticks_off()
-        # Below uniform an overlay shows nothing but the image
-        if bar.overlay and scale.centre is not None:
-            beside.set_ylim(scale.centre, scale.top)
         beside.tick_params(labelsize=min(layout.small, 7), width=0.6, length=2.5)
         # The unit, above the pointed end if there is one
         if row == 0:

@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -24,9 +24,10 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
+from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation
 
@@ -75,6 +76,9 @@ def read_sheet() -> Any:
     sheet: Any = matplotlib.rc_params_from_file(
         Path(__file__).with_name("vit.mplstyle"), use_default_template=False
     )
+    # matplotlib reports each font that is missing, at every drawing
+    installed = fontManager.get_font_names()
+    sheet["font.family"] = [name for name in sheet["font.family"] if name in installed]
     for key in ("text.color", "axes.titlecolor", "legend.labelcolor"):
         sheet[key] = PALETTE["ink"]
     for key in ("axes.edgecolor", "axes.labelcolor", "grid.color", "xtick.color", "ytick.color"):
@@ -110,9 +114,16 @@ class Colours:
     colours: str
 
 
-def style() -> AbstractContextManager[None]:
-    """Return a context in which new artists take our style, whatever the matplotlibrc says."""
-    return context(["default", SHEET])
+@contextmanager
+def style() -> Iterator[None]:
+    """Give new artists our style, whatever the matplotlibrc says.
+
+    matplotlib's warnings of missing characters, one for each and drawing, are left out: see
+    `warn_of_boxes`.
+    """
+    with context(["default", SHEET]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        yield
 
 
 COLOURS = Colours(
@@ -133,6 +144,32 @@ def colours_of(names: Sequence[str]) -> list[str]:
     return [colour or next(free) for colour in own]
 
 
+@lru_cache
+def characters_of_fonts() -> frozenset[int]:
+    """Return the characters, as numbers, that a font of the style sheet has."""
+    characters: set[int] = set()
+    for family in SHEET["font.family"]:
+        font = get_font(findfont(FontProperties(family=family)))
+        characters.update(font.get_charmap())
+    return frozenset(characters)
+
+
+def warn_of_boxes(figure: Figure) -> None:
+    """Warn once of the characters in a figure that no font has: boxes stand in their place."""
+    missing = {}
+    for text in figure.findobj(Text):
+        for character in text.get_text():
+            if character != "\n" and ord(character) not in characters_of_fonts():
+                missing[character] = True
+    if missing:
+        some = "".join(missing)[:12]
+        warnings.warn(
+            f"the picture has boxes in place of {some}: no installed font has these characters;"
+            " Noto Sans CJK has most of them",
+            stacklevel=3,
+        )
+
+
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Make a function draw its figure in our style."""
 
@@ -142,6 +179,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             figure = draw(*args, **options)
             # Ticks take the style of the moment in which they are made: the first drawing
             figure.draw_without_rendering()
+        warn_of_boxes(figure)
         return figure
 
     return draw_in_style
@@ -281,6 +319,21 @@ def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list
     for unused in axes[count:]:
         unused.set_visible(False)
     return list(axes[:count])
+
+
+def line_look(count: int, line: Any = "-", mark: str = "o") -> dict[str, Any]:
+    """Return the look of a curve of `count` values: a single one has no line, and is a mark."""
+    if count < 2:
+        return {"linestyle": "none", "marker": mark}
+    return {"linestyle": line}
+
+
+def begin_at(axes: Axes, low: float) -> None:
+    """Begin the value axis at `low`, with matplotlib's margin above the largest value."""
+    # The margin is a share of the range of the data, which so includes `low`
+    axes.update_datalim([(0, low)], updatex=False)
+    axes.autoscale_view(scalex=False)
+    axes.set_ylim(bottom=low)
 
 
 def bare(axes: Axes) -> None:

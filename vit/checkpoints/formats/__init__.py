@@ -30,6 +30,6 @@ FORMATS = (
     others.GOOGLE,
     timm.TIMM,
 )
-"""Formats with more marks come first."""
+"""The first that fits counts; TIMM, which has no marks, is last."""
 
 __all__ = ["FORMATS", "Format", "Hints", "other_file", "refusal"]

@@ -173,8 +173,8 @@ class Format:
         hints: reads the settings.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
-        other_inputs: which models of this format use another mean and std; if any do, assuming the
-            usual ones is a guess.
+        other_inputs: a sentence on which models of this format use another mean and std; if any do,
+            assuming the usual ones is a guess.
     """
 
     name: str

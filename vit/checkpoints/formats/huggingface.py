@@ -378,7 +378,7 @@ VIT = Format(
     mean=HALVES[0],
     std=HALVES[1],
     interpolation="bilinear",
-    other_inputs="as Google's ViT does, but DINO's and DeiT's use ImageNet's",
+    other_inputs="Google's ViT uses these; DINO's and DeiT's use ImageNet's",
 )
 DINOV2 = Format(
     name="Hugging Face Dinov2",

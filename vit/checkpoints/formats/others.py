@@ -160,7 +160,7 @@ MMPRETRAIN = Format(
     ),
     global_pool="token",  # unless an fc_norm says otherwise
     crop_share=0.875,
-    other_inputs="as its DeiT and MAE do, but its VisionTransformer uses 0.5",
+    other_inputs="its DeiT and MAE use these; its VisionTransformer uses 0.5",
 )
 
 

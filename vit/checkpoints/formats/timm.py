@@ -19,7 +19,7 @@ DEIT_III = table("""
 """)
 # heads by width, in the code of DeiT and DeiT III
 DEIT_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
-OTHER_INPUTS = "as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
+OTHER_INPUTS = "DeiT, DINO and MAE use these; timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 

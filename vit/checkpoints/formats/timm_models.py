@@ -45,7 +45,7 @@ def hints(source: Source) -> Hints:
     # a model in memory
     if source.module is not None:
         settings = dict(getattr(source.module, "pretrained_cfg", None) or {})
-        return _hints_of_model(source.module, settings, type(source.module).__name__)
+        return _hints_of_model(source, source.module, settings)
 
     # the architecture by its name
     config = source.config
@@ -76,7 +76,7 @@ def hints(source: Source) -> Hints:
     # older folders on its hub have the normalisation at the top level
     settings = config.get("pretrained_cfg") or config
     labels = config.get("label_names") or settings.get("label_names")
-    result = _hints_of_model(model, {**settings, "label_names": labels}, name)
+    result = _hints_of_model(source, model, {**settings, "label_names": labels})
     encoder = {**result.encoder, "num_classes": model.num_classes}
     return replace(result, encoder=encoder, notes=(*result.notes, *notes))
 
@@ -142,11 +142,7 @@ def training_hints(source: Source) -> Hints:
         encoder,
         blocks_known=model is not None,
         code_heads=code_heads,
-        mean=inputs.get("mean"),
-        std=inputs.get("std"),
-        interpolation=inputs.get("interpolation"),
-        crop_share=inputs.get("crop_pct"),
-        **_fitting(inputs.get("crop_mode")),
+        **_inputs(inputs),
     )
 
 
@@ -185,17 +181,33 @@ def _named_model(args: dict[str, Any], checkpoint: str) -> Any:
     return model
 
 
-def _fitting(crop_mode: str | None) -> dict[str, Any]:
-    """Return the fields of `Hints` on how images of another shape are fitted: timm's crop_mode."""
-    if crop_mode in (None, "", "center"):
-        return {}
-    if crop_mode == "squash":
-        return {"squash": True}
-    difference = (
-        f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
-        "assuming 'center'"
-    )
-    return {"differences": (difference,)}
+def _inputs(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Hints` on the input that timm's settings say.
+
+    Args:
+        settings: pretrained_cfg, or what timm makes of the options of train.py.
+    """
+    differences = []
+    values = {
+        "interpolation": settings.get("interpolation"),
+        "crop_share": settings.get("crop_pct"),
+        "squash": settings.get("crop_mode") == "squash",
+    }
+    crop_mode = settings.get("crop_mode")
+    if crop_mode not in (None, "", "center", "squash"):
+        differences.append(
+            f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
+            "assuming 'center'"
+        )
+
+    # half a normalisation is none
+    for key, other in (("mean", "std"), ("std", "mean")):
+        value = settings.get(key)
+        if value and settings.get(other):
+            values[key] = tuple(value)
+        elif value:
+            differences.append(f"its settings say a {key} without a {other}, so it is not used")
+    return values | {"differences": tuple(differences)}
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
@@ -211,22 +223,20 @@ def _require_plain(name: str, checkpoint: str) -> None:
 # ---- A model that timm built ---------------------------------------------------------------------
 
 
-def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
+def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hints:
     """Read the architecture off a model that timm built, and the rest off its settings.
 
     Args:
+        source: the checkpoint that it describes.
         model: the model.
         settings: its pretrained_cfg: normalisation and names of classes.
-        name: of the model, for messages.
 
     Raises:
         CheckpointError: our encoder does not compute it.
     """
     reason = _not_computed(model)
     if reason:
-        raise CheckpointError(
-            f"timm's {name} cannot be loaded: it has {reason}, which this encoder does not compute"
-        )
+        raise source.error(f"it has {reason}, which this encoder does not compute")
 
     # the architecture, under our names
     block = model.blocks[0]
@@ -252,22 +262,8 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         "norm_eps": block.norm1.eps,
     }
 
-    # how its input is made
-    mean = settings.get("mean") or None
-    std = settings.get("std") or None
-    if mean is not None:
-        mean = tuple(mean)
-    if std is not None:
-        std = tuple(std)
-    return Hints(
-        only_given(encoder),
-        mean=mean,
-        std=std,
-        interpolation=settings.get("interpolation"),
-        class_names=_class_names(settings.get("label_names") or ()),
-        crop_share=settings.get("crop_pct"),
-        **_fitting(settings.get("crop_mode")),
-    )
+    labels = _class_names(settings.get("label_names") or ())
+    return Hints(only_given(encoder), class_names=labels, **_inputs(settings))
 
 
 def _not_computed(model: Any) -> str:

@@ -83,6 +83,7 @@ TORCHVISION = Format(
     crop_share=0.875,  # resized to 256, cropped to 224
     hints=torchvision_hints,
     other_inputs=(
-        "and the cropping of the files called V1; those called SWAG_LINEAR_V1 use crop_share 1"
+        "the files called V1 use these and their cropping; those called SWAG_LINEAR_V1 use "
+        "crop_share 1"
     ),
 )
