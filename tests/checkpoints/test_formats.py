@@ -52,6 +52,28 @@ def test_timm_folder_with_its_own_config(name, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("place", ["memory", "state", "folder"])
+def test_deits_token_for_distillation_is_a_register_and_its_two_heads_are_left_out(place, tmp_path):
+    sizes = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
+    theirs = timm.create_model("deit_tiny_distilled_patch16_224", **sizes)
+    random_model(theirs)
+    timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
+    source = {"memory": theirs, "state": theirs.state_dict(), "folder": tmp_path}[place]
+    with pytest.warns(UserWarning, match="its classifier is left out: head is one of DeiT's two"):
+        ours = load_model(source)
+    images = torch.randn(2, 3, 28, 28)
+    close(ours(images), theirs.forward_features(images))
+    assert ours.config.registers == 1
+    assert ours.config.num_classes == 0
+
+
+def test_an_average_that_timm_makes_of_its_model_is_that_model():
+    theirs = timm_model()
+    ours = load_model(timm.utils.ModelEmaV3(theirs))
+    images = torch.randn(2, 3, 16, 16)
+    close(ours.forward_head(ours(images)), theirs(images))
+
+
 def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
     timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
@@ -684,8 +706,7 @@ def test_other_families_are_refused_by_name(name, family):
 @pytest.mark.parametrize(
     "name",
     [
-        "deit_tiny_distilled_patch16_224", "vit_tiny_r_s16_p8_224", "cait_xxs24_224",
-        "xcit_nano_12_p8_224", "hiera_tiny_224", "convnext_atto", "resnet18",
+        "vit_tiny_r_s16_p8_224", "cait_xxs24_224", "xcit_nano_12_p8_224", "hiera_tiny_224", "convnext_atto", "resnet18",
         "vit_relpos_small_patch16_224", "vit_pe_core_tiny_patch16_384", "vitamin_small_224",
         "beit3_base_patch16_224", "aimv2_large_patch14_224", "vit_small_patch16_18x2_224",
         "vit_dwee_patch16_reg1_gap_256",

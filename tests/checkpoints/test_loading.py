@@ -31,7 +31,7 @@ from timm.models import adapt_input_conv
 from tiny import NORMALIZE, Payload
 from torch import nn
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model, loading, save_model
 from vit.checkpoints.loading import load_trained
 from vit.cli import main
 from vit.config import ViTConfig
@@ -98,6 +98,27 @@ def test_a_model_to_look_at_is_trained_whatever_warnings_others_silence(monkeypa
     assert model.config.num_classes == 5
     with pytest.raises(CheckpointError, match=r"untrained \(head.weight, 2 in all\)"):
         load_trained(state, num_heads=4, num_classes=7)
+
+
+def test_what_is_new_does_not_build_the_whole_model_again(monkeypatch):
+    built = []
+
+    def build(encoder, decoder, norm_pix_loss):
+        model = real(encoder, decoder, norm_pix_loss)
+        if model.cls_token.device.type != "meta":
+            built.append(encoder.depth)
+        return model
+
+    real = loading.build_model
+    monkeypatch.setattr(loading, "build_model", build)
+    state = timm_state(depth=4)
+    with pytest.warns(UserWarning, match="untrained, 231 parameters: head.weight, head.bias"):
+        load_model(state, num_heads=4, num_classes=7)
+    del state["blocks.2.norm1.bias"]
+    with pytest.warns(UserWarning, match=r"untrained, 32 parameters: blocks\.2\.norm1\.bias"):
+        model = load_model(state, num_heads=4, allow="*norm1.bias")
+    assert not model.blocks[2].norm1.bias.any()
+    assert built == [1, 3]
 
 
 def test_a_missing_class_token_leaves_a_table_that_fits_no_grid():

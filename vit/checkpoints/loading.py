@@ -7,6 +7,7 @@ read the architecture off their shapes, build the model on the device meta, acco
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -314,10 +315,17 @@ def assign_weights(network: Network) -> Model:
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
         state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
-    # what the checkpoint lacks is taken from a new model
-    if network.report.missing:
-        fresh = build_model(network.encoder, network.decoder, network.norm_pix_loss).state_dict()
-        for name in network.report.missing:
+    # what the checkpoint lacks is taken from a new model, with no more blocks than that needs
+    missing = network.report.missing
+    if missing:
+        numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
+        depth = max(numbers, default=0) + 1
+        encoder = replace(network.encoder, depth=min(depth, network.encoder.depth))
+        decoder = network.decoder
+        if decoder is not None:
+            decoder = replace(decoder, depth=min(depth, decoder.depth))
+        fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
+        for name in missing:
             state[name] = fresh[name]
     model.load_state_dict(state, assign=True)
     model.origin = origin_of(network)

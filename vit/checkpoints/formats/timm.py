@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from vit.checkpoints.formats.format import IMAGENET, Format, Hints
 from vit.checkpoints.names import shared, table, within
@@ -17,6 +18,9 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
+# DeiT's token for distillation, whose head stands beside that of the class token
+DISTILLATION = table("reg_token dist_token")
+TWO_HEADS = "one of DeiT's two heads, of two tokens, whose mean is its answer"
 # heads by width, in the code of DeiT and DeiT III
 DEIT_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
 OTHER_INPUTS = "DeiT, DINO and MAE use these; timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
@@ -35,18 +39,23 @@ def timm_hints(source: Source) -> Hints:
     It may be timm's config.json, a model in memory, or the options of timm's train.py.
     """
     if not describes_itself(source) and "args.crop_pct" not in source.values:
-        return deit_hints(source)
-    from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
+        result = deit_hints(source)
+    else:
+        from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
-    if describes_itself(source):
-        return timm_models.hints(source)
-    return timm_models.training_hints(source)
+        if describes_itself(source):
+            result = timm_models.hints(source)
+        else:
+            result = timm_models.training_hints(source)
+    if any(key.endswith("head_dist.weight") for key in source.tensors):
+        return replace(result, head_problem=f"is {TWO_HEADS}")
+    return result
 
 
 def deit_hints(source: Source) -> Hints:
     """Read what DeiT's main.py saves: its architecture and the share of an image that it evaluates."""
     name = source.values.get("args.model")
-    match = isinstance(name, str) and re.fullmatch(r"deit_([a-z]+)_patch\d+_(\d+|LS)", name)
+    match = isinstance(name, str) and re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name)
     if not match:
         return Hints()
     share = source.values.get("args.eval_crop_ratio")
@@ -65,8 +74,11 @@ def deit_hints(source: Source) -> Hints:
 TIMM = Format(
     name="timm",
     anchor=ANCHOR,
-    rules=(*ENCODER, *DEIT_III),
-    dropped=((r"mask_token", "a token for masked patches, used only in training"),),
+    rules=(*ENCODER, *DEIT_III, *DISTILLATION),
+    dropped=(
+        (r"mask_token", "a token for masked patches, used only in training"),
+        (r"head_dist\..*", TWO_HEADS),
+    ),
     hints=timm_hints,
     other_inputs=OTHER_INPUTS,
 )

@@ -22,11 +22,13 @@ from timm.data import resolve_data_config
 from timm.layers import GluMlp, Mlp
 from timm.layers.activations import GELU
 from timm.models import model_entrypoint
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, in_order, only_given
 from vit.checkpoints.reading import Source, shorten
+from vit.encoder import held
 from vit.errors import CheckpointError
 
 # `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
@@ -255,7 +257,8 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
         "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
         "fc_norm": not isinstance(model.fc_norm, nn.Identity),
         "class_token": model.has_class_token,
-        "registers": model.num_reg_tokens,
+        # DeiT's token for distillation counts as one
+        "registers": model.num_prefix_tokens - model.has_class_token,
         "num_heads": block.attn.num_heads,
         "no_embed_class": model.no_embed_class or None,
         "global_pool": model.global_pool or None,
@@ -269,7 +272,7 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
 def _not_computed(model: Any) -> str:
     """Return what a timm model has that our encoder does not compute; "" if it computes all."""
     # the model, and the kinds of its parts
-    if type(model) is not VisionTransformer:
+    if type(model) not in (VisionTransformer, VisionTransformerDistilled):
         return f"the class {type(model).__name__}"
     blocks: list[Any] = list(model.blocks)
     for block in blocks:
@@ -374,13 +377,12 @@ def _no_waiting() -> Iterator[None]:
     Its downloader would retry for a minute.
     """
     hub = urllib.parse.urlsplit(constants.ENDPOINT)
-    before = constants.HF_HUB_OFFLINE
+    offline = constants.HF_HUB_OFFLINE
     if not urllib.request.getproxies():
         try:
             socket.create_connection((hub.hostname or "", hub.port or 443), timeout=3).close()
         except OSError:
-            constants.HF_HUB_OFFLINE = True
-    try:
+            offline = True
+    # threads may fetch at the same time
+    with held(constants, "HF_HUB_OFFLINE", offline):
         yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
