@@ -2,7 +2,8 @@
 
 The study compares means of kinds of patches, beyond what is typical of their places: the parts of Scenes, or clusters of
 patches of other data. Two kinds may be near because they look alike or lie at the same places; so the cosine of their pixels,
-the nearness of their colours and contrasts, and the cosine of their places are held constant, as far as linear fits can. Then
+as they are and whitened, the nearness of their colours and contrasts, and the cosine of their places are held constant, as far
+as linear fits can. Then
 the rank correlation says how surely nearness follows how often two kinds meet; p, how often permuting the kinds gives as much;
 and the gain, how much nearer two kinds are per standard deviation of how often they meet. Company counts if the gain of trained
 models exceeds, by more than twice the spread over the seeds and 0.05, the gains of random weights and of training on images
