@@ -220,6 +220,7 @@ def test_what_can_be_read_in_an_evening_is_as_long_as_it_says():
 
 # Numbers that follow from the tables, which the sentences combine.
 LOSS, PROBE = "loss over masked patches", "linear probe"
+GUESS = "no model: mean of the visible patches, raw pixels  "  # with its empty cells
 
 
 def above(row: str, column: str, usual: str = "all learn") -> Callable[[Cells], float]:
@@ -237,11 +238,26 @@ def ratio(moment: str) -> Callable[[Cells], float]:
     return lambda cell: asking(cell) / giving(cell)
 
 
+def gain(guess: str, column: str) -> Callable[[Cells], float]:
+    return lambda cell: cell[guess, column] - cell["all learn", column]
+
+
+def share_of_gain(row: str, guess: str, column: str) -> Callable[[Cells], float]:
+    return lambda cell: 100 * above(row, column)(cell) / gain(guess, column)(cell)
+
+
+def by_own_patch(row: str, column: str) -> Callable[[Cells], float]:
+    return lambda cell: cell[row, column] / cell[row, "its own patch"]
+
+
 DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
     "fixed-or-learned": {
-        "0.114": above("no positions at all", LOSS),
-        "0.020": above("all three frozen", LOSS),
+        "0.147": gain(GUESS, LOSS),
+        "13": share_of_gain("all three frozen", GUESS, LOSS),
+        "67": share_of_gain("uniform attention", GUESS, LOSS),
+        "78": share_of_gain("no positions at all", GUESS, LOSS),
         "10.4": lambda cell: -above("uniform attention", PROBE)(cell),
+        "5.1": lambda cell: -above("no positions in the encoder", PROBE)(cell),
         "0.6": lambda cell: -above("W_E frozen", PROBE)(cell),
     },
     "identity-case": {
@@ -249,7 +265,17 @@ DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
         "0.020": above("the three matrices, frozen at random", LOSS, "learned matrices"),
     },
     "one-hot": {"48": lambda cell: 4 * 4 * 3},
-    "who-trains-them": {"0.25": ratio("gradient at the end")},
+    "static-and-contextual": {
+        "3.5": by_own_patch("nothing: random weights", "mean of the image"),
+    },
+    "who-trains-them": {
+        "0.25": ratio("gradient at the end"),
+        "19": lambda cell: (
+            100
+            * cell["MLP frozen", "more than where all learn"]
+            / (0.827 - cell["all learn ", LOSS])
+        ),
+    },
 }
 CITED = re.compile(r"\[[^\]]*\]\(https://arxiv\.org/[^)]*\)")
 """A paper: its year is no measurement of ours."""

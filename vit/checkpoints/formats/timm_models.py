@@ -28,6 +28,7 @@ from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, in_order, only_given
 from vit.checkpoints.reading import Source, shorten
+from vit.encoder import held
 from vit.errors import CheckpointError
 
 # `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
@@ -376,13 +377,12 @@ def _no_waiting() -> Iterator[None]:
     Its downloader would retry for a minute.
     """
     hub = urllib.parse.urlsplit(constants.ENDPOINT)
-    before = constants.HF_HUB_OFFLINE
+    offline = constants.HF_HUB_OFFLINE
     if not urllib.request.getproxies():
         try:
             socket.create_connection((hub.hostname or "", hub.port or 443), timeout=3).close()
         except OSError:
-            constants.HF_HUB_OFFLINE = True
-    try:
+            offline = True
+    # threads may fetch at the same time
+    with held(constants, "HF_HUB_OFFLINE", offline):
         yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
