@@ -12,6 +12,8 @@ from vit.pretrained import entry_points as _entry_points
 dependencies = [
     "torch",
     "torchvision",
+    "numpy",
+    "tqdm",
     "timm",
     "einops",
     "safetensors",

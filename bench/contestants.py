@@ -79,6 +79,17 @@ def build(job: Job) -> Contestant:
     return _peer(job)
 
 
+def random_images(count: int, image_size: int) -> Dataset:
+    """Return `count` random images, the same in every call, for training and for tests."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, 3, image_size, image_size)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    labels = torch.arange(count) % CLASSES
+    names = tuple(str(number) for number in range(CLASSES))
+    split = ImageSet(pixels, labels, names, content_hash="")
+    return Dataset("random images", "scenes", split, split)
+
+
 def flops_per_image(job: Job) -> float:
     """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
     small = replace(job, contestant="ours", with_data=False, batch=2, images=2)
@@ -93,14 +104,9 @@ def _ours(job: Job) -> Contestant:
     """Return the step of the run that train.py would set up for this job, on random images."""
     if job.allocator:
         keep_freed_memory()
-    shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
-    pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
-    labels = torch.arange(shape[0]) % CLASSES
-    names = tuple(str(number) for number in range(CLASSES))
-    split = ImageSet(pixels, labels, names, content_hash="")
 
     # The run
-    run = setup(job.config(), Dataset("random images", "scenes", split, split))
+    run = setup(job.config(), random_images(max(job.images, job.batch), job.image_size))
     if not job.fused_adamw:
         run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
     parts = run.grad_accum_steps

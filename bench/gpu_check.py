@@ -22,9 +22,9 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from bench.compare import Spread, compare
+from bench.contestants import random_images
 from bench.job import Job
 from vit.config import Config
-from vit.data import Dataset, ImageSet
 from vit.device import device_name
 from vit.errors import TrainingError, one_line
 from vit.machine import choose_compute, missing_for_compile, versions
@@ -33,7 +33,6 @@ from vit.train import fit
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 
-CLASSES = 10
 LONG = 1_000
 """Steps of a run whose losses are read every tenth step, as they are in a long run."""
 STEPS = 20
@@ -295,13 +294,7 @@ def _settings(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> d
 def _run(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> Run:
     """Return a run on as many random images as a batch has, at its first step."""
     config: Config = build_config([], _settings(job, changes, batch, steps))[0]
-    generator = torch.Generator().manual_seed(0)
-    shape = (batch, 3, job.image_size, job.image_size)
-    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    labels = torch.arange(batch) % CLASSES
-    names = tuple(str(number) for number in range(CLASSES))
-    images = ImageSet(pixels, labels, names, content_hash="")
-    return setup(config, Dataset("random images", "scenes", images, images))
+    return setup(config, random_images(batch, job.image_size))
 
 
 if __name__ == "__main__":

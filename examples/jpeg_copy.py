@@ -1,8 +1,9 @@
-"""Write a data set as JPEG files in class folders, which `--data FOLDER` reads.
+"""Write a built-in data set as JPEG files in class folders, which `--data FOLDER` reads.
 
     python examples/jpeg_copy.py cifar10 cifar10-jpeg
 
-The first argument is as for --data. The files are numbered within each class, in the data's order.
+The first argument is cifar10, cifar100 or scenes, whose images are all 32 x 32. The files are
+numbered within each class, in the data's order.
 The folder appears whole or not at all; an interrupted copy leaves a hidden one, which may be removed.
 """
 
@@ -14,13 +15,16 @@ from pathlib import Path
 from PIL import Image
 
 from vit.atomic import PARTIAL
-from vit.config import DataConfig, named_data
+from vit.config import BUILT_IN, DataConfig
 from vit.data.sources import load_data
 
+source = sys.argv[1]
+if source not in BUILT_IN:
+    sys.exit(f"{source!r} is none of {', '.join(BUILT_IN)}; photos would be shrunk to 32 x 32")
 target = Path(sys.argv[2]).absolute()
 if target.exists():
     sys.exit(f"{target} already exists; name another folder, or remove it first")
-data = load_data(DataConfig(**named_data(sys.argv[1])), (32, 32))
+data = load_data(DataConfig(source=source), (32, 32))
 
 # write to a hidden folder beside the target, so that an interrupted copy is not taken for a whole
 # one, nor for a class of images

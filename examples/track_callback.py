@@ -14,6 +14,8 @@ from vit import Callback, fit
 class Track(Callback):
     """Writes a row for every metric: step, name, value."""
 
+    file = None
+
     def on_start(self, run):
         self.file = (run.folder.path / "track.csv").open("a", newline="")
         self.rows = csv.writer(self.file)
@@ -23,7 +25,9 @@ class Track(Callback):
             self.rows.writerow([values["step"], key, value])
 
     def close(self):
-        self.file.close()
+        # also called if the run fails before on_start
+        if self.file is not None:
+            self.file.close()
 
 
 settings = {"data.source": "scenes", "data.limit": 200, "model.preset": "micro", "train.epochs": 2}

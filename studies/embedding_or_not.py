@@ -1,9 +1,9 @@
 """Are W_Q, W_K and W_V the embedding W_E, and how strongly do they read what it writes?
 
-W_E turns a patch's pixels into its first vector, once. In each layer, W_Q, W_K and W_V read what that vector has become. The
-first table gives their shapes, which settle the question. The second tells how strongly a matrix reads the directions that W_E
-writes, each weighted by how strongly W_E writes it: |W_E W|^2 over its expected value for a random matrix W of the same size. 1
-is a random matrix; below 1 a matrix avoids these directions, above 1 it prefers them.
+The four are different parameters: W_E reads pixels, once; W_Q, W_K and W_V read tokens, in every layer. The first table gives
+their shapes, which may be equal: in ViT-B/16 all are 768 x 768. The second tells how strongly a matrix reads the directions
+that W_E writes, each weighted by how strongly W_E writes it: |W_E W|^2 over its expected value for a random matrix W of the
+same size. 1 is a random matrix; below 1 a matrix avoids these directions, above 1 it prefers them.
 
 *Limits.* The strength compares matrices, not what is done with the result. The positions, which are added to the embedding, are
 not in W_E, and directions are weighted as W_E writes them, not as patches vary. The scale and the centring of the norm before

@@ -218,8 +218,9 @@ class Kinds:
     def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """Return how alike two kinds look and lie, (K, K) each, larger for more alike.
 
-        These are the cosine of their mean patches, the nearness of mean colours and of contrasts, all beyond what is typical
-        of the place, and the cosine of how often they lie at each place.
+        These are the cosine of their mean patches, as they are and whitened, the nearness of mean colours and of contrasts,
+        all beyond what is typical of the place, and the cosine of how often they lie at each place. Whitened, because most of
+        what pixels share is brightness, which a linear map may turn down without having learned what occurs together.
         """
         # Pixels: (1, B, L, P) each
         size = trained.model.encoder.patch_embed.patch_size
@@ -228,6 +229,8 @@ class Kinds:
         pixels = [patchify(trained.prepare(part), size)[None] for part in images.split(BATCH)]
         patches = group_means(pixels, self.labels, count)
         colours = patches[0].mean(0).unflatten(1, (-1, size[0] * size[1])).mean(2)  # (K, C)
+        white = whitening(torch.cat(pixels, dim=1).flatten(0, 2))
+        whitened = group_means((part @ white for part in pixels), self.labels, count)
         spread = group_means((part.std(-1, keepdim=True) for part in pixels), self.labels, count)
         contrasts = spread[0].mean(0)  # (K, 1)
 
@@ -237,8 +240,26 @@ class Kinds:
 
         nearness_of_colours = -torch.cdist(colours, colours)
         nearness_of_contrasts = -torch.cdist(contrasts, contrasts)
-        cosines = group_cosines(patches)[0]
-        return cosines, nearness_of_colours, nearness_of_contrasts, places @ places.T
+        return (
+            group_cosines(patches)[0],
+            group_cosines(whitened)[0],
+            nearness_of_colours,
+            nearness_of_contrasts,
+            places @ places.T,
+        )
+
+
+def whitening(patches: Tensor, share: float = 0.99) -> Tensor:
+    """Return the map (P, Q) of patches (n, P) to principal components, each scaled to a variance of 1.
+
+    They are the first ones that hold this `share` of the variance.
+    """
+    variances, directions = torch.linalg.eigh(torch.cov(patches.double().T))
+    # the largest first
+    variances = variances.flip(0)
+    directions = directions.flip(1)
+    kept = int((variances.cumsum(0) < share * variances.sum()).sum()) + 1
+    return (directions[:, :kept] / variances[:kept].sqrt()).to(patches)
 
 
 class Drawn(NamedTuple):

@@ -1,16 +1,17 @@
 """Are patches that occur together more similar? Their cosines against the company they keep, with looks held constant.
 
 The study compares means of kinds of patches, beyond what is typical of their places: the parts of Scenes, or clusters of
-patches of other data. Two kinds may be near because they look alike or lie at the same places; so the cosine of their pixels,
-the nearness of their colours and contrasts, and the cosine of their places are held constant, as far as linear fits can. Then
-the rank correlation says how surely nearness follows how often two kinds meet; p, how often permuting the kinds gives as much;
-and the gain, how much nearer two kinds are per standard deviation of how often they meet. Company counts if the gain of trained
-models exceeds, by more than twice the spread over the seeds and 0.05, the gains of random weights and of training on images
-whose patches each come from another image (shuffled across images), which never showed two kinds together. Patches shown alone
-have no neighbours to mix in. Balls and buoys are drawn by the wheel's code but never come with a road: if company were learned,
-roads would end nearer to wheels than to them. The same is asked of attention: q(wheel) . k(road) against q(wheel) . k(grass),
-the scores of the kinds' mean queries and keys, beyond what is typical of their places, of different images, mean over heads.
-Above 0, the score is higher than by chance; a difference of 0.7 is twice the attention.
+patches of other data. Two kinds may be near because they look alike or lie at the same places; so the cosine of their
+pixels, as they are and whitened, the nearness of their colours and contrasts, and the cosine of their places are held
+constant, as far as linear fits can. Then the rank correlation says how surely nearness follows how often two kinds meet; p,
+how often permuting the kinds gives as much; and the gain, how much nearer two kinds are per standard deviation of how often
+they meet. Company counts if the gain of trained models exceeds, by more than twice the spread over the seeds and 0.05, the
+gains of random weights and of training on images whose patches each come from another image (shuffled across images), which
+never showed two kinds together. Patches shown alone have no neighbours to mix in. Balls and buoys are drawn by the wheel's
+code but never come with a road: if company were learned, roads would end nearer to wheels than to them. The same is asked
+of attention: q(wheel) . k(road) against q(wheel) . k(grass), the scores of the kinds' mean queries and keys, beyond what is
+typical of their places, of different images, mean over heads. Above 0, the score is higher than by chance; a difference of
+0.7 is twice the attention.
 
 *Limits.* A patch alone is less than the quarter of an image that training showed. No control learned looks without company as
 finely as the trained models learn both; a third saw patches of one image at shuffled places (shuffled within images). The
@@ -21,7 +22,7 @@ not, and what they show is unknown.
 # python -m studies tyres-and-roads
 # Eighteen models, two hours on one thread, twelve minutes more to measure them. Expect: wheels
 # come no nearer to roads (a cosine of 0.76, then 0.66), balls move away (0.70, then -0.15); on
-# CIFAR-10, co-occurrence counts.
+# CIFAR-10, co-occurrence counts a little.
 
 from __future__ import annotations
 

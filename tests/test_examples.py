@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
+import runpy
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from tiny import encoded, noise
+from tiny import encoded
 from torchvision.transforms.v2.functional import to_pil_image
 
+import vit
 from vit import load_model
+from vit.data.sources import SCENES_SEED, load_scenes
 from vit.runs import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +31,12 @@ def run_example(name: str, *arguments: object, home: Path) -> subprocess.Complet
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+def example_here(name: str, *arguments: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run examples/NAME in this process."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+
+
 @pytest.mark.slow
 def test_track_callback_sends_every_line_of_metrics(tmp_path):
     done = run_example("track_callback.py", tmp_path / "run", home=tmp_path)
@@ -37,31 +47,37 @@ def test_track_callback_sends_every_line_of_metrics(tmp_path):
     assert rows == [(line["step"], key, value) for line in lines for key, value in line.items()]
 
 
-@pytest.mark.slow
-def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
-    pictures = {}
-    for number, image in enumerate(noise(12, size=(32, 32))):
-        split = "test" if number > 7 else "train"
-        name = f"{split}/{('ape', 'bee')[number % 2]}/{number:02}"
-        path = tmp_path / "images" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pictures[name] = to_pil_image(image)
-        pictures[name].save(path)
-    done = run_example("jpeg_copy.py", tmp_path / "images", tmp_path / "copy", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    copies = sorted((tmp_path / "copy").rglob("*.jpg"))
-    names = sorted(pictures)
-    assert [path.parent.relative_to(tmp_path / "copy") for path in copies] == [
-        Path(name).parent for name in names
-    ]
-    for path, name in zip(copies, names, strict=True):
-        assert path.read_bytes() == encoded(pictures[name], "JPEG", quality=75, subsampling="4:2:0")
-    assert (tmp_path / "copy" / "train" / "ape" / "0003.jpg").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".cache", "copy", "images"]
+def test_the_tracker_can_be_closed_if_the_run_fails_before_it_starts(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(vit, "fit", lambda *_, callbacks, **settings: given.extend(callbacks))
+    example_here("track_callback.py", tmp_path / "run", monkeypatch=monkeypatch)
+    given[0].close()
 
-    again = run_example("jpeg_copy.py", tmp_path / "images", tmp_path / "copy", home=tmp_path)
-    assert again.returncode == 1
-    assert again.stderr.endswith("copy already exists; name another folder, or remove it first\n")
+
+def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkeypatch):
+    counts = {"train": 30, "test": 12}
+    monkeypatch.setattr("vit.data.sources.SCENES_COUNTS", counts)
+    target = tmp_path / "copy"
+    example_here("jpeg_copy.py", "scenes", target, monkeypatch=monkeypatch)
+    expected = {}
+    for split, count in counts.items():
+        scenes = load_scenes(count, SCENES_SEED, split)
+        numbers: Counter[str] = Counter()
+        for image, name in zip(scenes.images, scenes.label_names, strict=True):
+            path = target / split / name / f"{numbers[name]:04}.jpg"
+            picture = to_pil_image(image)
+            expected[path] = encoded(picture, "JPEG", quality=75, subsampling="4:2:0")
+            numbers[name] += 1
+    assert {path: path.read_bytes() for path in target.rglob("*.jpg")} == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+    with pytest.raises(SystemExit, match="copy already exists; name another folder, or remove it"):
+        example_here("jpeg_copy.py", "scenes", target, monkeypatch=monkeypatch)
+
+
+def test_jpeg_copy_refuses_photos_which_it_would_shrink(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="is none of cifar10, cifar100, scenes; photos"):
+        example_here("jpeg_copy.py", tmp_path, tmp_path / "copy", monkeypatch=monkeypatch)
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
 
 COMPANY = [
     ("wheel", "road"),
+    ("wheel", "grass"),
     ("road", "wheel"),
     ("marking", "road"),
     ("hull", "water"),

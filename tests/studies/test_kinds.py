@@ -27,6 +27,7 @@ from studies.kinds import (
     residual_stream,
     side_by_side,
     together_in_images,
+    whitening,
 )
 from vit.config import ModelConfig, ViTConfig
 from vit.encoder import VisionTransformer
@@ -75,14 +76,29 @@ def test_patches_alone_are_cut_out_along_their_part(parts, trained):
 
 
 def test_looks_are_of_pixels_alone(parts, trained):
-    cosine, colours, contrasts, places = parts.looks(trained, ALONE)
+    cosine, whitened, colours, contrasts, places = parts.looks(trained, ALONE)
     number = {name: place for place, name in enumerate(parts.names)}
     wheel, ball, sky = (number[name] for name in ("wheel", "ball", "sky"))
-    for likeness in (cosine, colours, contrasts):
+    for likeness in (cosine, whitened, colours, contrasts):
         torch.testing.assert_close(likeness, likeness.T)
         assert likeness[wheel, ball] > likeness[wheel, sky]
     assert cosine[wheel, ball] > 0.9
     assert places.diagonal().min() == pytest.approx(1)
+
+
+def test_whitened_patches_vary_alike_in_all_directions():
+    """Brightness, most of the variance, is one of them."""
+    generator = torch.Generator().manual_seed(0)
+    patches = torch.randn(2000, 6, generator=generator) + 5 * torch.randn(
+        2000, 1, generator=generator
+    )
+    white = whitening(patches, share=1.0)
+    assert white.shape == (6, 6)
+    torch.testing.assert_close(torch.cov((patches @ white).T), torch.eye(6), rtol=0, atol=1e-3)
+    # the first component alone holds most
+    brightness = whitening(patches, share=0.9)
+    assert brightness.shape == (6, 1)
+    assert F.normalize(brightness, dim=0).abs().min() > 0.9 / 6**0.5
 
 
 def test_clusters_are_found_in_any_images(trained, monkeypatch):
@@ -93,7 +109,7 @@ def test_clusters_are_found_in_any_images(trained, monkeypatch):
     assert found.labels.shape == (40, 64)
     assert 2 <= len(found.names) <= 6
     assert set(found.labels.unique().tolist()) <= {-1, *range(len(found.names))}
-    colours = found.looks(trained, WHOLE)[1]
+    colours = found.looks(trained, WHOLE)[2]
     assert torch.isfinite(colours).all()
     cosines = found.cosines(trained, trained.model.encoder, WHOLE)
     assert cosines.shape == (3, len(found.names), len(found.names))
