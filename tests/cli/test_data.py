@@ -32,7 +32,7 @@ def test_a_folder_is_called_by_its_name(tmp_path, called):
     save_images(tmp_path / "pets", noise(4, size=(8, 8)).permute(0, 2, 3, 1).numpy())
     code, said, _ = called("data", tmp_path / "pets", "--data.cache", tmp_path / "cache")
     assert code == 0
-    assert said.startswith("pets: 3 training and 1 test images")
+    assert said.startswith("pets: 3 training and 1 test image,")
 
 
 def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_path):
