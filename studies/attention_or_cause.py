@@ -8,8 +8,8 @@ architecture gives untrained. The second table compares what a head's attention 
 the head.
 
 *Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
-take over its part; two patches that show the same each seem to matter little. The decoder attends to tokens, which have taken in
-other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
+take over its part; two patches that show the same each seem to matter little. The decoder attends to tokens, which have taken
+in other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
 correlations are uncertain (the title gives the spread by chance), and the loss without a head is measured with all others in
 place.
 """
