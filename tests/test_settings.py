@@ -365,6 +365,8 @@ BAD_FILES = {
     "train.epochs: 2": "train.epochs: settings stand in sections, as `train: {epochs: 3}`; in given",
     "train: 3": "train: 3 in given.yaml is no section",
     "train:": "train: None in given.yaml is no section",
+    "train: {epochs: 3}\noptim: {}\ntrain: {seed: 5}": "train stands twice, in lines 1 and 3",
+    "train: {epochs: 3, epochs: 3}": "epochs stands twice, in lines 1 and 1",
     "data: {root: !mine here}": "could not determine a constructor for the tag",
     "data: {root: !!python/object/new:os.system [touch executed]}": "could not determine a",
     "".join(f"{' ' * i}a:\n" for i in range(1000)): "given.yaml",

@@ -159,13 +159,14 @@ def test_signal_that_comes_while_processes_agree_is_not_lost():
 
 LOOP = """
 import sys
+from vit.progress import OptionalStream
 from vit.training.process import Stopped, StopRequests
 try:
     with StopRequests() as stop, stop.deferred():
         print("ready", flush=True)
         while not stop.requested:
             pass
-        print("the state is saved", file=sys.stderr, flush=True)
+        print("the state is saved", file=OptionalStream(sys.stderr), flush=True)
 except Stopped as stopped:
     sys.exit(stopped.exit_code)
 """
@@ -184,14 +185,32 @@ def test_closed_terminal_lets_the_step_end():
     assert process.wait(600) == CODES["SIGHUP"]
 
 
-def test_nohup_keeps_its_word():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_what_a_program_prints_after_a_signal_arrives_even_if_the_signals_own_word_does_not():
+    program = LOOP.replace("pass", "signal.raise_signal(15)").replace(
+        "import sys", "import signal, sys"
+    )
+    program += "    print('the result', flush=True)\n"
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", program.replace("sys.exit(stopped.exit_code)", "pass")]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=full, cwd=root, text=True, check=False
+        )
+    assert done.stdout.split("\n") == ["ready", "the result", ""]
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_signal_that_is_ignored_from_the_start_stays_so(name):
+    """Under nohup that is SIGHUP, in the background of a script SIGINT."""
+    number = signal.Signals[name]
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        with StopRequests() as stop:
-            signal.raise_signal(signal.SIGHUP)
+        with StopRequests() as stop, stop.deferred():
+            signal.raise_signal(number)
         assert stop.requested == 0
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,6 +120,9 @@ class Geometry:
         return self.class_token + int(number)
 
     def _patch_token(self, row: int, column: int) -> int:
+        # half a row would lead to a patch of another one
+        row = operator.index(row)
+        column = operator.index(column)
         rows, columns = self.grid_size
         if not (0 <= row < rows and 0 <= column < columns):
             raise AttentionError(
