@@ -179,7 +179,7 @@ def test_closed_terminal_lets_the_step_end():
         command, stdout=its_end, stderr=its_end, cwd=Path(__file__).parents[2]
     )
     os.close(its_end)
-    assert os.read(terminal, 5) == b"ready"
+    assert os.read(terminal, 5) + os.read(terminal, 2) == b"ready\r\n"
     os.close(terminal)  # as when its window is closed: what is written now fails
     process.send_signal(signal.SIGHUP)
     assert process.wait(600) == CODES["SIGHUP"]
