@@ -131,9 +131,10 @@ NAMES = "yes 3 1e3 1.5e-3 -1e3 .5 0x1 1:30 2001-01-01 null {x} !!str"
     "name", [*NAMES.split(), "", "a: b # c", "- x", "a,b", "Äpfel 林檎", "two\nlines"]
 )
 def test_a_file_and_a_word_hold_any_name(name):
-    config = Config(DataConfig(name=name, root=name))
+    root = name or "."
+    config = Config(DataConfig(name=name, root=root))
     assert parse("--config", config_file(to_yaml(config))) == config
-    assert parse(f"--data.name={name}", f"--data.root={name}") == config
+    assert parse(f"--data.name={name}", f"--data.root={root}") == config
 
 
 @pytest.mark.parametrize(
