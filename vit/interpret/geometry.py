@@ -106,10 +106,10 @@ class Geometry:
             return 0
 
         # Registers stand between the class token and the patches
-        word, _, number = query.partition(" ")
+        word, _, number = str(query).partition(" ")
         if word != "register" or not number.isdecimal() or len(number) > 4:
             raise AttentionError(
-                f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}"
+                f"a query is 'cls', 'register N', 'mean' or (row, column), got {str(query)[:40]!r}"
             )
         # DeiT's distillation token counts as one
         registers = self.num_prefix_tokens - self.class_token
