@@ -55,7 +55,7 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
 
 def test_config_comes_last(tmp_path, monkeypatch):
     """A folder that is written in part is no model: its preprocessor is no other one's."""
-    model = saved_encoder(tmp_path / "ours")
+    model = saved_encoder(tmp_path / "ours", global_pool="token")
 
     def full(path, value):
         raise OSError(28, "No space left on device")
