@@ -104,9 +104,8 @@ def fit(
     command = read_command(config, out, settings or {}, resume)
     if init is not None:
         command = with_init(command, init)
-    # the caller may change the current folder meanwhile, in another cell or a callback
-    place = command.out.absolute()
-    with RunFolder(place) as folder, StopRequests() as stop:
+    # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
+    with RunFolder(command.out.absolute()) as folder, StopRequests() as stop:
         run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
         if run.dist.is_main:
             folder.refuse_if_lost()
