@@ -314,6 +314,7 @@ class Mosaic:
         self._words: list[tuple[float, float, str, dict[str, Any]]] = []
         self._outlines: list[np.ndarray] = []
         self._edges: list[np.ndarray] = []
+        self._frames: list[np.ndarray] = []
         self._strokes: list[np.ndarray] = []
         self._stroke_colours: list[Any] = []
 
@@ -322,10 +323,14 @@ class Mosaic:
         return resized(image_bytes(images), self.layout.tile)
 
     def paste(self, block: int, number: int, picture: np.ndarray) -> None:
-        """Paste a picture, uint8 (height, width, 3), of the size of a tile."""
+        """Paste a picture, uint8 (height, width, 3), of the size of a tile, and frame it."""
         x, y = self.layout.corner(block, number)
         height, width = self.layout.tile
         self.canvas[y : y + height, x : x + width] = picture
+        # White patches, of uniform attention for example, end where the paper begins
+        rows, columns = self.grid
+        corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows), (0, 0)])
+        self._frames.append(self._on_sheet(block, number, corners))
 
     def write(self, x: float, y: float, text: str, size: float, **options: Any) -> None:
         """Write at a place; matplotlib's `options` say how."""
@@ -336,13 +341,19 @@ class Mosaic:
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
+        # A word a little wider than the picture is written smaller, not broken
+        size = layout.small
+        words = printable(name).split()
+        widest = max((text_width(word, size) for word in words), default=0.0)
+        if layout.room < widest <= layout.room / 0.8:
+            size *= layout.room / widest
         # In as many lines as there is room for; the last one is cut
-        lines = wrapped(name, layout.room, layout.small)
+        lines = wrapped(name, layout.room, size)
         if len(lines) > layout.name_lines:
-            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, layout.small)
+            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, size)
             lines = [*lines[: layout.name_lines - 1], cut]
         look = {"ha": "center", "va": "bottom", "linespacing": 1.1}
-        self.write(middle, y - layout.dots(0.01), "\n".join(lines), layout.small, **look)
+        self.write(middle, y - layout.dots(0.01), "\n".join(lines), size, **look)
 
     def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width.
@@ -468,9 +479,11 @@ class Mosaic:
         return figure
 
     def _draw_marks(self, axes: Axes) -> None:
-        """Draw all strokes, borders and outlines, the last on top."""
+        """Draw all frames, strokes, borders and outlines, the last on top."""
+        look: dict[str, Any] = {"linewidths": 0.3, "joinstyle": "miter"}
+        axes.add_collection(LineCollection(self._frames, colors=COLOURS.stroke, **look))
         # Strokes across patches, then edges around groups of them
-        look: dict[str, Any] = {"linewidths": 0.6, "capstyle": "butt"}
+        look = {"linewidths": 0.6, "capstyle": "butt"}
         axes.add_collection(LineCollection(self._strokes, colors=self._stroke_colours, **look))
         look = {"linewidths": 0.9, "capstyle": "projecting"}
         axes.add_collection(LineCollection(self._edges, colors=COLOURS.ink, **look))
