@@ -352,8 +352,8 @@ class Mosaic:
         if len(lines) > layout.name_lines:
             cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, size)
             lines = [*lines[: layout.name_lines - 1], cut]
-        look = {"ha": "center", "va": "bottom", "linespacing": 1.1}
-        self.write(middle, y - layout.dots(0.01), "\n".join(lines), size, **look)
+        text = "\n".join(lines)
+        self.write(middle, y - layout.dots(0.035), text, size, ha="center", linespacing=1.1)
 
     def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width.
