@@ -24,7 +24,15 @@ from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.scale import PIXELATED, Scale, image_bytes, overlay_colours, resized, short
+from vit.figures.scale import (
+    PIXELATED,
+    Scale,
+    image_bytes,
+    overlay_colours,
+    resized,
+    short,
+    to_bytes,
+)
 from vit.figures.style import (
     COLOURS,
     DPI,
@@ -69,6 +77,8 @@ SMALL_IN_PRINT = 6.0
 # The outline of a query patch, and its dark rim
 MARK = "#ffd400"
 MARK_EDGE = COLOURS.ink
+# Around each picture
+RIM = to_bytes(np.array(to_rgb(COLOURS.absent)))
 # A stroke over a map: colour and opacity
 ON_MAPS = (COLOURS.quiet, 0.6)
 # Kinds of legend entries
@@ -314,7 +324,6 @@ class Mosaic:
         self._words: list[tuple[float, float, str, dict[str, Any]]] = []
         self._outlines: list[np.ndarray] = []
         self._edges: list[np.ndarray] = []
-        self._frames: list[np.ndarray] = []
         self._strokes: list[np.ndarray] = []
         self._stroke_colours: list[Any] = []
 
@@ -323,14 +332,12 @@ class Mosaic:
         return resized(image_bytes(images), self.layout.tile)
 
     def paste(self, block: int, number: int, picture: np.ndarray) -> None:
-        """Paste a picture, uint8 (height, width, 3), of the size of a tile, and frame it."""
+        """Paste a picture, uint8 (height, width, 3), of the size of a tile."""
         x, y = self.layout.corner(block, number)
         height, width = self.layout.tile
+        # A rim of one dot: without it, white patches (uniform attention) would have no edge
+        self.canvas[y - 1 : y + height + 1, x - 1 : x + width + 1] = RIM
         self.canvas[y : y + height, x : x + width] = picture
-        # White patches, of uniform attention for example, end where the paper begins
-        rows, columns = self.grid
-        corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows), (0, 0)])
-        self._frames.append(self._on_sheet(block, number, corners))
 
     def write(self, x: float, y: float, text: str, size: float, **options: Any) -> None:
         """Write at a place; matplotlib's `options` say how."""
@@ -343,10 +350,10 @@ class Mosaic:
         middle = x + layout.tile[1] / 2
         # A word a little wider than the picture is written smaller, not broken
         size = layout.small
-        words = printable(name).split()
-        widest = max((text_width(word, size) for word in words), default=0.0)
-        if layout.room < widest <= layout.room / 0.8:
-            size *= layout.room / widest
+        for smaller in (size, 0.9 * size, 0.8 * size):
+            if all(text_width(word, smaller) <= layout.room for word in printable(name).split()):
+                size = smaller
+                break
         # In as many lines as there is room for; the last one is cut
         lines = wrapped(name, layout.room, size)
         if len(lines) > layout.name_lines:
@@ -479,11 +486,9 @@ class Mosaic:
         return figure
 
     def _draw_marks(self, axes: Axes) -> None:
-        """Draw all frames, strokes, borders and outlines, the last on top."""
-        look: dict[str, Any] = {"linewidths": 0.3, "joinstyle": "miter"}
-        axes.add_collection(LineCollection(self._frames, colors=COLOURS.stroke, **look))
+        """Draw all strokes, borders and outlines, the last on top."""
         # Strokes across patches, then edges around groups of them
-        look = {"linewidths": 0.6, "capstyle": "butt"}
+        look: dict[str, Any] = {"linewidths": 0.6, "capstyle": "butt"}
         axes.add_collection(LineCollection(self._strokes, colors=self._stroke_colours, **look))
         look = {"linewidths": 0.9, "capstyle": "projecting"}
         axes.add_collection(LineCollection(self._edges, colors=COLOURS.ink, **look))
