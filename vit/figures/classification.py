@@ -75,7 +75,7 @@ def confusion_figure(
     )
     heat = axes.imshow(shares, colours, PowerNorm(0.5, 0, 1))
     axes.grid(False)
-    axes.spines[:].set_visible(False)
+    axes.spines[:].set(visible=True, color=COLOURS.absent)
     axes.set(xticks=[], yticks=[])
     if written:
         _write_cells(axes, counts)
