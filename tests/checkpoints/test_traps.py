@@ -402,7 +402,9 @@ def two_towers(**settings: object) -> nn.Module:
     config = hf.VisionTextDualEncoderConfig.from_vision_text_configs(
         hf.ViTConfig(**OF_IMAGES | settings), hf.BertConfig(**OF_TEXT)
     )
-    return random_model(hf.VisionTextDualEncoderModel(config))
+    model = hf.VisionTextDualEncoderModel(config)
+    random_model(model.vision_model)
+    return model.eval()
 
 
 def test_settings_of_one_of_two_towers_are_its_own(images):
