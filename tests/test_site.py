@@ -144,8 +144,8 @@ def test_each_command_of_the_live_pages_writes_one():
 @pytest.mark.slow
 def test_a_command_that_writes_no_page_stops_a_strict_build(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(hooks.LIVE, str(tmp_path))
-    assert hooks.live_pages("    vit explore nothing --out none.html\n") == {}
-    assert "vit explore nothing --out none.html" in caplog.text
+    assert hooks.live_pages("    vit explore --nothing --out none.html\n") == {}
+    assert "vit explore --nothing --out none.html" in caplog.text
 
 
 @pytest.fixture(scope="module")

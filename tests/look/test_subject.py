@@ -1,6 +1,5 @@
 """Law: images to show are evenly spaced over classes, and batches do not fill the memory."""
 
-
 import pytest
 import torch
 from PIL import Image

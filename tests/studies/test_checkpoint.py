@@ -28,7 +28,7 @@ from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
 
 SMALLER = {
-    "kinds": {"SCENES": 300, "LEAST": 3},
+    "kinds": {"SCENES": 150, "LEAST": 1},
     "one_hot": {"SIZES": (1, 8)},
     "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
     "tyres_and_roads": {"association": partial(association, permutations=19)},

@@ -18,11 +18,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from tiny import noise, save_images
+from tiny import noise, save_images, without_pictures
 
 from vit.config import Config, RunConfig, TrainConfig
 from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
+from vit.train import fit
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
 from vit.training.state import load_state, saved_states
@@ -248,10 +249,16 @@ def losses(place: Path, out: str) -> list[float]:
     return [line["loss"] for line in lines]
 
 
+def train_alone(place: Path, out: str, config: str) -> None:
+    """The same run in this process."""
+    with pytest.MonkeyPatch.context() as patch, without_pictures():
+        patch.chdir(place)
+        fit(config, out, settings={"run.threads": 1})
+
+
 @pytest.fixture(scope="module")
 def alone(place: Path) -> list[float]:
-    code, _, errors = run(place, "alone")
-    assert code == 0, errors
+    train_alone(place, "alone", "reconstruct.yaml")
     return losses(place, "alone")
 
 
@@ -268,13 +275,13 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 
 @pytest.mark.slow
 def test_two_processes_learn_classes_as_one(place):
-    both = min(2, usable_cores())
-    for out, launcher, threads in (("one-classifies", None, 1), ("two-classify", TORCHRUN, both)):
-        code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
-        assert code == 0, errors
-        assert f"{threads} threads measure" in printed
-        # of each process, in training
-        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1
+    train_alone(place, "one-classifies", "classify.yaml")
+    words = ("--config", "classify.yaml")
+    code, printed, errors = run(place, "two-classify", *words, launcher=TORCHRUN)
+    assert code == 0, errors
+    assert f"{min(2, usable_cores())} threads measure" in printed
+    # of each process, in training
+    assert json.loads((place / "two-classify" / "summary.json").read_text())["threads"] == 1
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
     of_one = load_file(place / "one-classifies" / "model.safetensors")
     of_two = load_file(place / "two-classify" / "model.safetensors")
