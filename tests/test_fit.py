@@ -119,7 +119,7 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
-    with pytest.raises(Exception, match="the training data has changed since this run began"):
+    with pytest.raises(RunError, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
     assert "vit.fit(..., dataset=...)" in capsys.readouterr().err
