@@ -374,13 +374,7 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     [
         (("no-such",), "config: cannot read no-such"),
         ((CONFIG,), "out: .*fit\\(config, out\\)"),
-        (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
-        (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
         (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
-        (
-            ("quickstart", "out", {"optim.betas": [np.int64(1), 0]}),
-            r"optim.betas: \[1.0, 0.0\] cannot be used",
-        ),
         (
             ("quickstart", "out", {"optim.betas": np.ones(2)}),
             r"optim.betas: \[1.0, 1.0\] cannot be used",
