@@ -326,12 +326,12 @@ def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, wid
     maps = noise.mul(strength).softmax(-1).unflatten(-1, GRID)
     figure = draw(maps, width=width, plain=True, **options)
     rendered(figure)
-    for bar in bars(figure):
-        ticks, labels = bar.get_yticks(), bar.get_yticklabels()
-        assert max(ticks) == pytest.approx(bar.get_ylim()[1])
-        assert any(label.get_text() == "1 = uniform" for label in labels)
-        boxes = sorted((label.get_window_extent().intervaly for label in labels), key=min)
-        assert all(lower[1] <= upper[0] for lower, upper in pairwise(boxes))
+    (bar,) = bars(figure)
+    ticks, labels = bar.get_yticks(), bar.get_yticklabels()
+    assert max(ticks) == pytest.approx(bar.get_ylim()[1])
+    assert any(label.get_text() == "1 = uniform" for label in labels)
+    boxes = sorted((label.get_window_extent().intervaly for label in labels), key=min)
+    assert all(lower[1] <= upper[0] for lower, upper in pairwise(boxes))
 
 
 def test_the_input_size_stands_in_the_title_and_a_plain_figure_has_only_maps_labels_and_bar():
