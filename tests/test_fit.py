@@ -345,20 +345,9 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         model=replace(config.model, freeze=["W_Q"]),
     )
     (tmp_path / "scenes.yaml").write_text(to_yaml(config))
-    words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
-    assert (
-        cli.main(
-            [
-                "train",
-                "--config",
-                str(tmp_path / "scenes.yaml"),
-                *words,
-                "--out",
-                str(tmp_path / "cli"),
-            ]
-        )
-        == 0
-    )
+    words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
+    words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
+    assert cli.main(["train", *words]) == 0
     fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
     fit(settings, tmp_path / "config")
     weights = [
@@ -451,17 +440,11 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """390 MB of images, where a process may allocate 210 beside torch itself, are trained on."""
     root = Path(__file__).resolve().parents[1]
     (tmp_path / "large.py").write_text(LARGE)
-    environment = {
-        "PYTHONPATH": str(root),
-        "OMP_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "large.py"]
+    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     done = subprocess.run(
-        command,
+        [sys.executable, "large.py"],
         cwd=tmp_path,
-        env=environment,
+        env=environment | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=500,

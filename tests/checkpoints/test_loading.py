@@ -493,20 +493,10 @@ def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(im
 
 def test_states_of_the_training_are_known_beside_the_network_and_all_else_is_named():
     state = timm_state(num_classes=0)
-    for name in (
-        "n_averaged",
-        "initted",
-        "step",
-        "ema.step",
-        "opt.state.0.exp_avg",
-        "cuda_rng_state_all.0",
-        "scaler.x",
-        "head.0.weight",
-        "predictor.0.weight",
-    ):
-        report = load_model(
-            under("model.", state) | {name: torch.ones(2)}, num_heads=4
-        ).origin.report
+    names = "n_averaged initted step ema.step opt.state.0.exp_avg cuda_rng_state_all.0 scaler.x"
+    for name in (*names.split(), "head.0.weight", "predictor.0.weight"):
+        file = under("model.", state) | {name: torch.ones(2)}
+        report = load_model(file, num_heads=4).origin.report
         assert list(report.dropped) == [name]
         assert report.dropped[name] != "allowed"
     for name, text in (

@@ -122,16 +122,15 @@ def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_core
         torch.set_num_threads(before)
 
 
-def test_what_cannot_be_shared_is_refused(monkeypatch):
-    values = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": 0,
-        "WORLD_SIZE": 9,
-        "LOCAL_RANK": 0,
-        "LOCAL_WORLD_SIZE": 1,
-    }
-    for key, value in values.items():
+def by_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, count: int, here: int) -> None:
+    """What torchrun tells a process: its rank among `count`, `here` of them on this machine."""
+    places = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": here}
+    for key, value in (places | {"TORCHELASTIC_RUN_ID": "x"}).items():
         monkeypatch.setenv(key, str(value))
+
+
+def test_what_cannot_be_shared_is_refused(monkeypatch):
+    by_torchrun(monkeypatch, rank=0, count=9, here=1)
     for config, message in (
         (Config(train=TrainConfig(batch_size=8)), r"train.batch_size: 8 .* 9 processes"),
         (Config(run=RunConfig(device="mps")), r"run.device: 'mps' cannot be shared"),
@@ -143,15 +142,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 @pytest.fixture
 def stores(monkeypatch) -> list[dist.Store]:
     """The second of two processes, which meets nobody; the stores of the groups that it forms."""
-    values = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": 1,
-        "WORLD_SIZE": 2,
-        "LOCAL_RANK": 1,
-        "LOCAL_WORLD_SIZE": 2,
-    }
-    for key, value in values.items():
-        monkeypatch.setenv(key, str(value))
+    by_torchrun(monkeypatch, rank=1, count=2, here=2)
     torchruns_store = dist.HashStore()
     stores = []
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))

@@ -31,18 +31,8 @@ SCHEDULES = {
     (1, 0, 0.5, 0.0): [0.5],
     (1, 1, 0.5, 0.0): [0.5],
 }
-HELD = [
-    0.5,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    0.8828427,
-    0.6,
-    0.3171573,
-]  # two steps of warm-up, four of cool-down, to 0.2
+# two steps of warm-up, four of cool-down, to 0.2
+HELD = [0.5, *[1.0] * 6, 0.8828427, 0.6, 0.3171573]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
