@@ -97,9 +97,8 @@ def test_bf16_on_a_device_without_it_is_refused(machine):
     machine("mps")
     with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
         choose_compute(RunConfig(), "bf16")
-    assert (
-        choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"
-    )  # chosen on another device
+    # chosen on another device
+    assert choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"
     assert choose_compute(RunConfig(device="cpu"), "auto", began="bf16").precision == "bf16"
 
 

@@ -19,9 +19,8 @@ SMALL = """--preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --devi
 @pytest.mark.slow
 def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     few = ("products in fp32", "freed memory given back to the system", "torch.compile")
-    monkeypatch.setattr(
-        bench.report, "missing_for_compile", lambda device: "a compiler"
-    )  # so it is left out
+    # so it is left out
+    monkeypatch.setattr(bench.report, "missing_for_compile", lambda device: "a compiler")
     monkeypatch.setattr(
         bench.report, "ABLATIONS", {name: bench.report.ABLATIONS[name] for name in few}
     )

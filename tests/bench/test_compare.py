@@ -120,9 +120,8 @@ def test_contestant_that_cannot_be_built_or_dies_is_one_line():
             TrainingError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"
         ):
             worker.ask(build, Job(patch=5))
-        assert signal.SIGINT in worker.ask(
-            signal.pthread_sigmask, signal.SIG_BLOCK, []
-        )  # Ctrl-C passes it by
+        # Ctrl-C passes it by
+        assert signal.SIGINT in worker.ask(signal.pthread_sigmask, signal.SIG_BLOCK, [])
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         with pytest.raises(TrainingError, match=r"^ours: its process was killed[^\n]*$"):
             worker.ask(os._exit, 9)

@@ -340,9 +340,8 @@ def test_a_model_in_memory_needs_no_guess(images):
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        ours = load_model(
-            whole, mean=(0.5,) * 3, std=(0.5,) * 3
-        )  # which no model of transformers' knows
+        # which no model of transformers' knows
+        ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
     close(ours(images), whole(images).last_hidden_state)
     for head in (
         nn.Linear(32, 7),

@@ -150,9 +150,8 @@ def test_parts_are_put_together(tmp_path):
 def test_settings_of_another_model_are_not_taken(tmp_path):
     save_file(TENSORS, tmp_path / "mine.safetensors")
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
-    assert read_checkpoint(tmp_path / "mine.safetensors").config == {
-        "hidden_size": 3
-    }  # nobody else's
+    # nobody else's
+    assert read_checkpoint(tmp_path / "mine.safetensors").config == {"hidden_size": 3}
     save_file(TENSORS, tmp_path / "other.safetensors")
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
     assert "several files of weights (mine.safetensors, other.safetensors)" in refused(tmp_path)

@@ -156,9 +156,8 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, inputs
         file = place / "photos" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (turn == "y"), expand=True).save(file)
-    assert (
-        main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
-    )  # its cache is not that of another
+    # its cache is not that of another
+    assert main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
     inputs.clear()
     assert main(["evaluate", name, "photos", "--method", "knn"]) == 0
     files = [

@@ -76,9 +76,8 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
     ).filled
     heads = [described[part]["heads"] for part in ("encoder", "decoder")]
     assert (described["registers"], heads) == (2, [2, 4])
-    np.testing.assert_array_equal(
-        numbers["hidden"].reshape(2, 12), mask.mask.bool()
-    )  # which patches the tokens are
+    # which patches the tokens are
+    np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
     np.testing.assert_array_equal(numbers["filled"], filled)
     for image in range(2):
         entry = described["images"][image]

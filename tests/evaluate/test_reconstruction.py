@@ -165,9 +165,8 @@ def test_a_perfect_model_of_pixels_gives_the_image_back():
 def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
     oracle = Oracle(small_model())
     oracle.norm_pix_loss = True
-    texture = random_images(5, PATCH).repeat(
-        1, 1, *GRID
-    )  # all patches have the same mean and deviation
+    # all patches have the same mean and deviation
+    texture = random_images(5, PATCH).repeat(1, 1, *GRID)
     result = reconstruct(oracle, texture, NORMALIZE, random_mask(5), CPU)
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
 

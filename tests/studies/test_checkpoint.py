@@ -106,9 +106,8 @@ QUICK = ("static-and-contextual", "one-hot")
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
-    monkeypatch.setattr(
-        results, "save_figure", lambda figure, path: write_text(path, "")
-    )  # to paint takes longest
+    # to paint takes longest
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, replace(one_seed), tmp_path / "trained", f"python -m studies {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())

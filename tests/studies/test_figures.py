@@ -58,9 +58,8 @@ def test_what_is_high_stands_together():
     assert sorted(order) == [0, 1, 2, 3, 4]
     group = [NAMES[place] in "abc" for place in order]
     assert sum(one != other for one, other in pairwise(group)) == 1
-    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(
-        float
-    )  # places on a line
+    # places on a line
+    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(float)
     along = [[3, 0, 4, 1, 2][place] for place in seriated(chain)]
     assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
 

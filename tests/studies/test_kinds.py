@@ -65,9 +65,8 @@ def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     is_wheel = drawn[image][inside] == PART_NAMES.index("wheel")
     assert is_wheel.float().mean() >= kinds.CLEAR
     assert torch.equal(cut[image][inside][:, is_wheel], whole[image][inside][:, is_wheel])
-    rounding = (
-        0.5 / 255 / min(trained.normalize.std)
-    )  # of grey to a whole byte: 0 to the model, but for that
+    # of grey to a whole byte: 0 to the model, but for that
+    rounding = 0.5 / 255 / min(trained.normalize.std)
     assert (~is_wheel).any()
     assert (
         trained.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max()
@@ -254,9 +253,8 @@ def test_queries_and_keys_are_those_of_attention(trained):
         prefix = encoder.num_prefix_tokens
         torch.testing.assert_close(logits, made.logits[:, :, prefix:, prefix:])
     lone = queries_and_keys(encoder, inputs, alone=True)
-    torch.testing.assert_close(
-        lone[:, 0], found[:, 0]
-    )  # before the first mixing, neighbours make no difference
+    # before the first mixing, neighbours make no difference
+    torch.testing.assert_close(lone[:, 0], found[:, 0])
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
 
 

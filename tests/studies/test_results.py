@@ -193,9 +193,8 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
     made = replace(
         experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1)
     )
-    images = replace(
-        experiment.data(), name="Mine"
-    )  # the images of other settings are not looked for
+    # the images of other settings are not looked for
+    images = replace(experiment.data(), name="Mine")
     images = replace(images, test=change(images.test)) if change else images
     made.used |= experiment.used | {made.config.data: images}
     monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))

@@ -221,10 +221,8 @@ def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
     ours = make_optimizer(models[0], MUON)
     groups = parameter_groups(models[1], MUON.weight_decay, muon=True)
     for group in groups:
-        group |= {
-            "nesterov": not group["use_fallback"],
-            "eps": 1e-8,
-        }  # with Nesterov, timm's fallback is NAdam
+        # with Nesterov, timm's fallback is NAdam
+        group |= {"nesterov": not group["use_fallback"], "eps": 1e-8}
     timms = TimmMuon(
         groups,
         lr=0.0,
