@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
-from tiny import Payload
+from tiny import Payload, seeded
 from torch.distributed.checkpoint import format_utils
 
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
@@ -331,7 +331,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     path = tmp_path / "x"
     save(path, kind)
     whole = path.read_bytes()
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     outcomes = set()
     for _ in range(100):
         position, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))

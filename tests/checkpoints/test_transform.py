@@ -15,6 +15,7 @@ import torchvision
 import transformers
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
+from tiny import seeded
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -307,9 +308,7 @@ def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
     encoder = VisionTransformer(ViTConfig((32, 48), (16, 16), embed_dim=16, depth=1, num_heads=2))
     save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
     origin = load_model(tmp_path).origin
-    images = torch.randint(
-        0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=seeded(0))
     difference = origin.inputs(images) - origin.normalize(origin.fit(images))
     assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny import CPU, NORMALIZE
+from tiny import CPU, NORMALIZE, seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -52,7 +52,7 @@ def random_images(count: int = 5, size: tuple[int, int] = SIZE) -> Tensor:
 
 
 def random_mask(batch: int, ratio: float = 0.6) -> Mask:
-    return make_mask("random", batch, GRID, ratio, torch.Generator().manual_seed(1))
+    return make_mask("random", batch, GRID, ratio, seeded(1))
 
 
 def place(patch: int) -> tuple[int, int]:

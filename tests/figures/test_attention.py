@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
+from tiny import seeded
 
 from vit.errors import UserError
 from vit.figures import (
@@ -33,15 +34,11 @@ GRID = (3, 5)
 
 
 def images(count: int = 2, grid: tuple[int, int] = GRID, channels: int = 3) -> torch.Tensor:
-    return torch.rand(
-        count, channels, 4 * grid[0], 4 * grid[1], generator=torch.Generator().manual_seed(0)
-    )
+    return torch.rand(count, channels, 4 * grid[0], 4 * grid[1], generator=seeded(0))
 
 
 def weights(count: int = 2, panels: int = 3, grid: tuple[int, int] = GRID) -> torch.Tensor:
-    noise = torch.randn(
-        count, panels, grid[0] * grid[1], generator=torch.Generator().manual_seed(1)
-    )
+    noise = torch.randn(count, panels, grid[0] * grid[1], generator=seeded(1))
     return noise.mul(2).softmax(-1).unflatten(-1, grid)
 
 
@@ -322,7 +319,7 @@ def test_the_class_of_an_image_beside_others_is_not_cut():
     ],
 )
 def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, width, strength):
-    noise = torch.randn(1, 3, 15, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(1, 3, 15, generator=seeded(1))
     maps = noise.mul(strength).softmax(-1).unflatten(-1, GRID)
     figure = draw(maps, width=width, plain=True, **options)
     rendered(figure)

@@ -179,7 +179,7 @@ def patterned(pattern: str, seed: int, grid=(6, 6)) -> torch.Tensor:
         axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij")
     )
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
-    seeks = torch.randperm(36, generator=torch.Generator().manual_seed(seed))[:3]
+    seeks = torch.randperm(36, generator=seeded(seed))[:3]
     patches = {
         "neighbours": near.double(),
         "one place": (torch.arange(36) == 20).double().expand(36, -1) + 1e-3,

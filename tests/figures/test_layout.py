@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
+from tiny import seeded
 
 from studies.figures import arms_figure, pairs_figure, relations_figure, scatter_figure
 from vit import figures as draw
@@ -48,7 +49,7 @@ T = ("Title $", "subtitle " * 40)
 
 
 def rand(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(*shape, generator=seeded(seed))
 
 
 def maps(count: int, panels: int, rows: int = 3, columns: int = 5) -> torch.Tensor:

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 
 from studies import kinds
 from studies import static_and_contextual as study
@@ -118,7 +118,7 @@ SIZE = (4, 2)
 
 
 def images(count: int) -> torch.Tensor:
-    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(count))
+    return torch.randn(count, 3, 8, 12, generator=seeded(count))
 
 
 def test_only_the_place_changes():
@@ -151,7 +151,7 @@ FACTORS = ("patch", "place", "context")
 
 def centred(*shape: int, seed: int) -> torch.Tensor:
     """Random values whose mean over each axis but the last is 0: a term of one set of factors alone."""
-    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    values = torch.randn(*shape, generator=seeded(seed), dtype=torch.double)
     for axis in range(len(shape) - 1):
         if shape[axis] > 1:
             values = values - values.mean(axis, keepdim=True)

@@ -204,7 +204,7 @@ def test_update_of_muon_is_timms():
 def test_muon_in_half_precision_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(
     shape, dtype
 ):
-    gradient = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(3, *shape, generator=seeded(0))
     gradient *= torch.logspace(0, -4, shape[1])  # as a gradient's singular values are
     exact = orthogonalize(gradient)
     rounded = orthogonalize(gradient, dtype)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tiny import seeded
 from torch import Tensor
 
 from studies.analysis.correlation import (
@@ -65,9 +66,7 @@ UPPER = torch.triu_indices(12, 12, 1)
 
 
 def relation(seed: int, count: int = 12) -> Tensor:
-    values = torch.randn(
-        count, count, generator=torch.Generator().manual_seed(seed), dtype=torch.double
-    )
+    values = torch.randn(count, count, generator=seeded(seed), dtype=torch.double)
     return values + values.T
 
 
@@ -100,7 +99,7 @@ def test_held_constant_is_what_a_linear_fit_of_ranks_leaves():
 
 
 def test_a_planted_relation_is_found_and_its_absence_is_not():
-    points = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    points = torch.randn(12, 3, generator=seeded(0), dtype=torch.double)
     near = -torch.cdist(points, points)
     found = association(near, near + 0.3 * relation(8), [relation(9)])
     assert found.correlation > 0.8

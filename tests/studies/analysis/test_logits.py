@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 from torch import nn
 
 from studies.analysis.logits import (
@@ -46,7 +46,7 @@ def encoder_of(**settings) -> VisionTransformer:
 
 
 def images(count: int = 3, seed: int = 1) -> torch.Tensor:
-    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(count, 3, 8, 12, generator=seeded(seed))
 
 
 @pytest.mark.parametrize("settings", [*KINDS, {"qkv": "identity"}, {"qk_norm": True}])
