@@ -1,6 +1,6 @@
 """train.py as it is used: run to the end, interrupted at every place, continued, refused.
 
-What an outside signal or an empty folder shows are plain commands. The other runs are forks.
+What an outside signal shows is a plain command. The other runs are forks.
 """
 
 from __future__ import annotations
@@ -76,15 +76,6 @@ class Done:
         assert re.fullmatch(r"train\.py: error: [^\n]+\n", self.err), self.err
         assert not self.out
         return self.err
-
-
-def command(cwd: Path, *argv: str) -> Done:
-    """`python train.py argv`, in a process of its own."""
-    options = dict(
-        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False
-    )
-    done = subprocess.run([sys.executable, TRAIN, *argv], **options)
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -650,11 +641,11 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
 
 
 @pytest.mark.slow
-def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
+def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path, run):
     data = "--train.epochs=1 --data.limit=64 --data.download=false"
     model = "--model.embed_dim=16 --model.depth=1 --model.num_heads=2"
     decoder = "--model.decoder_dim=16 --model.decoder_heads=2"
-    done = command(tmp_path, *data.split(), *model.split(), *decoder.split())
+    done = run(tmp_path, *data.split(), *model.split(), *decoder.split(), page=True)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
