@@ -168,7 +168,6 @@ FIGURES = {
     "reconstruction of a row of patches": lambda: reconstruction(3, (4, 64)),
     "sheet": lambda: sheet(False),
     "sheet with parts": lambda: sheet(True),
-    "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
     "three curves": lambda: draw.curves_figure(
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
     ),
@@ -190,21 +189,6 @@ FIGURES = {
     ),
     "four panels of layers": lambda: layers_figure(
         [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
-    ),
-    "five panels of layers": lambda: layers_figure(
-        [
-            Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5})
-            for n in range(5)
-        ],
-        *T,
-    ),
-    "arms": lambda: arms_figure(
-        ["all $x$", "none", "a long name of an arm"],
-        [
-            Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True)
-            for name in ("loss", "probe")
-        ],
-        *T,
     ),
     "arms in two rows": lambda: arms_figure(
         ["one", "other"],
@@ -235,15 +219,12 @@ FIGURES = {
         *T,
     ),
 }
-# Of these, another case of the same kind says nearly the same in the default suite.
-REPEATED = {"five panels of layers", "curves", "sheet", "arms"}
-MARKED = [pytest.param(name, marks=[pytest.mark.slow] * (name in REPEATED)) for name in FIGURES]
 # one of each module that draws
 EQUAL = (
     "masked",
     "a frame",
     "sheet with parts",
-    "curves",
+    "three curves",
     "dynamics",
     "confusion",
     "runs",
@@ -277,7 +258,7 @@ def texts(figure: Figure) -> list[Text]:
     return [text for text in found if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_no_text_overlaps_another_or_leaves_the_page(name):
     figure = FIGURES[name]()
