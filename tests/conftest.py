@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -17,9 +18,11 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
-# Under nohup a run rightly ignores the closing of its terminal, which tests of signals send.
+# A run rightly ignores what it is started with ignored: under nohup SIGHUP, in the background of a script SIGINT.
+# Tests send both.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     battery.addoption(
         "--battery-tries", type=float, default=1.0, help="how many times as many as .ci/run makes"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage pass by what was imported: it takes most of a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

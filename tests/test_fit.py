@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -119,7 +120,7 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
-    with pytest.raises(Exception, match="the training data has changed since this run began"):
+    with pytest.raises(RunError, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
     assert "vit.fit(..., dataset=...)" in capsys.readouterr().err
@@ -213,6 +214,21 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
         ):
             fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
+def test_a_run_stays_in_its_folder_when_the_current_one_changes(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+
+    class Leaving(Callback):
+        def on_step(self, run, done):
+            os.chdir(tmp_path / "other")
+
+    run = fit(config, "run", PAIRS, TEST, [Leaving()])
+    assert (tmp_path / "run" / "summary.json").exists()
+    saved = load_model(tmp_path / "run")
+    assert_same(dict(saved.state_dict()), dict(run.result.state_dict()))
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):
@@ -349,20 +365,9 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         model=replace(config.model, freeze=["W_Q"]),
     )
     (tmp_path / "scenes.yaml").write_text(to_yaml(config))
-    words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
-    assert (
-        cli.main(
-            [
-                "train",
-                "--config",
-                str(tmp_path / "scenes.yaml"),
-                *words,
-                "--out",
-                str(tmp_path / "cli"),
-            ]
-        )
-        == 0
-    )
+    words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
+    words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
+    assert cli.main(["train", *words]) == 0
     fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
     fit(settings, tmp_path / "config")
     weights = [
@@ -378,13 +383,7 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     [
         (("no-such",), "config: cannot read no-such"),
         ((CONFIG,), "out: .*fit\\(config, out\\)"),
-        (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
-        (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
         (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
-        (
-            ("quickstart", "out", {"optim.betas": [np.int64(1), 0]}),
-            r"optim.betas: \[1.0, 0.0\] cannot be used",
-        ),
         (
             ("quickstart", "out", {"optim.betas": np.ones(2)}),
             r"optim.betas: \[1.0, 1.0\] cannot be used",
@@ -461,17 +460,11 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """390 MB of images, where a process may allocate 210 beside torch itself, are trained on."""
     root = Path(__file__).resolve().parents[1]
     (tmp_path / "large.py").write_text(LARGE)
-    environment = {
-        "PYTHONPATH": str(root),
-        "OMP_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "large.py"]
+    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     done = subprocess.run(
-        command,
+        [sys.executable, "large.py"],
         cwd=tmp_path,
-        env=environment,
+        env=environment | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=500,

@@ -250,6 +250,12 @@ class DataConfig(Section, section="data"):
     cache: str = "~/.cache/vit-patch-trainer"
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # a shell makes this of a variable that is not set, and it would be the current folder
+        _require(self.root != "", "data.root", self.root, "it needs the name of a folder")
+        _require(self.cache != "", "data.cache", self.cache, "it needs the name of a folder")
+
 
 def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.

@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import shlex
+import warnings
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -23,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
 
-from vit.config import OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.config import BUILT_IN, OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
 from vit.errors import ConfigError, did_you_mean, quoted
 
 SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
@@ -54,12 +55,30 @@ SYNONYMS = {
 
 
 class Yaml(yaml.SafeLoader):
-    """Reads plain values as YAML 1.2 does.
+    """Reads plain values as YAML 1.2 does, and refuses a key that stands twice in a mapping.
 
-    YAML 1.1, which PyYAML follows, takes off for false, 12:30:45 for 45045 and 0100 for 64.
+    YAML 1.1, which PyYAML follows, takes off for false, 12:30:45 for 45045 and 0100 for 64. Of a
+    key that stands twice, PyYAML leaves out the first in silence.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return a mapping, not yet with its values.
+
+        Raises:
+            ValueError: a key stands twice.
+        """
+        node = super().compose_mapping_node(anchor)
+        line_of: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                line = key.start_mark.line + 1
+                if key.value in line_of:
+                    first = line_of[key.value]
+                    raise ValueError(f"{key.value} stands twice, in lines {first} and {line}")
+                line_of[key.value] = line
+        return node
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
         """Return a whole number, decimal unless it begins with 0o or 0x."""
@@ -296,6 +315,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
     # What --data stands for
     if options.data is not None:
+        tell_apart(options.data)
         for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
 
@@ -305,6 +325,15 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
             section, _, name = key.partition(".")
             settings[key] = from_text(text, hints_of(SECTIONS[section])[name])
     return settings
+
+
+def tell_apart(data: str) -> None:
+    """Warn if a folder here has the name of built-in data, which --data takes it for."""
+    if data in BUILT_IN and os.path.isdir(data):
+        warnings.warn(
+            f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
+            stacklevel=2,
+        )
 
 
 def from_text(text: str, hint: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 import transformers as hf
 from PIL import Image
 from small import SIZES, autoencoder, change, close, random_model, refused, same, timm_model
-from tiny import NORMALIZE
+from tiny import NORMALIZE, names, seeded
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
@@ -51,6 +51,19 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
         "some images",
     )
     return load_model(folder)
+
+
+def test_config_comes_last(tmp_path, monkeypatch):
+    """A folder that is written in part is no model: its preprocessor is no other one's."""
+    model = saved_encoder(tmp_path / "ours", global_pool="token")
+
+    def full(path, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vit.weights.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        convert_model(model, "huggingface", tmp_path / "new")
+    assert names(tmp_path / "new") == {"model.safetensors", "preprocessor_config.json"}
 
 
 # --- our own format -------------------------------------------------------------------------------
@@ -96,7 +109,7 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert loaded.decoder.config == saved.decoder.config
     embed = saved.encoder.patch_embed
     images = torch.randn(2, 3, *embed.image_size)
-    mask = make_mask("random", 2, embed.grid_size, 0.5, torch.Generator().manual_seed(0))
+    mask = make_mask("random", 2, embed.grid_size, 0.5, seeded(0))
     assert torch.equal(loaded(images, mask), saved(images, mask))
     assert torch.equal(loaded.targets(images), saved.targets(images))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
 from vit.cli.options import images_or_data
+from vit.cli.outputs import refuse_among_images
 from vit.cli.parsers import PARSERS
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
@@ -133,6 +135,32 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
     assert sorted(place.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "data photos --out {}/sheet.png",
+        "evaluate vit-tiny-p4-cifar10 photos --out {}",
+        "attention vit-tiny-p4-cifar10 photos --out {}",
+    ],
+)
+def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(
+    line, place, refused, monkeypatch
+):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    for folder in ("photos", "photos/look", "run/../photos/look"):
+        said = refused(*line.format(folder).split())
+        assert said.startswith(f"vit: error: --out: {folder} is within the folder of the images")
+    assert sorted(place.rglob("*")) == before
+
+
+def test_pictures_may_lie_in_a_run_among_the_images(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "showcase.safetensors").touch()
+    refuse_among_images(tmp_path / "run" / "evaluation", str(tmp_path))
+    refuse_among_images(tmp_path.parent, str(tmp_path))
+
+
 SHRINKING = {
     "predict vit-tiny-p4-cifar10-finetuned {image}": " and chooses among 10 classes, whatever",
     "embed vit-tiny-p4-cifar10 {image} --out new.npz": "; for photographs",
@@ -146,8 +174,10 @@ SHRINKING = {
 
 
 @pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize("line", SHRINKING)
-@pytest.mark.parametrize(("width", "height"), [(320, 240), (80, 60)])
+@pytest.mark.parametrize(
+    ("line", "width", "height"),
+    [*((line, 320, 240) for line in SHRINKING), (next(iter(SHRINKING)), 80, 60)],
+)
 def test_a_photograph_that_a_model_shrinks_is_noted_once(
     line, width, height, tmp_path, called, monkeypatch
 ):
@@ -188,10 +218,12 @@ def test_every_command_that_takes_a_model_and_images_is_here():
     assert found == {line.split()[0] for line in TAKES_BOTH}
 
 
-@pytest.mark.parametrize("line", TAKES_BOTH)
+MODELS = ["vit-tiny-p4-cifar10", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"]
+
+
 @pytest.mark.parametrize(
-    "model",
-    ["vit-tiny-p4-cifar10", "run", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"],
+    ("line", "model"),
+    [*((line, "run") for line in TAKES_BOTH), *(("predict {} {}", model) for model in MODELS)],
 )
 def test_a_model_and_images_in_the_wrong_order_are_swapped(
     line, model, place, refused, monkeypatch
@@ -228,6 +260,17 @@ def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch, refused)
     out = {"data": "new.png", "explore": "new.html", "embed": "new.npz"}.get(command, "new")
     said = "--data: 'gone' is neither cifar10, cifar100, scenes nor a folder of images"
     assert refused(command, *given, "--data", "gone", "--out", out) == f"vit: error: {said}\n"
+
+
+@pytest.mark.parametrize("command", ["train", "data", "embed", "attention", "explore"])
+def test_a_folder_that_is_called_as_built_in_data_is_told_apart(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    with pytest.warns(UserWarning, match=r"not the folder scenes here: that is \./scenes$"):
+        assert data_of(command, ["--data", "scenes"]).source == "scenes"
+    with warnings.catch_warnings(action="error"):
+        data = data_of(command, ["--data", "./scenes"])
+    assert (data.source, data.root) == ("folder", "./scenes")
 
 
 def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
@@ -121,16 +121,14 @@ def test_layouts(tmp_path, layout):
 
 
 def test_order_is_imagefolders(tmp_path):
-    names = [
-        "a/2.png",
-        "a/10.png",
-        "a/z/1.png",
-        "a/Z.JPG",
-        "a-b/1.png",
-        "a/b/1.webp",
+    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/Z.JPG", "a-b/1.png", "a/b/1.webp"]
+    names += [
         "é/日本.png",
+        "B/1.png",
+        "a/zz.png",
+        os.fsdecode(b"a/\xff\xfe.png"),
+        "a/new\nline.png",
     ]
-    names += ["B/1.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")
@@ -377,8 +375,12 @@ def test_size_is_read_upright(tmp_path):
     exif = Image.Exif()
     for orientation, size in ((1, (6, 2)), (3, (6, 2)), (6, (2, 6)), (8, (2, 6))):
         exif[274] = orientation
-        Image.new("RGB", (6, 2)).save(tmp_path / "photo.jpg", exif=exif)
-        assert inputs.size_of(str(tmp_path / "photo.jpg")) == size
+        for suffix in ("jpg", "png", "webp", "tif"):
+            path = tmp_path / f"photo.{suffix}"
+            Image.new("RGB", (6, 2)).save(path, exif=exif)
+            assert inputs.size_of(str(path)) == size
+            with Image.open(path) as image:
+                assert ImageOps.exif_transpose(image).size == size
     for bad in ("absent.jpg", "bad.jpg"):
         (tmp_path / "bad.jpg").write_bytes(b"bad")
         assert inputs.size_of(str(tmp_path / bad)) is None

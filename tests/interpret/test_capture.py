@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from functools import partial
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -205,6 +206,12 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
     for layer in (3, -4):
         with pytest.raises(AttentionError, match="no attention layer"):
             AttentionMaps(model, layers=[layer])
+    for numbers in (torch.tensor([0, 2]), np.array([-1, 0])):
+        assert AttentionMaps(model, layers=numbers).layers == [0, 2]
+    with pytest.raises(TypeError):  # of half a row would be a patch of another
+        maps.to_grid(query=(0.5, 0))
+    with pytest.raises(AttentionError, match="a query is"):
+        maps.to_grid(query=3)
     with AttentionMaps(model, consume=lambda layer, _weights: consumed.append(layer)) as maps:
         run(model, images_for(model))
     assert not maps.weights
@@ -456,9 +463,10 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
 def test_weights_under_a_mask_in_the_order_of_the_grid():
     mask = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3)
     weights = torch.rand(2, 2, 4, 4)
-    for image, ordered in enumerate(in_grid_order(weights, mask, 1)):
-        places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
-        assert torch.equal(ordered, weights[image][:, places][:, :, places])
+    in_order = in_grid_order(weights, mask, 1)
+    for ordered, given, kept in zip(in_order, weights, mask.ids_keep, strict=True):
+        places = [0, *(1 + int(i) for i in kept.argsort())]
+        assert torch.equal(ordered, given[:, places][:, :, places])
 
 
 # --- Maps that would be wrong, and nobody would notice -------------------------------------------

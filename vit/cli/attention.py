@@ -16,7 +16,7 @@ from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
 from vit.cli.options import load_options, refuse_given, shown_images
-from vit.cli.outputs import require_folder, require_free
+from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.cli.small_input import note_small_input
 from vit.config import named_data
 from vit.data.images import class_key
@@ -67,6 +67,9 @@ def run(options: Namespace) -> int:
     """Draw all pictures before writing any, so that an error leaves none."""
     refuse_unused(options)
     require_folder(options.out)
+    _, data = shown_images(options)
+    if data is not None:
+        refuse_among_images(options.out, data)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
     # The model and its images, their mask, and whose attention is drawn

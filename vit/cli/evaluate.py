@@ -14,7 +14,13 @@ from vit import figures
 from vit.atomic import write_json
 from vit.checkpoints import load_trained
 from vit.cli.options import choose_device, load_options, naming_options, require_data
-from vit.cli.outputs import print_json, require_folder, require_free, talk
+from vit.cli.outputs import (
+    print_json,
+    refuse_among_images,
+    require_folder,
+    require_free,
+    talk,
+)
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data import Dataset
@@ -30,6 +36,7 @@ from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import aligned, results_lines
 from vit.runs import RunFiles
+from vit.settings import tell_apart
 from vit.weights import weights_hash
 
 USED_BY = {
@@ -64,11 +71,13 @@ def run(options: Namespace) -> int:
     # Refuse what cannot be done before anything is computed
     load = load_options(options)
     require_data(options)
+    tell_apart(options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
     if options.out is not None:
         refuse_output(options.out, options.overwrite)
+        refuse_among_images(options.out, options.data)
 
     # With --json, all but the JSON goes to stderr
     with talk(options.json):
