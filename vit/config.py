@@ -66,11 +66,6 @@ OBJECTIVES = {
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
-def _require(ok: bool, key: str, value: object, allowed: str) -> None:
-    if not ok:
-        raise ConfigError(f"{key}: {quoted(_plain(value))} cannot be used; {allowed}")
-
-
 # --- The values that a setting takes: types and ranges, whatever they come from ---------------
 
 
@@ -206,9 +201,22 @@ class Section:
             try:
                 value = convert(value, hint)
             except ValueError as error:
-                message = f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {error}"
-                raise ConfigError(message) from error
+                raise self.refusal(name, str(error)) from error
             object.__setattr__(self, name, value)  # the section is frozen
+
+    def refusal(self, name: str, allowed: str, value: object = None) -> ConfigError:
+        """Return the error of a setting, with what is allowed.
+
+        Args:
+            name: of the setting.
+            allowed: in words.
+            value: in force, where that of the setting is None.
+        """
+        if value is None:
+            value = getattr(self, name)
+        return ConfigError(
+            f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {allowed}"
+        )
 
 
 @dataclass(frozen=True)
@@ -305,8 +313,8 @@ class AugmentConfig(Section, section="augment"):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = self.crop_scale
-        allowed = "two shares, 0 < low <= high <= 1"
-        _require(0 < low <= high <= 1, "augment.crop_scale", self.crop_scale, allowed)
+        if not 0 < low <= high <= 1:
+            raise self.refusal("crop_scale", "two shares, 0 < low <= high <= 1")
 
 
 @dataclass(frozen=True)
@@ -472,27 +480,29 @@ class ModelConfig(Section, section="model"):
         # Whole patches
         for axis, side in enumerate(("height", "width")):
             image = self.image_size_2d[axis]
-            patch = self.patch_size_2d[axis]
-            divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
-            allowed = f"it must divide the image's {side} of {image} (model.image_size): {divisors}"
-            _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
+            if image % self.patch_size_2d[axis]:
+                divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
+                allowed = f"it must divide the image's {side} of {image} (model.image_size)"
+                raise self.refusal("patch_size", f"{allowed}: {divisors}")
 
         # Heads of equal width, and positions in four parts: sine and cosine of row and column
         dimensions = self.dimensions
-        for width, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
-            value = dimensions[width]
-            allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
-            _require(value % dimensions[heads] == 0, f"model.{width}", value, allowed)
-            fits = value % 4 == 0 or (width == "embed_dim" and self.pos_embed != "sincos")
-            _require(fits, f"model.{width}", value, "a multiple of 4, for its sin-cos positions")
+        for name, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
+            width = dimensions[name]
+            if width % dimensions[heads]:
+                allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
+                raise self.refusal(name, allowed, width)
+            has_table = name == "decoder_dim" or self.pos_embed == "sincos"
+            if has_table and width % 4:
+                raise self.refusal(name, "a multiple of 4, for its sin-cos positions", width)
 
         # An MLP with a hidden unit, and a token for the head to read
-        embed_dim = dimensions["embed_dim"]
-        allowed = f"at least 1 / {embed_dim}, for one hidden unit (model.embed_dim {embed_dim})"
-        _require(self.mlp_ratio * embed_dim >= 1, "model.mlp_ratio", self.mlp_ratio, allowed)
-        has_token = self.class_token or self.global_pool != "token"
-        allowed = "there is no class token (model.class_token)"
-        _require(has_token, "model.global_pool", self.global_pool, allowed)
+        width = dimensions["embed_dim"]
+        if self.mlp_ratio * width < 1:
+            allowed = f"at least 1 / {width}, for one hidden unit (model.embed_dim {width})"
+            raise self.refusal("mlp_ratio", allowed)
+        if self.global_pool == "token" and not self.class_token:
+            raise self.refusal("global_pool", "there is no class token (model.class_token)")
 
     @property
     def image_size_2d(self) -> tuple[int, int]:
@@ -609,9 +619,8 @@ class ClassifyConfig(Section, section="classify"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        effective = self.whole_epochs == 0 or self.drop_patches > 0
-        allowed = "it only applies with drop_patches"
-        _require(effective, "classify.whole_epochs", self.whole_epochs, allowed)
+        if self.whole_epochs > 0 and self.drop_patches == 0:
+            raise self.refusal("whole_epochs", "it only applies with drop_patches")
 
 
 @dataclass(frozen=True)
@@ -646,8 +655,8 @@ class OptimConfig(Section, section="optim"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        stable = all(0 <= beta < 1 for beta in self.betas)
-        _require(stable, "optim.betas", self.betas, "two numbers from 0 to below 1")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise self.refusal("betas", "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -670,8 +679,8 @@ class TrainConfig(Section, section="train"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = f"one of {', '.join(OBJECTIVES)}"
-        _require(self.objective in OBJECTIVES, "train.objective", self.objective, allowed)
+        if self.objective not in OBJECTIVES:
+            raise self.refusal("objective", f"one of {', '.join(OBJECTIVES)}")
 
 
 @dataclass(frozen=True)
@@ -730,74 +739,87 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        data = self.data
-        train = self.train
-        run = self.run
-        learns_labels = OBJECTIVES[train.objective].labels
-
-        # Two patches or more: one to mask and one to see
-        patches = math.prod(self.model.grid_size)
-        allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
-        _require(patches >= 2, "model.patch_size", self.model.patch_size, allowed)
-
-        # What must fit the length of the run, or the batch
-        allowed = f"at most train.epochs, which is {train.epochs}"
-        warmup = self.optim.warmup_epochs
-        _require(warmup <= train.epochs, "optim.warmup_epochs", warmup, allowed)
-        _require(run.val_every <= train.epochs, "run.val_every", run.val_every, allowed)
-        allowed = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
-        whole_epochs = self.classify.whole_epochs
-        _require(whole_epochs < train.epochs, "classify.whole_epochs", whole_epochs, allowed)
-        allowed = f"at most train.batch_size, which is {train.batch_size}"
-        steps = run.grad_accum_steps
-        _require(steps <= train.batch_size, "run.grad_accum_steps", steps, allowed)
-
-        # The contrastive loss compares the two views of an image with the whole batch
-        contrast = self.reconstruct.contrast
-        views = self.augment.views
-        allowed = "it compares images within a batch: leave run.grad_accum_steps out"
-        _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, allowed)
-        allowed = "reconstruct.contrast needs two views per image"
-        _require(contrast == 0 or views == 2, "augment.views", views, allowed)
-        allowed = "2 or more: reconstruct.contrast compares an image with others"
-        has_others = contrast == 0 or train.batch_size > 1
-        _require(has_others, "train.batch_size", train.batch_size, allowed)
-
-        # What would do nothing, or use the test images too early
-        allowed = (
-            "test images are used once, at the end; hold out training images with data.val_size"
-        )
-        _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, allowed)
-        allowed = "pretraining needs none; data.limit takes fewer images"
-        _require(data.labels == 1 or learns_labels, "data.labels", data.labels, allowed)
-        allowed = "several views only apply to pretraining"
-        _require(views == 1 or not learns_labels, "augment.views", views, allowed)
+        self._check_sizes()
+        self._check_contrast()
+        self._check_use_of_images()
         self._check_unlabelled()
 
-    def _check_unlabelled(self) -> None:
-        """Check what images without labels need (`data.unlabelled`).
+    def _check_sizes(self) -> None:
+        """Refuse what does not fit into the image, the run or the batch."""
+        epochs = self.train.epochs
+        batch_size = self.train.batch_size
 
-        Raises:
-            ConfigError: a setting would make them useless.
-        """
+        # Two patches or more: one to mask and one to see
+        if math.prod(self.model.grid_size) < 2:
+            allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
+            raise self.model.refusal("patch_size", allowed)
+
+        # The run
+        allowed = f"at most train.epochs, which is {epochs}"
+        if self.optim.warmup_epochs > epochs:
+            raise self.optim.refusal("warmup_epochs", allowed)
+        if self.run.val_every > epochs:
+            raise self.run.refusal("val_every", allowed)
+        if self.classify.whole_epochs >= epochs:
+            allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
+            raise self.classify.refusal("whole_epochs", allowed)
+
+        # The batch
+        if self.run.grad_accum_steps > batch_size:
+            allowed = f"at most train.batch_size, which is {batch_size}"
+            raise self.run.refusal("grad_accum_steps", allowed)
+
+    def _check_contrast(self) -> None:
+        """Refuse a contrastive loss that cannot compare two views with a whole batch."""
+        if self.reconstruct.contrast == 0:
+            return
+        if self.run.grad_accum_steps > 1:
+            allowed = "it compares images within a batch: leave run.grad_accum_steps out"
+            raise self.reconstruct.refusal("contrast", allowed)
+        if self.augment.views != 2:
+            raise self.augment.refusal("views", "reconstruct.contrast needs two views per image")
+        if self.train.batch_size == 1:
+            allowed = "2 or more: reconstruct.contrast compares an image with others"
+            raise self.train.refusal("batch_size", allowed)
+
+    def _check_use_of_images(self) -> None:
+        """Refuse what would use the test images too early, or do nothing."""
+        learns_labels = OBJECTIVES[self.train.objective].labels
+        if self.run.val_every > 0 and self.data.val_size == 0:
+            allowed = (
+                "test images are used once, at the end; hold out training images with data.val_size"
+            )
+            raise self.run.refusal("val_every", allowed)
+        if self.data.labels < 1 and not learns_labels:
+            allowed = "pretraining needs none; data.limit takes fewer images"
+            raise self.data.refusal("labels", allowed)
+        if self.augment.views > 1 and learns_labels:
+            raise self.augment.refusal("views", "several views only apply to pretraining")
+
+    def _check_unlabelled(self) -> None:
+        """Refuse what would make images without labels useless."""
         data = self.data
         if not data.unlabelled:
             return
-        allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
-        has_others = data.source not in BUILT_IN or data.labels < 1
-        _require(has_others, "data.unlabelled", data.unlabelled, allowed)
+        if data.source in BUILT_IN and data.labels == 1:
+            allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
+            raise data.refusal("unlabelled", allowed)
         if not self.learns_guesses:
             return
-        allowed = "images without labels (data.unlabelled) cannot be mixed"
-        for key in ("mixup", "cutmix"):
-            alpha = getattr(self.classify, key)
-            _require(alpha == 0, f"classify.{key}", alpha, allowed)
-        allowed = "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
-        dropped = self.classify.drop_patches
-        _require(dropped > 0, "classify.drop_patches", dropped, allowed)
-        allowed = "4 or more: with data.unlabelled, a batch holds images with and without labels"
-        batch_size = self.train.batch_size
-        _require(batch_size >= 4, "train.batch_size", batch_size, allowed)
+        for name in ("mixup", "cutmix"):
+            if getattr(self.classify, name) > 0:
+                allowed = "images without labels (data.unlabelled) cannot be mixed"
+                raise self.classify.refusal(name, allowed)
+        if self.classify.drop_patches == 0:
+            allowed = (
+                "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
+            )
+            raise self.classify.refusal("drop_patches", allowed)
+        if self.train.batch_size < 4:
+            allowed = (
+                "4 or more: with data.unlabelled, a batch holds images with and without labels"
+            )
+            raise self.train.refusal("batch_size", allowed)
 
     @property
     def learns_guesses(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -310,7 +311,7 @@ def choose_readable(paths: Sequence[str | Path], count: int = 0) -> list[int]:
     tried: set[int] = set()
     starts = evenly_spaced(len(paths), count).tolist()
     for start in track(starts, "checking", unit=" images"):
-        for number in (*range(start, len(paths)), *range(start)):
+        for number in chain(range(start, len(paths)), range(start)):
             if number in tried:
                 continue
             tried.add(number)
