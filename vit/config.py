@@ -739,6 +739,14 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
+        # A file may serve several objectives: what this one does not read has its defaults, so that
+        # it changes nothing
+        used = OBJECTIVES[self.train.objective].sections
+        for objective in OBJECTIVES.values():
+            for name in set(objective.sections) - set(used):
+                default = type(getattr(self, name))()
+                object.__setattr__(self, name, default)
+
         self._check_sizes()
         self._check_contrast()
         self._check_use_of_images()

@@ -487,10 +487,11 @@ def fit_epochs(
     epochs = sections["train"].epochs
     warmup = sections["optim"].warmup_epochs
     whole_epochs = sections["classify"].whole_epochs
+    used = OBJECTIVES[sections["train"].objective].sections
     too_long = {}
     if warmup > epochs:
         too_long["optim.warmup_epochs"] = warmup
-    if whole_epochs >= epochs:
+    if "classify" in used and whole_epochs >= epochs:
         too_long["classify.whole_epochs"] = whole_epochs
 
     # What the user asks for too is a contradiction, which the sections refuse
