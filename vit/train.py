@@ -41,7 +41,7 @@ from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation,
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.evaluation import measure
-from vit.training.initial import follow, refuse_unloaded
+from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, setup
@@ -195,9 +195,9 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
     """Name the source of a loaded model in the settings.
 
     Raises:
-        ConfigError: they name another checkpoint, or the model was not loaded.
+        ConfigError: they name another checkpoint, or as `refuse_init`.
     """
-    refuse_unloaded(command.config, init)
+    refuse_init(command.config, init)
     settings = command.config.model
     source = init.origin.source
     if settings.init and Path(settings.init) != Path(source):
@@ -236,7 +236,7 @@ def set_up(
             folder.refuse_if_taken()
             if config.data.source == "folder":
                 refuse_run_among_images(folder.path, config.data.root)
-        refuse_unloaded(config, init)
+        refuse_init(config, init)
     refuse_names(callbacks)
     trackers: list[Callback] = []
     if dist.is_main:

@@ -34,10 +34,6 @@ def load_initial(
     # what the checkpoint is; settings that are not given follow it
     source = find(config.model.init)
     network = read_network(source, LoadOptions())
-    if network.encoder.channels != 3:
-        raise source.error(
-            f"it takes {network.encoder.channels}-channel images, training makes 3-channel ones"
-        )
     notes: list[str] = []
     if explicit is not None:
         config, notes = follow(config, explicit, network.encoder, network.decoder)
