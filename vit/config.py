@@ -51,7 +51,7 @@ class ObjectiveInfo(NamedTuple):
     """What the settings need to know about an objective.
 
     Attributes:
-        sections: the objective-specific sections that it reads.
+        sections: the objective-specific sections that it reads; the others have their defaults.
         labels: whether it learns from labels.
     """
 
