@@ -66,7 +66,7 @@ OBJECTIVES = {
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
-# --- The values that a setting takes: types and ranges, whatever they come from ---------------
+# --- Numbers in a range ---------------------------------------------------------------------------
 
 
 class Range(NamedTuple):
@@ -85,105 +85,9 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
 Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
-SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
-"""The words of YAML 1.1, which is what most files are written in, for true and false."""
-TERMS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-}
 
 
-def allowed_by(hint: Any) -> str:
-    """Return in words which values a type allows."""
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if origin is Annotated:
-        return " and ".join(part.allowed for part in parts[1:])
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin in (Union, UnionType):
-        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
-    if origin is list or Ellipsis in parts:
-        return f"a list, each {allowed_by(parts[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(allowed_by, parts))}]"
-    return TERMS[hint]
-
-
-def convert(value: Any, hint: Any) -> Any:
-    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
-
-    Args:
-        value: as YAML, the command line or Python give it.
-        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
-            Annotated numbers state their `Range`.
-
-    Raises:
-        ValueError: the value is none of this type; the message says what is allowed.
-    """
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
-        value = value.tolist()
-
-    # A number in a range
-    if origin is Annotated:
-        number = convert(value, parts[0])
-        for part in parts[1:]:
-            if not part.holds(number):
-                raise ValueError(part.allowed)
-        return number
-
-    # The first of several types that fits; with None, which leaves a setting out, the other
-    if origin in (Union, UnionType):
-        if value is None and NoneType in parts:
-            return None
-        choices = [part for part in parts if part is not NoneType]
-        if len(choices) == 1:
-            return convert(value, choices[0])
-        for part in choices:
-            with suppress(ValueError):
-                return convert(value, part)
-
-    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
-    elif origin is Literal:
-        if isinstance(value, bool):
-            words = ("on", "yes") if value else ("off", "no")
-            value = next((word for word in words if word in parts), value)
-        if value in parts:
-            return value
-
-    # Several values
-    elif origin in (tuple, list) and isinstance(value, tuple | list):
-        if origin is list or Ellipsis in parts:
-            return origin(convert(item, parts[0]) for item in value)
-        if len(value) == len(parts):
-            return tuple(map(convert, value, parts))
-
-    # One value; YAML 1.1 gives 1e-3, without a point, as a text
-    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
-        return SWITCHES[value.lower()]
-    elif hint is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
-    elif type(value) is hint:
-        # the largest seed; no setting needs more
-        if hint is int and abs(value) >= 2**64:
-            raise ValueError("it needs a number below 2^64")
-        return value
-    raise ValueError(f"it needs {allowed_by(hint)}")
-
-
-@cache  # to read annotations, which are text, takes longer than all checks
-def hints_of(section: type) -> dict[str, Any]:
-    """Return the types of a section's settings, with their ranges."""
-    return get_type_hints(section, include_extras=True)
+# --- The sections, as in config.yaml --------------------------------------------------------------
 
 
 class Section:
@@ -259,27 +163,6 @@ class DataConfig(Section, section="data"):
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
 
-def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
-    """Return `DataConfig`'s source and root for a command's --data.
-
-    Args:
-        data: a name in BUILT_IN, or a folder of images.
-        root: folder that holds (or receives) the archive of a built-in data set.
-
-    Raises:
-        ConfigError: `data` is none of these.
-    """
-    if data in BUILT_IN:
-        return {"source": data, "root": root}
-    folder = os.path.expanduser(data)
-    if os.path.isfile(folder):
-        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
-    if not os.path.isdir(folder):
-        names = ", ".join(BUILT_IN)
-        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
-    return {"source": "folder", "root": data}
-
-
 @dataclass(frozen=True)
 class AugmentConfig(Section, section="augment"):
     """How training images are augmented, each by its own random draws."""
@@ -315,103 +198,6 @@ class AugmentConfig(Section, section="augment"):
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise self.refusal("crop_scale", "two shares, 0 < low <= high <= 1")
-
-
-@dataclass(frozen=True)
-class ViTConfig:
-    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's
-    config.json states it."""
-
-    # Images
-    image_size: tuple[int, int] = (32, 32)
-    """(H, W) in pixels"""
-    patch_size: tuple[int, int] = (4, 4)
-    """(p, q) in pixels; divides the image"""
-    channels: int = 3
-    """channels of the images"""
-
-    # Size
-    embed_dim: int = 192
-    """width of the tokens, a multiple of num_heads"""
-    depth: int = 12
-    """number of blocks"""
-    num_heads: int = 3
-    """attention heads per block"""
-    mlp_ratio: float = 4.0
-    """hidden width of the MLPs / width of the tokens"""
-
-    # Tokens beside the patches, and positions
-    class_token: bool = True
-    """put a class token before the patches"""
-    registers: NonNegative = 0
-    """number of register tokens after the class token (Darcet et al. 2024)"""
-    pos_embed: Literal["learned", "sincos"] = "learned"
-    """positions: a learned table, or the fixed 2-D sin-cos one"""
-    no_embed_class: bool = False
-    """give positions to the patches only, not to class token and registers (timm's name)"""
-
-    # Blocks
-    qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
-    matrices"""
-    qkv_bias: bool = True
-    """give the three maps a bias"""
-    layer_scale: float | None = None
-    """initial value of a learned scale on each residual branch of the encoder; null: none"""
-    drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
-    from 0 at the first"""
-
-    # The head of a classifier
-    global_pool: Literal["avg", "token"] = "avg"
-    """what a classifier reads: the mean of the patches, or the class token"""
-    fc_norm: bool = False
-    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
-    name)"""
-    num_classes: int = 0
-    """outputs of the classification head; 0: no head"""
-
-    # Blocks of other families
-    qk_norm: bool = False
-    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
-    mlp: Literal["gelu", "swiglu"] = "gelu"
-    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
-    norm_eps: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 1e-6
-    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
-    features by 1e-4"""
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The architecture of a masked autoencoder's decoder, with fields as in `ViTConfig`.
-
-    None stands for the encoder's value.
-    """
-
-    dim: int
-    """width of the tokens, a multiple of 4 and of num_heads"""
-    depth: int
-    num_heads: int
-    mlp_ratio: float | None = None
-    qkv: Literal["linear", "identity"] | None = None
-    qkv_bias: bool | None = None
-    qk_norm: bool | None = None
-    mlp: Literal["gelu", "swiglu"] | None = None
-    norm_eps: float | None = None
-
-    def complete(self, encoder: ViTConfig) -> DecoderConfig:
-        """Replace every None by the encoder's value."""
-        values = {}
-        for item in fields(self):
-            if getattr(self, item.name) is None:
-                values[item.name] = getattr(encoder, item.name)
-        return replace(self, **values)
-
-    def blocks(self, encoder: ViTConfig) -> ViTConfig:
-        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
-        values = asdict(self.complete(encoder))
-        values["embed_dim"] = values.pop("dim")
-        return replace(encoder, layer_scale=None, drop_path=0.0, **values)
 
 
 @dataclass(frozen=True)
@@ -556,21 +342,6 @@ class ModelConfig(Section, section="model"):
         """Return the decoder's architecture; its blocks are like the encoder's."""
         size = self.dimensions
         return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
-
-
-def spelled(value: object) -> str:
-    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
-    if isinstance(value, str | os.PathLike):
-        return str(value) or '""'
-    return json.dumps(value)
-
-
-def pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return a size as (height, width); one number stands for a square."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
 
 
 @dataclass(frozen=True)
@@ -722,6 +493,9 @@ class RunConfig(Section, section="run"):
     def steps_between_lines(self, total_steps: int) -> int:
         """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
         return min(max(total_steps // 50, 1), 10)
+
+
+# --- All settings ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -914,6 +688,224 @@ def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return settings
 
 
+# --- The architecture of a model, which a checkpoint states ---------------------------------------
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's
+    config.json states it."""
+
+    # Images
+    image_size: tuple[int, int] = (32, 32)
+    """(H, W) in pixels"""
+    patch_size: tuple[int, int] = (4, 4)
+    """(p, q) in pixels; divides the image"""
+    channels: int = 3
+    """channels of the images"""
+
+    # Size
+    embed_dim: int = 192
+    """width of the tokens, a multiple of num_heads"""
+    depth: int = 12
+    """number of blocks"""
+    num_heads: int = 3
+    """attention heads per block"""
+    mlp_ratio: float = 4.0
+    """hidden width of the MLPs / width of the tokens"""
+
+    # Tokens beside the patches, and positions
+    class_token: bool = True
+    """put a class token before the patches"""
+    registers: NonNegative = 0
+    """number of register tokens after the class token (Darcet et al. 2024)"""
+    pos_embed: Literal["learned", "sincos"] = "learned"
+    """positions: a learned table, or the fixed 2-D sin-cos one"""
+    no_embed_class: bool = False
+    """give positions to the patches only, not to class token and registers (timm's name)"""
+
+    # Blocks
+    qkv: Literal["linear", "identity"] = "linear"
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
+    matrices"""
+    qkv_bias: bool = True
+    """give the three maps a bias"""
+    layer_scale: float | None = None
+    """initial value of a learned scale on each residual branch of the encoder; null: none"""
+    drop_path: BelowOne = 0.0
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
+    from 0 at the first"""
+
+    # The head of a classifier
+    global_pool: Literal["avg", "token"] = "avg"
+    """what a classifier reads: the mean of the patches, or the class token"""
+    fc_norm: bool = False
+    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
+    name)"""
+    num_classes: int = 0
+    """outputs of the classification head; 0: no head"""
+
+    # Blocks of other families
+    qk_norm: bool = False
+    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
+    norm_eps: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 1e-6
+    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
+    features by 1e-4"""
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The architecture of a masked autoencoder's decoder, with fields as in `ViTConfig`.
+
+    None stands for the encoder's value.
+    """
+
+    dim: int
+    """width of the tokens, a multiple of 4 and of num_heads"""
+    depth: int
+    num_heads: int
+    mlp_ratio: float | None = None
+    qkv: Literal["linear", "identity"] | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool | None = None
+    mlp: Literal["gelu", "swiglu"] | None = None
+    norm_eps: float | None = None
+
+    def complete(self, encoder: ViTConfig) -> DecoderConfig:
+        """Replace every None by the encoder's value."""
+        values = {}
+        for item in fields(self):
+            if getattr(self, item.name) is None:
+                values[item.name] = getattr(encoder, item.name)
+        return replace(self, **values)
+
+    def blocks(self, encoder: ViTConfig) -> ViTConfig:
+        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
+        values = asdict(self.complete(encoder))
+        values["embed_dim"] = values.pop("dim")
+        return replace(encoder, layer_scale=None, drop_path=0.0, **values)
+
+
+# --- Values: checked, converted, written ----------------------------------------------------------
+
+SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
+"""The words of YAML 1.1, which is what most files are written in, for true and false."""
+TERMS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+}
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
+
+    Args:
+        value: as YAML, the command line or Python give it.
+        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
+            Annotated numbers state their `Range`.
+
+    Raises:
+        ValueError: the value is none of this type; the message says what is allowed.
+    """
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        value = value.tolist()
+
+    # A number in a range
+    if origin is Annotated:
+        number = convert(value, parts[0])
+        for part in parts[1:]:
+            if not part.holds(number):
+                raise ValueError(part.allowed)
+        return number
+
+    # The first of several types that fits; with None, which leaves a setting out, the other
+    if origin in (Union, UnionType):
+        if value is None and NoneType in parts:
+            return None
+        choices = [part for part in parts if part is not NoneType]
+        if len(choices) == 1:
+            return convert(value, choices[0])
+        for part in choices:
+            with suppress(ValueError):
+                return convert(value, part)
+
+    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
+    elif origin is Literal:
+        if isinstance(value, bool):
+            words = ("on", "yes") if value else ("off", "no")
+            value = next((word for word in words if word in parts), value)
+        if value in parts:
+            return value
+
+    # Several values
+    elif origin in (tuple, list) and isinstance(value, tuple | list):
+        if origin is list or Ellipsis in parts:
+            return origin(convert(item, parts[0]) for item in value)
+        if len(value) == len(parts):
+            return tuple(map(convert, value, parts))
+
+    # One value; YAML 1.1 gives 1e-3, without a point, as a text
+    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
+        return SWITCHES[value.lower()]
+    elif hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    elif type(value) is hint:
+        # the largest seed; no setting needs more
+        if hint is int and abs(value) >= 2**64:
+            raise ValueError("it needs a number below 2^64")
+        return value
+    raise ValueError(f"it needs {allowed_by(hint)}")
+
+
+def allowed_by(hint: Any) -> str:
+    """Return in words which values a type allows."""
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if origin is Annotated:
+        return " and ".join(part.allowed for part in parts[1:])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
+    if origin is list or Ellipsis in parts:
+        return f"a list, each {allowed_by(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(allowed_by, parts))}]"
+    return TERMS[hint]
+
+
+@cache  # to read annotations, which are text, takes longer than all checks
+def hints_of(section: type) -> dict[str, Any]:
+    """Return the types of a section's settings, with their ranges."""
+    return get_type_hints(section, include_extras=True)
+
+
+def spelled(value: object) -> str:
+    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
+    if isinstance(value, str | os.PathLike):
+        return str(value) or '""'
+    return json.dumps(value)
+
+
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size as (height, width); one number stands for a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
 def _plain(value: object) -> object:
     """Return a value as YAML and JSON hold it: a list for a tuple or an array."""
     if hasattr(value, "tolist"):
@@ -921,3 +913,27 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return list(value)
     return value
+
+
+# --- A command's --data ---------------------------------------------------------------------------
+
+
+def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
+    """Return `DataConfig`'s source and root for a command's --data.
+
+    Args:
+        data: a name in BUILT_IN, or a folder of images.
+        root: folder that holds (or receives) the archive of a built-in data set.
+
+    Raises:
+        ConfigError: `data` is none of these.
+    """
+    if data in BUILT_IN:
+        return {"source": data, "root": root}
+    folder = os.path.expanduser(data)
+    if os.path.isfile(folder):
+        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
+    if not os.path.isdir(folder):
+        names = ", ".join(BUILT_IN)
+        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
+    return {"source": "folder", "root": data}
