@@ -173,22 +173,22 @@ def read_command(
 
     # settings that differ from their defaults count as given; types are checked as a file's are
     defaults = flat_settings(Config().to_dict())
-    explicit = {}
+    given = {}
     for key, value in flat_settings(config.to_dict()).items():
         if value != defaults[key]:
-            explicit[key] = value
-    build_sections([], explicit)
+            given[key] = value
+    build_sections([], given)
 
     # what followed from model.init when the run began
     if resume:
         saved = read_config(config_of_run(out))
         followed = {}
         for key, value in vars(saved.model).items():
-            if f"model.{key}" not in explicit:
+            if f"model.{key}" not in given:
                 followed[key] = value
         config = replace(config, model=replace(config.model, **followed))
         refuse_conflicts(config, saved, out, config.train.epochs)
-    return TrainCommand(config, out, resume, given=frozenset(explicit))
+    return TrainCommand(config, out, resume, given=frozenset(given))
 
 
 def with_init(command: TrainCommand, init: Model) -> TrainCommand:

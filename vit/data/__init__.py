@@ -98,8 +98,8 @@ class ImageSet:
         if self.known_hashes is not None:
             hashes = self.known_hashes[indices]
         images_hash = _identify(images, labels, hashes)
-        return ImageSet(
-            images, labels, self.class_names, images_hash, self.skipped, self.notes, hashes
+        return replace(
+            self, images=images, labels=labels, content_hash=images_hash, known_hashes=hashes
         )
 
     def without_labels(self, indices: Tensor) -> ImageSet:

@@ -148,7 +148,14 @@ def load_folder(
             kept = f"{split}-unlabelled"
         path = cache_path(cache, str(root), kept, image_size, prepared)
         pictures = Pictures(
-            split, files, key, decode_file, size_of, brightest_grey_of, name_of, _in_threads
+            split=split,
+            items=files,
+            key=key,
+            decode=decode_file,
+            size_of=size_of,
+            brightest_grey_of=brightest_grey_of,
+            name_of=name_of,
+            parallel=_in_threads,
         )
         result = cached(path, pictures, image_size, size, on_bad_image)
         return result._replace(images=replace(result.images, class_names=class_names))

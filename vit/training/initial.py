@@ -140,13 +140,13 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
 
 
 def follow(
-    config: Config, explicit: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
+    config: Config, given: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
 ) -> tuple[Config, list[str]]:
     """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
 
     Args:
         config: all settings.
-        explicit: keys of the settings given explicitly; the others have their defaults.
+        given: keys of the settings given explicitly; the others have their defaults.
         encoder: of the checkpoint.
         decoder: of the checkpoint; None if it has none.
 
@@ -176,7 +176,7 @@ def follow(
             differing[key] = height
 
     # settings that nobody gave follow it; given sizes resize it
-    fixed = {key.removeprefix("model.") for key in explicit if key.startswith("model.")}
+    fixed = {key.removeprefix("model.") for key in given if key.startswith("model.")}
     if "preset" in fixed:
         fixed |= PRESETS[config.model.preset].keys()
     followed = {key: value for key, value in differing.items() if key not in fixed}
