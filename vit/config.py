@@ -318,7 +318,7 @@ class ModelConfig(Section, section="model"):
         return dimensions
 
     def vit_config(self, **derived: Any) -> ViTConfig:
-        """Return the encoder's architecture; `derived` are channels and num_classes of the data."""
+        """Return the encoder's architecture; `derived` are fields that the objective decides."""
         dimensions = self.dimensions
         settings: dict[str, Any] = {
             "image_size": self.image_size_2d,

@@ -1,8 +1,8 @@
 """A whole run: set up, train, finish.
 
 The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/,
-model.safetensors, config.json and summary.json; run.dynamics_every adds dynamics.jsonl. `vit train`
-adds the pictures and report.html.
+showcase.safetensors, model.safetensors, config.json and summary.json; run.dynamics_every adds
+dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and report.html.
 """
 
 from __future__ import annotations
