@@ -1,6 +1,7 @@
 # docker build -t vit .                                          the CPU
 # docker build -t vit --build-arg TORCH=cu128 .                  CUDA 12.8; another cuNNN for another version
-# docker run --rm -v "$PWD:/work" vit train --data my_images     data/ and runs/ are the current folder's
+# With data/ and runs/ in the current folder:
+# docker run --rm -v "$PWD:/work" vit train --config folder --data my_images
 # docker run --rm -v "$PWD:/work" --gpus all --shm-size 2g vit train --config gpu_cifar10_tiny_p2
 FROM python:3.12-slim
 

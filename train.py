@@ -2,7 +2,7 @@
 
     python train.py                                            # configs/quickstart.yaml
     python train.py --config configs/cifar10_tiny_p4.yaml
-    python train.py --config configs/folder.yaml --data.root my_images --out runs/mine
+    python train.py --config configs/folder.yaml --data my_images --out runs/mine
     python train.py --config configs/cifar10_tiny_p4.yaml --resume
     python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
     torchrun --standalone --nproc-per-node 2 train.py --config configs/cifar10_tiny_p4.yaml

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
+    "one-hot": "Is a patch embedding a lookup table, like a word embedding?",
     "static-and-contextual": "Is the vector of a patch the same in every picture?",
     "identity-case": "What is attention without the three matrices?",
+    "is-it-similarity": "Does q . k measure similarity?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",
     "fixed-or-learned": "Is the embedding fixed or learned, and what is lost when a part does not learn?",
     "tyres-and-roads": "Does attention make tyres similar to roads?",
-    "is-it-similarity": "Does q . k measure similarity?",
     "attention-or-cause": "Do patches and heads that get a lot of attention matter more?",
-    "one-hot": "Is a patch embedding a lookup table, like a word embedding?",
 }
 """Each study and its question. Its module has the same name, with underscores."""
 OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")

@@ -699,7 +699,7 @@
     input.addEventListener("change", () => { state.kind = input.value; state.key = null; changed(); });
   }
   function steps(count) {
-    // the key stays the one that was chosen, or the one with the steepest wish
+    // the key stays the one that was chosen, or the one with the most negative derivative
     state.key = results().tokens[results().key];
     for (let i = 0; i < count; i++) { step(); compute(); }
     draw();

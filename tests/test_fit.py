@@ -261,11 +261,12 @@ def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config)
         (2, 2, 1),
         (299, 1, 1),
         (90, 90, 7),
+        (60, 20, 1),
     ],
 )
 @pytest.mark.parametrize("contrast", [0.0, 0.1])
 def test_a_run_of_few_steps_is_told_what_makes_enough(count, batch_size, epochs, contrast):
-    """Whoever follows either way has enough steps, and no more epochs than that takes."""
+    """Whoever follows either way has enough steps, no more epochs than that takes, and fewer in a smaller batch."""
     if contrast and batch_size == 1:
         pytest.skip("one image is compared with none")
     config = changed(
@@ -278,13 +279,16 @@ def test_a_run_of_few_steps_is_told_what_makes_enough(count, batch_size, epochs,
     )
     (note,) = advise_more_steps(config, count)
     ways = note.partition(": ")[2].removesuffix(" makes 300 or more").split(" or ")
+    needed = []
     for way in ways:
         settings = dict(re.findall(r"train\.(\w+) (\d+)", way))
         train = {key: int(value) for key, value in settings.items()}
         other = changed(config, train=train)
         assert other.train.epochs * other.steps_per_epoch(count) >= 300, way
+        needed.append(other.train.epochs)
         if "epochs" in train:
             assert (other.train.epochs - 1) * other.steps_per_epoch(count) < 300
+    assert needed == sorted(set(needed))
     assert advise_more_steps(other, count) == []
 
 

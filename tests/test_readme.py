@@ -13,6 +13,7 @@ from bench.__main__ import bench_parser
 from studies import STUDIES
 from studies.__main__ import study_parser, study_settings
 from vit.cli import parse
+from vit.cli.attention import picture_paths
 from vit.cli.data import read_config
 from vit.cli.parsers import parse_train_command
 
@@ -182,6 +183,18 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     name, options = parse(words[1:])
     if name == "data":
         read_config(options)
+
+
+def test_no_picture_of_a_page_is_refused_because_of_one_drawn_before():
+    """Whoever makes the commands of a page one after another gets all its pictures."""
+    for page, text in PAGES.items():
+        written = []
+        for words in commands(text, "    "):
+            if words[:2] == ["vit", "attention"]:
+                _, options = parse(words[1:])
+                if not options.overwrite:
+                    written += picture_paths(options, options.mask is not None)
+        assert len(written) == len(set(written)), page
 
 
 def test_commands_are_found():

@@ -71,7 +71,8 @@ def fit(
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
 
-    `vit report FOLDER` or `vit.report.page.write_report` make the page, with all pictures on it.
+    `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report FOLDER`
+    then makes the page.
 
     The process is left as it was: random generators, threads, modes of torch, signal handlers. So
     it does not keep freed memory as `vit train` does. A script that calls
@@ -434,7 +435,7 @@ def advise_more_steps(config: Config, count: int) -> list[str]:
     with_smaller = math.ceil(FEW_STEPS / smaller.steps_per_epoch(count))
     as_it_is = math.ceil(FEW_STEPS / config.steps_per_epoch(count))
     ways = [f"train.epochs {as_it_is}"]
-    if batch_size < config.train.batch_size:
+    if with_smaller < as_it_is:
         way = f"train.batch_size {batch_size}"
         if with_smaller > epochs:
             way += f" with train.epochs {with_smaller}"

@@ -416,3 +416,24 @@ def test_a_type_of_model_that_is_not_known_is_a_warning(tmp_path):
     for source in (theirs, tmp_path):
         with pytest.warns(UserWarning, match="its type, rf_detr_dinov2, is not known here"):
             load_model(source)
+
+
+@pytest.mark.parametrize(
+    ("place", "module"),
+    [
+        ("patch_embed.norm", nn.LayerNorm(32, eps=1e-6, elementwise_affine=False)),
+        ("blocks.1.mlp.norm", nn.LayerNorm(128, eps=1e-6, elementwise_affine=False)),
+        ("blocks.1.attn.q_norm", nn.LayerNorm(8, eps=1e-6, elementwise_affine=False)),
+        ("blocks.1.ls1", nn.Tanh()),
+    ],
+)
+def test_what_a_model_in_memory_computes_without_tensors_is_not_lost(place, module):
+    theirs = timm_model()
+    theirs.set_submodule(place, module)
+    assert f"a {type(module).__name__} without tensors ({place})" in refused(theirs)
+
+
+def test_patch_kernels_with_their_colours_last_are_named():
+    state = timm_model().state_dict()
+    kernels = state["patch_embed.proj.weight"].permute(0, 2, 3, 1)  # (D, p, q, C), as in MLX
+    assert "32 x 4 x 4 x 3" in refused(state | {"patch_embed.proj.weight": kernels}, num_heads=4)

@@ -222,7 +222,8 @@ def test_fewer_maps_than_layers_raise():
 
     # A layer that computes attention without the fused function
     model.blocks[1].attn.forward = lambda x, queries: (x @ x.transpose(1, 2)).softmax(-1) @ x
-    names_the_layer = pytest.raises(AttentionError, match=r"gave no maps: blocks\.1\.attn")
+    message = r"gave no maps: blocks\.1\.attn; .*; layers= can leave them out$"
+    names_the_layer = pytest.raises(AttentionError, match=message)
     with names_the_layer, AttentionMaps(model):
         model(images_for(model))
 
@@ -232,21 +233,6 @@ def test_fewer_maps_than_layers_raise():
     names_the_encoder = pytest.raises(AttentionError, match=r"pass model\.encoder$")
     with names_the_encoder, AttentionMaps(autoencoder, [-1]):
         autoencoder(torch.rand(1, 3, 8, 8))
-
-    # A pooling layer by torch's own attention
-    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()
-    names_the_option = pytest.raises(AttentionError, match=r"layers= can leave them out$")
-    with names_the_option, AttentionMaps(pooling):
-        pooling(images_for(pooling))
-
-    # torch's own layer, unless it computes no mean weights
-    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    x = torch.randn(1, 5, 8)
-    with pytest.raises(AttentionError, match="need_weights=False"), AttentionMaps(layer):
-        layer(x, x, x)
-    with AttentionMaps(layer) as maps:
-        layer(x, x, x, need_weights=False)
-    assert maps.weights[0].shape == (1, 2, 5, 5)
 
 
 @pytest.mark.slow
@@ -260,6 +246,27 @@ def test_closed_models_raise():
     model.compile()
     with pytest.raises(AttentionError, match="cannot be inspected"):
         AttentionMaps(model)
+
+
+@torch.no_grad()
+def test_a_layer_of_ones_own_that_calls_the_fused_attention_is_followed():
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    model, x = nn.Sequential(Mixer(), nn.LayerNorm(8), Mixer()), torch.randn(3, 5, 8)
+    expected = model(x)
+    with AttentionMaps(model) as maps:
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+    assert maps.names == ["0", "2"]
+    q, k, _ = model[0].qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    torch.testing.assert_close(maps.weights[0], (q @ k.mT / 2).softmax(-1), rtol=0, atol=1e-6)
+    assert not any(part._forward_pre_hooks for part in model.modules())
 
 
 def test_a_model_without_attention_is_refused():
@@ -501,11 +508,14 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
     assert all(map(torch.equal, parts, whole.weights.values()))
 
 
+LAST = torch.tensor([4])
 # What reaches the kernel besides queries, keys and values; how many of 25 weights are then 0
 KERNEL_OPTIONS = {
     "added": (dict(attn_mask=torch.linspace(-3, 3, 25).view(5, 5)), 0),
     "allowed": (dict(attn_mask=torch.eye(5).roll(1, 0).bool() | torch.eye(5).bool()), 15),
     "causal": (dict(is_causal=True), 10),
+    "no key": (dict(attn_mask=torch.arange(5)[:, None].expand(5, 5) != 2), 5),
+    "no key, added": (dict(attn_mask=torch.zeros(5, 5).index_fill(0, LAST, float("-inf"))), 5),
     "dropout": (dict(dropout_p=0.5), None),
 }
 
@@ -531,6 +541,81 @@ def test_masks_and_dropout_of_attention_are_in_the_weights(kind):
     else:
         torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-5)
         assert int((weights[0, 0] == 0).sum()) == zeros
+
+
+def test_a_query_without_a_key_has_no_gradient_either():
+    class Masked(nn.MultiheadAttention):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(
+                x, x, x, torch.arange(5)[:, None].expand(5, 5) > 0
+            )
+
+    layer, x = Masked(8, 2), torch.randn(3, 2, 5, 8, requires_grad=True)
+    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
+    with AttentionMaps(layer, gradients=True):
+        (gradient,) = torch.autograd.grad(layer(x).square().sum(), x)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5)
+
+
+def test_heads_that_share_keys_have_maps_of_their_own():
+    class Shared(nn.MultiheadAttention):
+        def forward(self, q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    layer = Shared(8, 2)
+    q, k, v = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 7, 8), torch.randn(3, 2, 7, 8)
+    expected = layer(q, k, v)
+    with AttentionMaps(layer) as maps:
+        torch.testing.assert_close(layer(q, k, v), expected, rtol=0, atol=1e-5)
+    assert maps.weights[0].shape == (3, 4, 5, 7)
+
+
+# How torch's own layer may be made, and called
+CAUSAL = torch.full((5, 5), float("-inf")).triu(1)
+PADDED = torch.tensor([[0.0] * 3 + [float("-inf")] * 2, [0.0] * 5])
+CALLS = {
+    "mean": ({}, {}),
+    "each head": ({}, dict(average_attn_weights=False)),
+    "none": ({}, dict(need_weights=False)),
+    "causal": ({}, dict(attn_mask=CAUSAL, is_causal=True)),
+    "causal, none": ({}, dict(attn_mask=CAUSAL, is_causal=True, need_weights=False)),
+    "padded": ({}, dict(key_padding_mask=PADDED)),
+    "padded and causal": ({}, dict(key_padding_mask=PADDED, attn_mask=CAUSAL, is_causal=True)),
+    "with a key of its own": (dict(add_bias_kv=True), {}),
+    "with a key of zeros": (dict(add_zero_attn=True), dict(attn_mask=CAUSAL)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("call", CALLS)
+def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call):
+    """The oracle of the maps are the weights that torch's layer computes itself."""
+    made, options = CALLS[call]
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, **made).eval()
+    x = torch.randn(2, 5, 8)
+    expected = layer(x, x, x, **options)
+    by_head = dict(need_weights=True, average_attn_weights=False)
+    _, weights = layer(x, x, x, **options | by_head)
+    with AttentionMaps(layer) as maps:
+        result = layer(x, x, x, **options)
+    torch.testing.assert_close(maps.weights[0], weights, rtol=0, atol=1e-6)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+
+    # One image by itself
+    if "key_padding_mask" not in options:
+        expected = layer(x[0], x[0], x[0], **options)
+        with AttentionMaps(layer):
+            result = layer(x[0], x[0], x[0], **options)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_pooling_head_of_torchs_own_attention_is_captured():
+    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()
+    with AttentionMaps(pooling) as maps:
+        pooling(images_for(pooling))
+    assert maps.weights[3].shape == (2, 4, 1, 16)
 
 
 @pytest.mark.parametrize("size", [(8, 12), (16, 20)])

@@ -1,13 +1,12 @@
 """Load any pretrained vision transformer as one model.
 
 `loading.load_model` goes through `reading` (from a path to tensors), `network` (recognise the
-format, rename the tensors) and `architecture` (read off the shapes, changed by the options), and
-assigns the weights. `formats` holds the tables of names; `convert` writes for other libraries.
+format), `rename` (our names for the tensors) and `architecture` (read off the shapes, changed by
+the options), and assigns the weights. `formats` holds the tables of names; `convert` writes for other libraries.
 """
 
 from vit.checkpoints.loading import load_model, load_trained
-from vit.checkpoints.origin import Origin
-from vit.checkpoints.report import Report
+from vit.checkpoints.origin import Origin, Report
 from vit.errors import CheckpointError
 from vit.weights import save_model
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
 from vit.checkpoints.network import ModelTensor, Network
-from vit.checkpoints.report import size_text
+from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
@@ -65,6 +65,11 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # Patches and width, compared at once: a wrong width would make the heads seem wrong.
     width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
+    if channels == p != q == 3:
+        raise network.error(
+            f"its patch kernels are {size_text((width, channels, p, q))}, with the 3 colours last, as "
+            "MLX and TensorFlow store them; in PyTorch's order, (D, C, p, q), they load"
+        )
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     _compare(network, encoder, hints)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from vit.checkpoints.names import KeyRule
-from vit.checkpoints.report import first_few, size_text
+from vit.checkpoints.reading import first_few, size_text
 
 # what people call the module with the classifier
 NAMES = (

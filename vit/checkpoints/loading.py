@@ -18,10 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import IN_BLOCK, Network, leave_beside, recognise, rename
+from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin
-from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
-from vit.checkpoints.report import first_few, size_text
+from vit.checkpoints.reading import (
+    OF_THESE_WEIGHTS,
+    Source,
+    first_few,
+    flatten,
+    read_checkpoint,
+    shorten,
+    size_text,
+)
+from vit.checkpoints.rename import IN_BLOCK, leave_beside, rename
 from vit.errors import CheckpointError
 from vit.inputs import Normalization
 from vit.load_options import LoadOptions

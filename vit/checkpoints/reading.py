@@ -616,3 +616,18 @@ def shorten(text: str, most: int = 100) -> str:
     if len(text) <= most:
         return text
     return f"{text[:most]}..."
+
+
+def first_few(names: list[str]) -> str:
+    """Return at most four names as a part of a sentence."""
+    text = ", ".join(names[:4])
+    if len(names) > 4:
+        text += f" and {len(names) - 4} more"
+    return text
+
+
+def size_text(value: Any) -> str:
+    """Return a size as 16 x 16, anything else as it is."""
+    if isinstance(value, tuple | list):
+        return " x ".join(map(str, value)) or "of a single number"
+    return str(value)

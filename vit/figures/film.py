@@ -48,7 +48,6 @@ def film_frames(
         maps: (F, P, rows, columns).
         moments: F names: "epoch 3 of 40".
         label: of the image.
-        masses: (F, P).
         panels: P names: "mean of heads", "head 0".
         title, subtitle: the heading of every frame.
         masses: (F, P), the share on tokens without a place in the image.

@@ -53,8 +53,9 @@ class AttentionMaps:
     may each look into a model, also into the same.
 
     Args:
-        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g.
-            its decoder) while the whole runs.
+        model: ours, timm's, transformers', or any with layers of torch's own attention or whose
+            `forward` calls `F.scaled_dot_product_attention`; or a part of it (e.g. its decoder)
+            while the whole runs.
         layers: numbers of the attention layers to keep, negative from the last; None for all,
             which must be of known kinds.
         gradients: keep the weights in the autograd graph, for `relevance`.
@@ -63,7 +64,8 @@ class AttentionMaps:
         geometry: layout of the tokens; None to take it from the model.
 
     Attributes:
-        weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout.
+        weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout, or where a mask
+            allows a query no key.
         names: of all attention layers.
         layers: numbers of the layers to keep, from 0, ascending.
 
@@ -179,8 +181,7 @@ class AttentionMaps:
         raise AttentionError(
             f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
             "they did not run within the `with` block and in its thread, or compute attention in "
-            "another way (as torch's own layer does, unless called with need_weights=False)"
-            f"{advice}"
+            f"another way{advice}"
         )
 
     def of(self, layer: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Find a model's attention layers and intercept them: ours, timm's, transformers' and torch's own.
+"""Find a model's attention layers and intercept them: ours, timm's, transformers', torch's, others.
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block
 every attention layer is made to call it, and a function that forms them is called in its place, in
@@ -53,7 +53,8 @@ def attention_layers(model: nn.Module, every: bool = True) -> list[NamedLayer]:
     if not layers:
         raise AttentionError(
             f"{type(model).__name__} has no attention layers of a known kind "
-            "(ours, timm's, transformers', torch's)"
+            "(ours, timm's, transformers', torch's, or one whose forward calls "
+            "F.scaled_dot_product_attention)"
         )
     if every:
         _require_no_unknown_attention(model, layers)
@@ -107,7 +108,11 @@ def _is_attention(part: nn.Module) -> bool:
     # transformers' layers have `scaling`, in CLIP and SigLIP `scale`
     config = getattr(part, "config", None)
     scale = getattr(part, "scaling", getattr(part, "scale", None))
-    return hasattr(config, "_attn_implementation") and isinstance(scale, float)
+    if hasattr(config, "_attn_implementation") and isinstance(scale, float):
+        return True
+    # Anybody's whose forward itself calls the fused attention
+    code = getattr(type(part).forward, "__code__", None)
+    return code is not None and "scaled_dot_product_attention" in code.co_names
 
 
 class _Pass(threading.local):
@@ -145,7 +150,7 @@ class _Interception(TorchFunctionMode):
         self.eager: set[nn.Module] = set()  # layers that return their weights too
         self._hook = hook
         self._pass = _Pass()
-        self._multi_head_attention = _copy_with_kernel(self._attend)
+        self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
     # --- Which layer runs in this thread ---
 
@@ -202,6 +207,29 @@ class _Interception(TorchFunctionMode):
                 func = self._multi_head_attention
         return func(*args, **(kwargs or {}))
 
+    def _multi_head_attention(
+        self,
+        *inputs: Any,
+        need_weights: bool = True,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        # Torch's own layer is fused only if its weights are not asked for; its mask then gives way
+        # to the hint that it is causal
+        mixed, _ = self._fused_multi_head_attention(
+            *inputs, need_weights=False, is_causal=is_causal and not need_weights, **options
+        )
+        if not need_weights:
+            return mixed, None
+
+        # The layer's caller gets the weights too: (B, h, N, M), or without heads, or without images
+        weights = self._pass.weights[self._pass.running[-1]]
+        if average_attn_weights:
+            weights = weights.mean(dim=1)
+        is_batched = mixed.ndim == 3
+        return mixed, weights if is_batched else weights.squeeze(0)
+
     def _attend(
         self,
         query: Tensor,
@@ -213,13 +241,6 @@ class _Interception(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        # Attention whose heads share keys is computed as ever
-        if enable_gqa:
-            return F.scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal,
-                scale=scale, enable_gqa=enable_gqa,
-            )  # fmt: skip
-
         # A layer that attends twice, e.g. for a difference of two maps, has no one map
         number = self._pass.running[-1]
         if number in self._pass.attended:
@@ -228,6 +249,12 @@ class _Interception(TorchFunctionMode):
                 f"{name} attends more than once per forward pass, so no single map describes it"
             )
         self._pass.attended.add(number)
+
+        # Heads that share their keys and values have the same ones
+        if enable_gqa:
+            heads = query.shape[1]
+            key = key.repeat_interleave(heads // key.shape[1], dim=1)
+            value = value.repeat_interleave(heads // value.shape[1], dim=1)
         weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale)
         self._pass.weights[number] = weights
         return self._hook(number, weights, value)
@@ -338,7 +365,7 @@ def _weights(
         scale: factor of the scores; None for 1 / sqrt(d).
 
     Returns:
-        (B, h, N, M).
+        (B, h, N, M); a query that may attend to no key has weights of 0.
     """
     if scale is None:
         scale = query.shape[-1] ** -0.5
@@ -348,11 +375,18 @@ def _weights(
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
 
     # A mask of bool says which keys a query may attend to, any other is added to the scores
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        scores = scores.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    weights = scores.softmax(dim=-1)
+    if attn_mask is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        if attn_mask.dtype is torch.bool:
+            allowed = attn_mask
+            scores = scores.masked_fill(~allowed, float("-inf"))
+        else:
+            allowed = ~attn_mask.isneginf()
+            scores = scores + attn_mask
+        # The softmax of nothing but -inf is nan, and so is its gradient
+        no_key = ~allowed.any(dim=-1, keepdim=True)
+        weights = scores.masked_fill(no_key, 0.0).softmax(dim=-1).masked_fill(no_key, 0.0)
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
     return weights
@@ -362,7 +396,7 @@ def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> Any:
     """Make a layer call `F.scaled_dot_product_attention` until `undo` closes.
 
     Returns:
-        what the layer was set to before; None for torch's own.
+        what the layer was set to before; None for one that has no such choice.
     """
     if isinstance(layer, MultiHeadSelfAttention):
         return undo.enter_context(held(layer, "kernel", "flash"))

@@ -212,10 +212,7 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         with intercept_attention(model, count_heads) as layers:
             loss_with_all = float(loss())
         if not heads:
-            raise AttentionError(
-                "no attention was computed, or in a way that cannot be followed "
-                "(as by torch's own layer)"
-            )
+            raise AttentionError("no attention was computed, or in a way that cannot be followed")
 
         # Then one pass for each head without it
         shape = (len(layers), max(heads.values()))

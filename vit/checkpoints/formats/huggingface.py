@@ -23,8 +23,7 @@ from vit.checkpoints.formats.format import (
     pair,
 )
 from vit.checkpoints.names import KeyRule, shared, table, within
-from vit.checkpoints.reading import Source, shorten
-from vit.checkpoints.report import size_text
+from vit.checkpoints.reading import Source, shorten, size_text
 
 # ---- Names ---------------------------------------------------------------------------------------
 

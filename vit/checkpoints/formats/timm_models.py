@@ -19,7 +19,7 @@ import timm
 import torch
 from huggingface_hub import constants
 from timm.data import resolve_data_config
-from timm.layers import GluMlp, Mlp
+from timm.layers import DropPath, GluMlp, Mlp, PatchDropout
 from timm.layers.activations import GELU
 from timm.models import model_entrypoint
 from timm.models.deit import VisionTransformerDistilled
@@ -36,6 +36,8 @@ ARGUMENTS = (
     signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
 )
 """The model arguments that a config.json may hold."""
+# modules that let all pass in eval mode
+UNCHANGED = (nn.Identity, nn.Dropout, DropPath, PatchDropout)
 
 
 def hints(source: Source) -> Hints:
@@ -304,9 +306,13 @@ def _not_computed(model: Any) -> str:
         return f"another pooling ({model.global_pool!r})"
     if model.pos_embed is None:
         return "no position table"
-
     if isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
         return "no norm at its end"
+
+    # what no tensor would show
+    for name, module in model.named_modules():
+        if not name.startswith("head") and _changes_unseen(name, module):
+            return f"a {type(module).__name__} without tensors ({name})"
     return ""
 
 
@@ -335,6 +341,16 @@ def _not_computed_in_block(block: Any) -> str:
     if not isinstance(getattr(attention, "norm", None), nn.Identity):
         return "a norm within its attention"
     return ""
+
+
+def _changes_unseen(name: str, module: nn.Module) -> bool:
+    """Return whether a module of this name has no tensors and may change what passes it.
+
+    An MLP's activation is checked with its MLP.
+    """
+    if list(module.children()) or list(module.parameters()) or list(module.buffers()):
+        return False
+    return not isinstance(module, UNCHANGED) and not name.endswith("mlp.act")
 
 
 def _class_names(labels: Any) -> tuple[str, ...]:
