@@ -66,6 +66,14 @@ OBJECTIVES = {
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
+def unread_sections(objective: str) -> set[str]:
+    """Return the names of the sections that only other objectives read."""
+    sections: set[str] = set()
+    for other in OBJECTIVES.values():
+        sections |= set(other.sections)
+    return sections - set(OBJECTIVES[objective].sections)
+
+
 # --- Numbers in a range ---------------------------------------------------------------------------
 
 
@@ -515,11 +523,9 @@ class Config:
     def __post_init__(self) -> None:
         # A file may serve several objectives: what this one does not read has its defaults, so that
         # it changes nothing
-        used = OBJECTIVES[self.train.objective].sections
-        for objective in OBJECTIVES.values():
-            for name in set(objective.sections) - set(used):
-                default = type(getattr(self, name))()
-                object.__setattr__(self, name, default)
+        for name in unread_sections(self.train.objective):
+            default = type(getattr(self, name))()
+            object.__setattr__(self, name, default)
 
         self._check_sizes()
         self._check_contrast()
