@@ -2,13 +2,14 @@
 
 A masked patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
 visible patches. The first table shows how well attention, rollout, gradients and proximity rank the visible patches by this
-change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
-with proximity held constant shows what attention knows beyond proximity; random weights show what the architecture gives
-untrained. The second table compares what a head's attention is like with how much the loss grows without the head.
+change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and similar, so the
+correlation with proximity held constant shows what attention predicts beyond proximity; random weights show what the
+architecture gives untrained. The second table compares what a head's attention is like with how much the loss grows without
+the head.
 
 *Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
-take over its part; two patches that say the same each seem to matter little. The decoder attends to tokens, which have taken in
-other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
+take over its part; two patches that show the same each seem to matter little. The decoder attends to tokens, which have taken
+in other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
 correlations are uncertain (the title gives the spread by chance), and the loss without a head is measured with all others in
 place.
 """
@@ -99,7 +100,7 @@ def study(experiment: Experiment) -> Results:
     ]
     scores: dict[str, Tensor] = {}  # (seeds, 5)
     for prefix, patches_of_seeds in (("", patches), ("random weights: ", untrained_patches)):
-        scores_of_seeds = [scored(answers) for answers in patches_of_seeds]
+        scores_of_seeds = [scored(measured) for measured in patches_of_seeds]
         for name in scores_of_seeds[0]:
             scores[prefix + name] = torch.stack([values[name] for values in scores_of_seeds])
     chance = TOP / visible
@@ -127,7 +128,7 @@ def study(experiment: Experiment) -> Results:
     )
 
     # Heads
-    both = trained_and_random(models, lambda trained, model: weigh(trained, model, images))
+    both = trained_and_random(models, lambda trained, model: measure_heads(trained, model, images))
     heads = both["trained"]  # (seeds, heads, 5)
     untrained = both["random weights"]
     encoder = models[0].model.encoder
@@ -376,7 +377,7 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
     return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])
 
 
-def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
+def measure_heads(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
     """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
     batches = list(trained.masked(trained.inputs(images), BATCH))
     count = sum(len(inputs) for inputs, _ in batches)

@@ -3,7 +3,7 @@
 The four are different parameters: W_E reads pixels, once; W_Q, W_K and W_V read tokens, in every layer. The first table gives
 their shapes, which may be equal: in ViT-B/16 all are 768 x 768. The second tells how strongly a matrix reads the directions
 that W_E writes, each weighted by how strongly W_E writes it: |W_E W|^2 over its expected value for a random matrix W of the
-same size. 1 is a random matrix; below 1 a matrix avoids these directions, above 1 it prefers them.
+same size. 1 is a random matrix; below 1 a matrix reads these directions less strongly than that, above 1 more strongly.
 
 *Limits.* The strength compares matrices, not what is done with the result. The positions, which are added to the embedding, are
 not in W_E, and directions are weighted as W_E writes them, not as patches vary. The scale and the centring of the norm before

@@ -71,10 +71,8 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
         for name, row, values in zip(names, rows, panel.values, strict=True):
             if len(values):
                 colour = colours_of([name])[0]
-                mean, spread = (
-                    float(np.mean(values)),
-                    float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-                )
+                mean = float(np.mean(values))
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
                 reach = [mean - spread, mean + spread]
                 axes.plot(
                     reach,
@@ -216,16 +214,20 @@ def seriated(values: np.ndarray) -> list[int]:
     It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and Michener 1958) at their nearest
     ends.
     """
-    groups = [[place] for place in range(len(values))]
+    groups = [[index] for index in range(len(values))]
     while len(groups) > 1:
+        # The two groups that are nearest on average
         pairs = [(i, j) for i in range(len(groups)) for j in range(i)]
-        i, j = max(
-            pairs, key=lambda pair: float(values[np.ix_(groups[pair[0]], groups[pair[1]])].mean())
-        )
-        one, other = groups.pop(i), groups.pop(j)
-        ways = [(a, b) for a in (one, one[::-1]) for b in (other, other[::-1])]
-        first, second = max(ways, key=lambda way: float(values[way[0][-1], way[1][0]]))
-        groups.append(first + second)
+        means = [float(values[np.ix_(groups[i], groups[j])].mean()) for i, j in pairs]
+        i, j = pairs[int(np.argmax(means))]
+        left = groups.pop(i)
+        right = groups.pop(j)
+
+        # Joined at their nearest ends
+        joins = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
+        ends = [float(values[a[-1], b[0]]) for a, b in joins]
+        a, b = joins[int(np.argmax(ends))]
+        groups.append(a + b)
     return groups[0]
 
 

@@ -1,15 +1,16 @@
 """Does q . k measure similarity? Scores against the cosine of tokens, forms on pixels and tokens, what distinguishes keys.
 
-A similarity gives the highest scores to what is like the query, is the same both ways (symmetric: 100%), and draws like to like
-in every direction (positive: 100%; trace: 1). The first table tells whether each head's scores follow the cosine of the two
-tokens; Q = K = V = X is what a plain similarity would have. The second and third describe W_Q W_K^T: as a form on the pixels of
-two patches in the first layer, and as a form on the tokens that each layer reads. A trace of 1 is a similarity, of -1 its
-opposite, 0 is chance. Weighted by how patches or tokens vary, a direction in which they do not differ counts for nothing. The
-last two tables split the scores of a query over its keys into their parts. Random weights show what an untrained model has.
+A similarity gives equal vectors a high score, whatever their direction (positive: 100%; trace: 1), and is the same both ways
+(symmetric: 100%). The first table tells whether each head's scores follow the cosine of the two tokens; Q = K = V = X is what
+a plain similarity would have. The second and third describe W_Q W_K^T: as a form on the pixels of two patches in the first
+layer, and as a form on the tokens that each layer reads. A trace of 1 is a similarity, of -1 its opposite, 0 is chance.
+Weighted by how patches or tokens vary, a direction in which they do not differ counts for nothing. The last two tables split
+the scores of a query over its keys into their parts. Random weights show what an untrained model has.
 
 *Limits.* The forms are those of contents; biases are in the split of the scores. The forms on pixels leave out the norm's
-divisor, one number per token, which changes no sign. A correlation is an average over queries and keys: a head may draw like to
-like in one direction and opposites in another. Scores say where a token attends, not what is done with what it receives.
+divisor, one number per token, which changes no sign. Distance is held constant by a linear fit. A correlation is an average
+over queries and keys: a head may prefer similar keys in one direction and opposite ones in another. Scores say where a token
+attends, not what is done with what it receives.
 """
 
 # python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10
@@ -65,7 +66,7 @@ TOKEN_FORMS = (
     "trace, weighted",
     "strongest pair, weighted",
 )
-MEETINGS = (
+SCORE_PARTS = (
     "query of pixels, key of pixels",
     "query of pixels, key of places",
     "query of places, key of pixels",
@@ -157,16 +158,16 @@ def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
 
 
 def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of the first layer's scores, over a quarter of the images: (h, 7), in the order of `MEETINGS`."""
+    """Return the shares of the first layer's scores, over a quarter of the images: (h, 7), in the order of `SCORE_PARTS`."""
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
     for part in batches(trained, images // 4):
         terms = split_first_logits(encoder, part)[..., prefix:, prefix:]
         total = total + variance_parts(terms.flatten(0, 1))  # (h, 16)
     # Queries of pixels, places and the bias, with keys of pixels and places
-    meetings = total.unflatten(1, (4, 4))[:, :3, :2].flatten(1)  # (h, 6)
-    others = total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)
-    shares = torch.cat([meetings, others], 1)
+    parts = total.unflatten(1, (4, 4))[:, :3, :2].flatten(1)  # (h, 6)
+    others = total.sum(1, keepdim=True) - parts.sum(1, keepdim=True)
+    shares = torch.cat([parts, others], 1)
     return (shares / shares.sum(1, keepdim=True)).cpu()
 
 
@@ -198,17 +199,17 @@ def symmetric_root(covariance: Tensor, leave_out: int = 0) -> Tensor:
     return vectors * sizes @ vectors.T
 
 
-def form_shares(encoder: VisionTransformer, root: Tensor, dark: Tensor) -> Tensor:
+def form_shares(encoder: VisionTransformer, root: Tensor, without_brightness: Tensor) -> Tensor:
     """Return how far the first layer's forms on pixels are from a similarity.
 
     Args:
         root: of the patches' covariance, (P, P).
-        dark: the same without brightness.
+        without_brightness: the same root, but brightness counts as not varying.
 
     Returns:
         (h, 6), in the order of `FORMS`.
     """
-    return shares_of_forms(pixel_forms(encoder).cpu().double(), root, dark)
+    return shares_of_forms(pixel_forms(encoder).cpu().double(), root, without_brightness)
 
 
 def similarity_shares(trained: Trained) -> Tensor:
@@ -221,7 +222,7 @@ def similarity_shares(trained: Trained) -> Tensor:
     return shares_of_forms(forms, covariance_root(trained), covariance_root(trained, leave_out=1))
 
 
-def shares_of_forms(forms: Tensor, root: Tensor, dark: Tensor) -> Tensor:
+def shares_of_forms(forms: Tensor, root: Tensor, without_brightness: Tensor) -> Tensor:
     """Return how far forms (n, P, P) are from a similarity: (n, 6); see `form_shares`."""
     weighted = root @ forms @ root
     shares = (
@@ -230,7 +231,7 @@ def shares_of_forms(forms: Tensor, root: Tensor, dark: Tensor) -> Tensor:
         symmetric_share(weighted),
         positive_share(weighted),
         strongest_share(weighted),
-        symmetric_share(dark @ forms @ dark),
+        symmetric_share(without_brightness @ forms @ without_brightness),
     )
     return torch.stack(shares, -1)
 
@@ -403,7 +404,7 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
 def first_layer_table(first: dict[str, Tensor]) -> Table:
     """Return what the first layer's scores are made of: (seeds, h, 7) by model."""
     rows: list[tuple[str | Seeds, ...]] = []
-    for i, name in enumerate(MEETINGS):
+    for i, name in enumerate(SCORE_PARTS):
         rows.append((name, *(share(values[..., i]) for values in first.values())))
     title = (
         "First layer: share of the variance of a query's scores over keys (exact split, mean over"

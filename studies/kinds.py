@@ -1,4 +1,4 @@
-"""Kinds of patches, and what is known about them without any model: how they look, where they lie, what they occur with.
+"""Kinds of patches, and what is known about them without any model: appearance, position, what they occur together with.
 
 Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the first block, after each).
 """
@@ -33,7 +33,7 @@ CLUSTERS = 32
 LEAST = 10
 """Patches of a kind in each half of the images: a rarer kind is not measured."""
 FEWEST = 8
-"""Kinds: fewer have too few orders to tell company from chance."""
+"""Kinds: fewer have too few orders to tell what occurs together from chance."""
 BATCH = 250
 WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
@@ -72,20 +72,20 @@ def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tens
     second = torch.cat([grid[:, :-1].flatten(), grid[:, :, :-1].flatten()])
     labelled = (first >= 0) & (second >= 0)
 
-    # How often two kinds meet, in either order: (K, K)
+    # How often two kinds touch, in either order: (K, K)
     pairs = first[labelled] * count + second[labelled]
-    met = torch.bincount(pairs, minlength=count**2).view(count, count).double()
-    met = met + met.T
-    ends = met.sum(0)
-    return information(met, ends[:, None] * ends / met.sum().clamp(min=1))
+    touching = torch.bincount(pairs, minlength=count**2).view(count, count).double()
+    touching = touching + touching.T
+    ends = touching.sum(0)
+    return information(touching, ends[:, None] * ends / touching.sum().clamp(min=1))
 
 
-def information(met: Tensor, expected: Tensor) -> Tensor:
-    """Return pointwise mutual information in bits (Church and Hanks 1990): log2 of (met + 1) / (expected + 1).
+def information(counted: Tensor, expected: Tensor) -> Tensor:
+    """Return pointwise mutual information in bits (Church and Hanks 1990): log2 of (counted + 1) / (expected + 1).
 
-    The ones pull it towards 0 if few meetings are expected: two rare things may have had no occasion.
+    The ones pull it towards 0 if two kinds are expected together only a few times: rare kinds had little occasion.
     """
-    return ((met + 1) / (expected + 1)).log2()
+    return ((counted + 1) / (expected + 1)).log2()
 
 
 # --- tokens ----------------------------------------------------------------
@@ -102,13 +102,14 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
         x = encoder.embed(encoder.patchify(inputs))  # (B, prefix + L, D)
         batch, patches = len(x), x.shape[1] - prefix
         if alone:
-            heads = x[:, None, :prefix].expand(-1, patches, -1, -1)  # (B, L, prefix, D)
-            x = torch.cat([heads, x[:, prefix:, None]], dim=2).flatten(0, 1)  # (B L, prefix + 1, D)
-        found = [x[:, prefix:]]
+            prefixes = x[:, None, :prefix].expand(-1, patches, -1, -1)  # (B, L, prefix, D)
+            x = torch.cat([prefixes, x[:, prefix:, None]], dim=2)  # (B, L, prefix + 1, D)
+            x = x.flatten(0, 1)
+        stages = [x[:, prefix:]]
         for block in encoder.blocks:
             x = block(x)
-            found.append(x[:, prefix:])
-    return torch.stack(found).unflatten(1, (batch, -1)).flatten(2, 3)
+            stages.append(x[:, prefix:])
+    return torch.stack(stages).unflatten(1, (batch, -1)).flatten(2, 3)
 
 
 @torch.no_grad()
@@ -188,14 +189,14 @@ class Kinds:
         names: of the kinds.
         views: uint8 test images (n, C, H, W), and whether each patch is shown alone.
         labels: int64 (n, L), the kind of each patch, -1 for none.
-        met: (K, K) each, the `information` of being in one image and side by side, in training images.
+        together: (K, K) each, the `information` of being in one image and side by side, in training images.
     """
 
     data: str
     names: tuple[str, ...]
     views: dict[str, tuple[Tensor, bool]]
     labels: Tensor
-    met: dict[str, Tensor]
+    together: dict[str, Tensor]
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
         """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see `group_cosines`."""
@@ -215,11 +216,11 @@ class Kinds:
         means = group_means(tokens, self.labels, len(self.names)).unflatten(0, (2, -1))
         return group_logits(means, encoder.config.num_heads)
 
-    def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
-        """Return how alike two kinds look and lie, (K, K) each, larger for more alike.
+    def appearance(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
+        """Return how similar two kinds are in appearance and position, (K, K) each, larger for more similar.
 
         These are the cosine of their mean patches, as they are and whitened, the nearness of mean colours and of contrasts,
-        all beyond what is typical of the place, and the cosine of how often they lie at each place. Whitened, because most of
+        all beyond the mean of the position, and the cosine of how often they lie at each position. Whitened, because most of
         what pixels share is brightness, which a linear map may turn down without having learned what occurs together.
         """
         # Pixels: (1, B, L, P) each
@@ -323,7 +324,7 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Ten
 
 
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
-    """Return kinds of test patches by k-means of pixels, with what they meet in ten times as many training images."""
+    """Return kinds of test patches by k-means of pixels, with what occurs together in ten times as many training images."""
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.of(data.train.images)
@@ -362,7 +363,7 @@ def _kinds(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """Keep the kinds that are frequent enough in `labels`, with what they meet in `counted`."""
+    """Keep the kinds that are frequent enough in `labels`, with what occurs together in `counted`."""
     frequent = _frequent(labels, len(names))
     if len(frequent) < FEWEST:
         raise RunError(
@@ -373,9 +374,9 @@ def _kinds(
     # Count the frequent kinds from 0; the last place is that of -1, no kind
     number = torch.full((len(names) + 1,), -1)
     number[frequent] = torch.arange(len(frequent))
-    met = {
+    together = {
         TOGETHER: together_in_images(number[counted], len(frequent)),
         BESIDE: side_by_side(number[counted], grid, len(frequent)),
     }
     frequent_names = tuple(names[kind] for kind in frequent.tolist())
-    return Kinds(data, frequent_names, views, number[labels], met)
+    return Kinds(data, frequent_names, views, number[labels], together)

@@ -457,7 +457,7 @@
     side.append(button, bar, legend, ends);
     cells.append(canvas, svg);
     $(id).append(cells, side);
-    cells.addEventListener("pointerdown", (event) => chooseKey(patchAt(cells, event)));
+    cells.addEventListener("click", (event) => chooseKey(patchAt(cells, event)));
     button.addEventListener("click", () => chooseKey(-1));
     maps[id] = { canvas, svg, swatch, text, bar, low, high, button };
   }
@@ -667,9 +667,11 @@
   $("stage").addEventListener("pointerup", (event) => {
     const from = pressed, to = patchAt($("stage"), event);
     pressed = null;
-    if (from !== null && from !== to) { taken = null; swap(from, to); }
-    else if (from !== null) use(to, tool());
+    if (from === to) use(to, tool());
+    else if (from !== null && event.pointerType !== "touch") { taken = null; swap(from, to); }
   });
+  // a finger that moves scrolls the page
+  $("stage").addEventListener("pointercancel", () => { pressed = null; });
   $("stage").addEventListener("keydown", (event) => {
     const moves = { ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1 };
     if (event.key in moves) {

@@ -6,8 +6,8 @@ first vectors, as a share of their length: at 0 the table would be as good as W_
 patches grows, seed by seed.
 
 *Limits.* An exact table would need a row for every possible patch. The typical patches are clusters (k-means) of training
-patches; a trained table might do better. Words are few, and alike only by the company they keep; patches are many, and alike by
-their pixels, which a linear map uses and a table cannot.
+patches; a trained table might do better. The number of a word does not say which words resemble it, so a table loses nothing;
+the pixels of a patch do, which a linear map uses and a table cannot.
 """
 
 # python -m studies one-hot

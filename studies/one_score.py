@@ -115,7 +115,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
     # What is added
     before = state["stream"][PICTURE, wheel]
     added = blocks[layer].attn(state["x"][[PICTURE]])[0, wheel]
-    first = encoder.patch_embed.proj.weight.flatten(1)
+    pixels, width = encoder.patch_embed.W_E.shape
 
     # All heads and pictures: how far the scores of a query's keys spread
     spread = products.std(-1)
@@ -123,8 +123,8 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
         "shape": {
             "patches": grid[0] * grid[1],
             "tokens": len(share),
-            "pixels": first.shape[1],
-            "width": first.shape[0],
+            "pixels": pixels,
+            "width": width,
             "heads": to_road.shape[1],
             "layers": len(blocks),
             "all_heads": to_road.numel(),

@@ -1,28 +1,28 @@
-"""Are patches that occur together more similar? Their cosines against the company they keep, with looks held constant.
+"""Are patches that occur together more similar? Cosines of kinds of patches, against how often two kinds occur together.
 
-The study compares means of kinds of patches, beyond what is typical of their places: the parts of Scenes, or clusters of
-patches of other data. Two kinds may be near because they look alike or lie at the same places; so the cosine of their
-pixels, as they are and whitened, the nearness of their colours and contrasts, and the cosine of their places are held
-constant, as far as linear fits can. Then the rank correlation says how surely nearness follows how often two kinds meet; p,
-how often permuting the kinds gives as much; and the gain, how much nearer two kinds are per standard deviation of how often
-they meet. Company counts if the gain of trained models exceeds, by more than twice the spread over the seeds and 0.05, the
-gains of random weights and of training on images whose patches each come from another image (shuffled across images), which
-never showed two kinds together. Patches shown alone have no neighbours to mix in. Balls and buoys are drawn by the wheel's
-code but never come with a road: if company were learned, roads would end nearer to wheels than to them. The same is asked
-of attention: q(wheel) . k(road) against q(wheel) . k(grass), the scores of the kinds' mean queries and keys, beyond what is
-typical of their places, of different images, mean over heads. Above 0, the score is higher than by chance; a difference of
-0.7 is twice the attention.
+A kind is a part of Scenes, or a cluster of patches of other data: the mean of its tokens, less the mean of their positions.
+Two kinds may be similar because they look alike or lie at the same places. So the cosine of their pixels, as they are and
+whitened, the nearness of their colours and contrasts, and the cosine of their positions are held constant, as far as linear
+fits can. The correlation is the rank correlation of the cosine with how often two kinds occur together; p, how often permuting
+the kinds gives as much; and the gain, how much the cosine rises per standard deviation of how often they occur together. That
+counts as learned if the gain of trained models exceeds, by more than twice the spread over the seeds and 0.05, the gains of
+random weights and of training on images whose patches each come from another image (shuffled across images), which never
+showed two kinds together. Patches shown alone cannot attend to others. Balls and buoys are drawn by the wheel's code but never
+come with a road: if tokens of parts that occur together became similar, wheels would end nearer to roads than balls, also
+alone. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean queries and keys, less the means of
+their positions, of different images, mean over heads. Above 0, the score is higher than by chance; a difference of 0.7 is
+twice the attention.
 
-*Limits.* A patch alone is less than the quarter of an image that training showed. No control learned looks without company as
-finely as the trained models learn both; a third saw patches of one image at shuffled places (shuffled within images). The
-company that parts of Scenes keep is stricter than the world's, and parts shown alone are cut out; clusters of other data are
-not, and what they show is unknown.
+*Limits.* What linear fits to appearance miss counts as gain. A patch alone is less than the quarter of an image that training
+showed. No control learned what patches look like as finely, without seeing them together; a third one saw patches of one image
+at shuffled positions (shuffled within images). Parts of Scenes occur together more strictly than things in the world, and
+parts shown alone are cut out; clusters of other data are not, and what they show is unknown.
 """
 
 # python -m studies tyres-and-roads
 # Eighteen models, two hours on one thread, twelve minutes more to measure them. Expect: wheels
 # come no nearer to roads (a cosine of 0.76, then 0.66), balls move away (0.70, then -0.15); on
-# CIFAR-10, co-occurrence counts a little.
+# CIFAR-10, patches that occur together come a little closer.
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ CORRELATION, P, GAIN = range(3)
 
 
 @dataclass(frozen=True)
-class Company:
+class Measured:
     """The measurements of K kinds of patches, at S stages from static embedding to last block.
 
     Attributes:
         kinds: of patches.
-        looks: by view, (K, K): how similar their pixels are.
-        cosines: by arm and view, (seeds, S, K, K).
-        follows: by company, arm and view, (seeds, S, 3): the `Association` with cosines.
+        pixels: by view, (K, K): the cosine of their pixels.
+        cosines: by arm and view, (seeds, S, K, K): of their tokens.
+        associations: by sort of co-occurrence, arm and view, (seeds, S, 3): the `Association` with the cosines.
         logits: by arm and view, (seeds, layers, K, K), query by key.
     """
 
     kinds: Kinds
-    looks: dict[str, Tensor]
+    pixels: dict[str, Tensor]
     cosines: dict[tuple[str, str], Tensor]
-    follows: dict[tuple[str, str, str], Tensor]
+    associations: dict[tuple[str, str, str], Tensor]
     logits: dict[tuple[str, str], Tensor]
 
     def between(self, relation: Tensor, row: str, column: str) -> Tensor:
@@ -106,9 +106,9 @@ def study(experiment: Experiment) -> Results:
 
     # Tables and pictures; those of wheels are of Scenes alone
     tables = []
-    for company in measured:
-        for meeting in company.kinds.met:
-            tables.append(company_table(company, meeting))
+    for kinds_measured in measured:
+        for where in kinds_measured.kinds.together:
+            tables.append(together_table(kinds_measured, where))
     pictures = {"gain": gain_figure(measured)}
     if kinds_of_settings[0][0] == scenes:
         of_scenes = measured[0]
@@ -123,8 +123,8 @@ def study(experiment: Experiment) -> Results:
     return Results(tables, pictures)
 
 
-def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
-    """Train all arms, and measure how near tokens of kinds are, and whether that follows company."""
+def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
+    """Train all arms, and measure how similar tokens of kinds are, and how that goes with occurring together."""
     trained = experiment.models(config=config)
     arms = {
         "trained": [model.model for model in trained],
@@ -136,7 +136,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
             arms[arm] = [model.model for model in shuffled]
 
     # Cosines and logits of the kinds, for each arm and view
-    looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
+    appearance = {view: kinds.appearance(trained[0], view) for view in kinds.views}
     cosines: dict[tuple[str, str], Tensor] = {}
     logits: dict[tuple[str, str], Tensor] = {}
     for arm, models in arms.items():
@@ -149,34 +149,34 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
             cosines[arm, view] = torch.stack(cosines_of_seeds)
             logits[arm, view] = torch.stack(logits_of_seeds)
 
-    # Whether cosines follow company, stage by stage
-    follows: dict[tuple[str, str, str], Tensor] = {}
-    for name, met in kinds.met.items():
-        for (arm, view), of_seeds in cosines.items():
-            associations = []
-            for stages in of_seeds:
-                associations.append([association(stage, met, looks[view]) for stage in stages])
-            follows[name, arm, view] = torch.tensor(associations)
-    pixels = {view: similarities[0] for view, similarities in looks.items()}
-    return Company(kinds, pixels, cosines, follows, logits)
+    # How cosines go with occurring together, stage by stage
+    associations: dict[tuple[str, str, str], Tensor] = {}
+    for where, often in kinds.together.items():
+        for (arm, view), cosines_of_seeds in cosines.items():
+            of_seeds = []
+            for stages in cosines_of_seeds:
+                of_seeds.append([association(stage, often, appearance[view]) for stage in stages])
+            associations[where, arm, view] = torch.tensor(of_seeds)
+    pixels = {view: similarities[0] for view, similarities in appearance.items()}
+    return Measured(kinds, pixels, cosines, associations, logits)
 
 
-def company_table(company: Company, meeting: str) -> Table:
-    """Return how much cosines follow one sort of meeting, by arm and view."""
+def together_table(measured: Measured, where: str) -> Table:
+    """Return how cosines go with occurring together, in one image or side by side, by arm and view."""
     stages = {"static": 0, "first block": 1, "last block": -1}
     rows = []
-    for arm, view in company.cosines:
-        follows = company.follows[meeting, arm, view]  # (seeds, S, 3)
+    for arm, view in measured.cosines:
+        associations = measured.associations[where, arm, view]  # (seeds, S, 3)
         correlations = []
         gains = []
         for stage in stages.values():
-            correlations.append(seeds(follows[:, stage, CORRELATION], digits=2))
-            gains.append(seeds(follows[:, stage, GAIN], digits=2))
-        largest_p = f"{float(follows[:, -1, P].max()):.3f}"
+            correlations.append(seeds(associations[:, stage, CORRELATION], digits=2))
+            gains.append(seeds(associations[:, stage, GAIN], digits=2))
+        largest_p = f"{float(associations[:, -1, P].max()):.3f}"
         rows.append((arm, view, *correlations, largest_p, *gains))
     title = (
-        f"{company.kinds.data}, {len(company.kinds.names)} kinds: rank correlation of the cosine of"
-        f" two kinds of patches with how often they are {meeting}, and by how much the cosine rises"
+        f"{measured.kinds.data}, {len(measured.kinds.names)} kinds: rank correlation of the cosine of"
+        f" two kinds of patches with how often they are {where}, and by how much the cosine rises"
         " with one standard deviation of that; appearance and position held constant"
     )
     columns = (
@@ -189,7 +189,7 @@ def company_table(company: Company, meeting: str) -> Table:
     return Table(title, columns, rows)
 
 
-def wheel_table(scenes: Company) -> Table:
+def wheel_table(scenes: Measured) -> Table:
     """Return the cosines of wheels, and of what looks like a wheel, with roads."""
     pairs = (
         (WHEEL, ROAD),
@@ -202,7 +202,7 @@ def wheel_table(scenes: Company) -> Table:
 
     # By pixels
     rows: list[tuple[str | Seeds, ...]] = []
-    for view, similarity in scenes.looks.items():
+    for view, similarity in scenes.pixels.items():
         rows.append(
             ("pixels", view, *(f"{scenes.between(similarity, *pair):.2f}" for pair in pairs))
         )
@@ -222,7 +222,7 @@ def wheel_table(scenes: Company) -> Table:
     return Table(title, columns, rows)
 
 
-def logits_table(scenes: Company) -> Table:
+def logits_table(scenes: Measured) -> Table:
     """Return the logits of wheels and balls for roads and for grass, and the difference."""
     layers = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
@@ -242,21 +242,21 @@ def logits_table(scenes: Company) -> Table:
         for key in (f"k({ROAD})", f"k({GRASS})", "difference"):
             columns.append(f"q({query}), {key}")
     title = (
-        "Scenes: the score of a query and a key, q . k / sqrt(d), mean over heads, beyond what is"
-        " typical of their places"
+        "Scenes: score of the mean query of one kind and the mean key of another, q . k / sqrt(d),"
+        " mean over heads, each minus the mean of its position"
     )
     return Table(title, columns, rows)
 
 
-def gain_figure(measured: list[Company]) -> Figure:
-    """Draw how much nearer company makes two kinds after the last block, arm by arm."""
+def gain_figure(measured: list[Measured]) -> Figure:
+    """Draw the gain of occurring in one image after the last block, arm by arm."""
     # Gains of the seeds by panel and arm
     gains: dict[str, dict[str, list[float]]] = {}
-    for company in measured:
-        for (meeting, arm, view), follows in company.follows.items():
-            if meeting == TOGETHER:
-                panel = gains.setdefault(f"{company.kinds.data}, {view}", {})
-                panel[arm] = follows[:, -1, GAIN].tolist()
+    for kinds_measured in measured:
+        for (where, arm, view), associations in kinds_measured.associations.items():
+            if where == TOGETHER:
+                panel = gains.setdefault(f"{kinds_measured.kinds.data}, {view}", {})
+                panel[arm] = associations[:, -1, GAIN].tolist()
 
     # One scale for all panels, with a margin, and 0 on it
     every_gain: list[float] = []
@@ -272,15 +272,15 @@ def gain_figure(measured: list[Company]) -> Figure:
     for title, arms in gains.items():
         panels.append(Panel(title, list(arms.values()), "gain in cosine", limits=limits))
     caption = (
-        "after the last block, with one standard deviation more of being in one image; looks and"
-        " places held constant"
+        "after the last block, with one standard deviation more of being in one image; appearance"
+        " and position held constant"
     )
     names = list(next(iter(gains.values())))
     title = f"How much more similar are patches that are often {TOGETHER}?"
     return arms_figure(names, panels, title, caption)
 
 
-def wheel_figure(scenes: Company, shown: Sequence[tuple[str, str]]) -> Figure:
+def wheel_figure(scenes: Measured, shown: Sequence[tuple[str, str]]) -> Figure:
     """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel for each arm and view."""
     panels = []
     for arm, view in shown:
@@ -297,7 +297,7 @@ def wheel_figure(scenes: Company, shown: Sequence[tuple[str, str]]) -> Figure:
     return layers_figure(panels, title, caption, axis=AXIS)
 
 
-def logits_figure(scenes: Company) -> Figure:
+def logits_figure(scenes: Measured) -> Figure:
     """Draw the logits of wheels and balls for roads and for grass, from layer to layer."""
     # (seeds, layers) each, and the ends of the scale that all panels share
     series: dict[tuple[str, str], dict[str, np.ndarray]] = {}
@@ -315,18 +315,18 @@ def logits_figure(scenes: Company) -> Figure:
     panels = []
     for (kind, arm), lines in series.items():
         title = f"query of a {kind}, {arm}"
-        panels.append(Panel(title, lines, "score, beyond its position", limits=limits))
+        panels.append(Panel(title, lines, "score, minus its position's", limits=limits))
     caption = "Scenes · line: mean over seeds, band: range"
     title = "Do the queries of wheels prefer the keys of roads?"
     return layers_figure(panels, title, caption)
 
 
-def parts_figure(scenes: Company) -> Figure:
+def parts_figure(scenes: Measured) -> Figure:
     """Draw all parts of Scenes against each other."""
     deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()  # (K, K)
-    meetings = scenes.kinds.met[TOGETHER].numpy()
+    often = scenes.kinds.together[TOGETHER].numpy()
     relations = [
-        Panel(f"how often they are {TOGETHER}", meetings, "bits more than by chance"),
+        Panel(f"how often they are {TOGETHER}", often, "bits more than by chance"),
         Panel("their tokens after the last block", deep, "cosine", limits=(-1, 1)),
     ]
     caption = (
@@ -334,5 +334,5 @@ def parts_figure(scenes: Company) -> Figure:
         " road"
     )
     marked = [(WHEEL, ROAD), (BALL, ROAD)]
-    title = "Parts that meet, and how near their tokens end"
+    title = "Parts that occur together, and how similar their tokens end"
     return relations_figure(scenes.kinds.names, relations, title, caption, marked)

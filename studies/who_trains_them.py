@@ -45,7 +45,7 @@ BIASES = ("b_Q", "b_K", "b_V")
 MOST_IMAGES = 256  # for a gradient: a batch or two of the training
 
 
-class Pull(NamedTuple):
+class Gradients(NamedTuple):
     """What a loss does to the matrices and biases of models, by name; sizes are root mean squares."""
 
     # Sizes, (seeds, moments, layers)
@@ -66,10 +66,10 @@ def study(experiment: Experiment) -> Results:
     models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
-    pull = pull_of(models[USUAL], images)
-    pull_of_positions = pull_of(experiment.models("positions learned"), images)
-    for measures, measures_of_positions in zip(pull, pull_of_positions, strict=True):
-        measures["positions"] = measures_of_positions["positions"]
+    measured = measure_gradients(models[USUAL], images)
+    of_positions = measure_gradients(experiment.models("positions learned"), images)
+    for measures, by_name_of_positions in zip(measured, of_positions, strict=True):
+        measures["positions"] = by_name_of_positions["positions"]
 
     # The price of freezing
     losses = {}
@@ -95,13 +95,13 @@ def study(experiment: Experiment) -> Results:
     )
     title = "The loss with one matrix frozen at its random start"
     pictures = {
-        "gradients": gradients_figure(pull, data.name),
+        "gradients": gradients_figure(measured, data.name),
         "frozen": arms_figure(list(losses), [panel], title, data.name),
     }
-    return Results([*gradient_tables(pull, images), frozen], pictures)
+    return Results([*gradient_tables(measured, images), frozen], pictures)
 
 
-def pull_of(models: list[Trained], images: int) -> Pull:
+def measure_gradients(models: list[Trained], images: int) -> Gradients:
     """Measure what the masked loss of test images does to models, and what their training did."""
     # Weights and gradients before and after training, by name: (moments, 2, layers, n) each
     measured = []
@@ -121,7 +121,7 @@ def pull_of(models: list[Trained], images: int) -> Pull:
         weight[name] = size(weights)
         gradient[name] = size(gradients)
         moved[name] = size(weights[:, 1] - weights[:, 0]) / weight[name][:, 0]
-    return Pull(gradient, weight, moved)
+    return Gradients(gradient, weight, moved)
 
 
 def size(vectors: Tensor) -> Tensor:
@@ -162,31 +162,31 @@ def weights_and_gradients(
     return {name: by_name[name] for name in (*MATRICES, *BIASES) if name in by_name}
 
 
-def gradient_tables(pull: Pull, images: int) -> list[Table]:
+def gradient_tables(measured: Gradients, images: int) -> list[Table]:
     """Return gradients and movements of the matrices, of two pairs of them, and of the biases."""
     gradients = [f"gradient {moment}" for moment in MOMENTS]
 
     # Matrix by matrix, beside the rounding that the gradient of b_K consists of
-    rounding = pull.gradient["b_K"].max()
+    rounding = measured.gradient["b_K"].max()
     matrix_rows = []
     for name in MATRICES:
-        at_moments = [seeds(values) for values in pull.relative[name].unbind(1)]
-        above_rounding = f"{float(pull.gradient[name].min() / rounding):,.0f}"
-        matrix_rows.append((name, *at_moments, seeds(pull.moved[name]), above_rounding))
+        at_moments = [seeds(values) for values in measured.relative[name].unbind(1)]
+        above_rounding = f"{float(measured.gradient[name].min() / rounding):,.0f}"
+        matrix_rows.append((name, *at_moments, seeds(measured.moved[name]), above_rounding))
 
     # What a token attends to, against what it takes along
     choosing = ("W_Q", "W_K")
     taking = ("W_V", "W_O")
-    ratio = mean_over(pull.relative, choosing) / mean_over(pull.relative, taking)
+    ratio = mean_over(measured.relative, choosing) / mean_over(measured.relative, taking)
     pair_row = [seeds(values) for values in ratio.unbind(1)]  # from (seeds, moments)
     for names in (choosing, taking):
-        pair_row.append(seeds(mean_over(pull.moved, names), share=True))
+        pair_row.append(seeds(mean_over(measured.moved, names), share=True))
 
     # The biases, which begin at zero
     bias_rows = []
     for name in BIASES:
-        at_moments = [seeds(values) for values in pull.gradient[name].unbind(1)]
-        bias_rows.append((name, *at_moments, seeds(pull.weight[name][:, -1])))
+        at_moments = [seeds(values) for values in measured.gradient[name].unbind(1)]
+        bias_rows.append((name, *at_moments, seeds(measured.weight[name][:, -1])))
 
     return [
         Table(
@@ -213,13 +213,13 @@ def mean_over(measure: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
     return torch.stack([measure[name].mean(-1) for name in names]).mean(0)
 
 
-def gradients_figure(pull: Pull, data: str) -> Figure:
+def gradients_figure(measured: Gradients, data: str) -> Figure:
     """Draw the gradient of each matrix at the start and at the end, and how far it has moved."""
     measures = {}
     for index, moment in enumerate(MOMENTS):
-        gradients = {name: values[:, index] for name, values in pull.relative.items()}
+        gradients = {name: values[:, index] for name, values in measured.relative.items()}
         measures[f"gradient {moment}"] = gradients
-    measures["how far it has moved"] = pull.moved
+    measures["how far it has moved"] = measured.moved
 
     panels = []
     for title, by_name in measures.items():

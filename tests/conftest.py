@@ -17,9 +17,11 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
-# Under nohup a run rightly ignores the closing of its terminal, which tests of signals send.
+# A run rightly ignores what it is started with ignored: under nohup SIGHUP, in the background of a script SIGINT.
+# Tests send both.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

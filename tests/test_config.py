@@ -132,6 +132,8 @@ def test_a_section_made_in_python_checks_itself_too():
 BAD = """
 train.epochs=0
 train.seed=18446744073709551616
+data.root=''
+data.cache=''
 augment.flip=1.1
 augment.crop_scale=[0.0,1.0]
 model.image_size=[32,-32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -213,6 +214,21 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
         ):
             fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
+def test_a_run_stays_in_its_folder_when_the_current_one_changes(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+
+    class Leaving(Callback):
+        def on_step(self, run, done):
+            os.chdir(tmp_path / "other")
+
+    run = fit(config, "run", PAIRS, TEST, [Leaving()])
+    assert (tmp_path / "run" / "summary.json").exists()
+    saved = load_model(tmp_path / "run")
+    assert_same(dict(saved.state_dict()), dict(run.result.state_dict()))
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):

@@ -41,6 +41,7 @@ from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.training.process import SIGNALS
 from vit.training.run import Run
+from vit.training.step import Callback, Step
 
 CONFIG = changed(
     RECONSTRUCT,
@@ -206,6 +207,22 @@ def test_folds_around_a_training_differ(tmp_path):
         vit.fit(config, tmp_path / str(number), train, test)
     assert folds == expected
     assert folds[0] != folds[1] != folds[2]
+
+
+def test_random_numbers_drawn_during_a_training_come_once(tmp_path):
+    """By a callback here, by another thread of a notebook in general."""
+    drawn = []
+
+    class Draw(Callback):
+        def on_step(self, run: Run, done: Step) -> None:
+            drawn.append(float(torch.rand(())))
+
+    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    torch.manual_seed(7)
+    run = vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6], [Draw()])
+    drawn.append(float(torch.rand(())))
+    torch.manual_seed(7)
+    assert drawn == [float(torch.rand(())) for _ in range(run.step + 1)]
 
 
 class Ambient:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from vit import progress
-from vit.progress import OptionalStream, track, work_bar
+from vit.progress import OptionalStream, say, track, work_bar
 
 
 @pytest.fixture
@@ -103,3 +103,19 @@ def test_work_goes_on_without_a_stream_and_a_stream_is_what_it_was(monkeypatch, 
         assert stream.fileno() == file.fileno()
         print("text", file=stream, flush=True)
     assert (tmp_path / "file").read_text() == "text\n"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_is_said_on_stdout_need_not_arrive(monkeypatch, error):
+    monkeypatch.setattr(sys, "stdout", Broken(error, 0, terminal=False))
+    say("a line")
+    monkeypatch.setattr(sys, "stdout", None)
+    say("a line")
+
+
+def test_what_is_said_is_escaped_where_stdout_cannot_encode_it(monkeypatch):
+    file = io.BytesIO()
+    stdout = io.TextIOWrapper(file, encoding="cp1252", newline="\n")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    say("note: été 猫 \udcff")
+    assert file.getvalue().decode("cp1252") == "note: été \\u732b \\udcff\n"

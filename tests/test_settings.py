@@ -131,9 +131,10 @@ NAMES = "yes 3 1e3 1.5e-3 -1e3 .5 0x1 1:30 2001-01-01 null {x} !!str"
     "name", [*NAMES.split(), "", "a: b # c", "- x", "a,b", "Äpfel 林檎", "two\nlines"]
 )
 def test_a_file_and_a_word_hold_any_name(name):
-    config = Config(DataConfig(name=name, root=name))
+    root = name or "."
+    config = Config(DataConfig(name=name, root=root))
     assert parse("--config", config_file(to_yaml(config))) == config
-    assert parse(f"--data.name={name}", f"--data.root={name}") == config
+    assert parse(f"--data.name={name}", f"--data.root={root}") == config
 
 
 @pytest.mark.parametrize(
@@ -371,6 +372,8 @@ BAD_FILES = {
     "train.epochs: 2": "train.epochs: settings stand in sections, as `train: {epochs: 3}`; in given",
     "train: 3": "train: 3 in given.yaml is no section",
     "train:": "train: None in given.yaml is no section",
+    "train: {epochs: 3}\noptim: {}\ntrain: {seed: 5}": "train stands twice, in lines 1 and 3",
+    "train: {epochs: 3, epochs: 3}": "epochs stands twice, in lines 1 and 1",
     "data: {root: !mine here}": "could not determine a constructor for the tag",
     "data: {root: !!python/object/new:os.system [touch executed]}": "could not determine a",
     "".join(f"{' ' * i}a:\n" for i in range(1000)): "given.yaml",

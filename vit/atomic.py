@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,14 +30,14 @@ def replacing(path: Path) -> Iterator[Path]:
     the block raises, the temporary file is removed and `path` stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = None
+    temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}"
+    is_ours = False
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
-        os.close(handle)
-        temporary = Path(name)
+        # with the mode of any new file; tempfile's are private, and to learn the umask one must
+        # set it, for all threads
+        temporary.touch(exist_ok=False)
+        is_ours = True
         yield temporary
-        # the mode of any new file: mkstemp makes it private
-        temporary.chmod(0o666 & ~_umask())
         # first the content, then the name
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[Path]:
         # else name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        if temporary is not None:
+        if is_ours:
             temporary.unlink(missing_ok=True)
 
 
@@ -123,10 +123,3 @@ def lock(file: IO[Any], wait: bool = False) -> bool:
             raise
         return False
     return True
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting another."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

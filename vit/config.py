@@ -170,6 +170,13 @@ class DataConfig(Section, section="data"):
     cache: str = "~/.cache/vit-patch-trainer"
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # a shell makes this of a variable that is not set, and it would be the current folder
+        for name in ("root", "cache"):
+            if getattr(self, name) == "":
+                raise self.refusal(name, "it needs the name of a folder")
+
 
 @dataclass(frozen=True)
 class AugmentConfig(Section, section="augment"):

@@ -191,8 +191,8 @@ def size_of(path: str) -> tuple[int, int] | None:
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Return the (width, height) of a picture after its EXIF orientation."""
-    # orientations 5 to 8 exchange the sides
-    if _orientation(image) in (5, 6, 7, 8):
+    # orientations 5 to 8 exchange the sides; of a TIFF, Pillow has exchanged them itself
+    if image.format != "TIFF" and _orientation(image) in (5, 6, 7, 8):
         return image.size[::-1]
     return image.size
 

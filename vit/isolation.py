@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import numpy as np
 import torch
 
 
@@ -16,16 +14,16 @@ def isolated() -> Iterator[None]:
 
     A caller may be within `torch.no_grad()`, `torch.inference_mode()` or `torch.autocast()`, or
     have chosen another default dtype or device: the block has gradients, float32 and the CPU.
-    Afterwards torch's number of threads and the global random generators of torch (that of the
-    CPU), NumPy and Python are as before. The generators of other devices are never used.
+    Afterwards torch's number of threads is as before.
+
+    The global random generators are not put back, because nothing here draws from them but new
+    weights (`vit.data.draws.seeded_weights`): another thread that has drawn meanwhile would draw
+    the same numbers once more.
     """
     dtype = torch.get_default_dtype()
     threads = torch.get_num_threads()
-    numpys = np.random.get_state()
-    pythons = random.getstate()
 
     with ExitStack() as modes:
-        modes.enter_context(torch.random.fork_rng(devices=[]))
         modes.enter_context(torch.inference_mode(False))
         modes.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda", "mps"):
@@ -40,5 +38,3 @@ def isolated() -> Iterator[None]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-            np.random.set_state(numpys)
-            random.setstate(pythons)

@@ -52,6 +52,16 @@ class OptionalStream:
         return getattr(self._stream, name)
 
 
+def say(line: str) -> None:
+    """Print a line on stdout about work that goes on if nobody can read it.
+
+    Characters that stdout's encoding lacks, as a file's on Windows, are escaped.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    readable = line.encode(encoding, "backslashreplace").decode(encoding)
+    print(readable, file=OptionalStream(sys.stdout), flush=True)
+
+
 class Bar(tqdm):
     """tqdm's bar without its monitor, a thread that would go on in the caller's process."""
 

@@ -62,12 +62,30 @@ SYNONYMS = {
 
 
 class Yaml(yaml.SafeLoader):
-    """Reads plain values as YAML 1.2 does.
+    """Reads plain values as YAML 1.2 does, and refuses a key that stands twice in a mapping.
 
-    YAML 1.1, which PyYAML follows, takes off for false, 12:30:45 for 45045 and 0100 for 64.
+    YAML 1.1, which PyYAML follows, takes off for false, 12:30:45 for 45045 and 0100 for 64. Of a
+    key that stands twice, PyYAML leaves out the first in silence.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return a mapping, not yet with its values.
+
+        Raises:
+            ValueError: a key stands twice.
+        """
+        node = super().compose_mapping_node(anchor)
+        line_of: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                line = key.start_mark.line + 1
+                if key.value in line_of:
+                    first = line_of[key.value]
+                    raise ValueError(f"{key.value} stands twice, in lines {first} and {line}")
+                line_of[key.value] = line
+        return node
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
         """Return a whole number, decimal unless it begins with 0o or 0x."""

@@ -27,6 +27,7 @@ from vit.errors import ConfigError, DataError, one_line, plural
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
+from vit.progress import say
 from vit.runs import read_metrics
 from vit.settings import (
     TrainCommand,
@@ -103,7 +104,8 @@ def fit(
     command = read_command(config, out, settings or {}, resume)
     if init is not None:
         command = with_init(command, init)
-    with RunFolder(command.out) as folder, StopRequests() as stop:
+    # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
+    with RunFolder(command.out.absolute()) as folder, StopRequests() as stop:
         run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
         if run.dist.is_main:
             folder.refuse_if_lost()
@@ -144,7 +146,7 @@ def train(
     # Finish: the other processes have ended
     if dist.is_main:
         run.save_model(folder.path)
-        print("measuring the model ...", flush=True)
+        say("measuring the model ...")
         with dist.others_ended():
             scores = measure(run)
         run.summary = summarize(run, read_metrics(folder.metrics), scores)
@@ -450,7 +452,7 @@ def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
     # a warning on stderr, then a line for each part of the run
     warn(run.data)
-    print(f"data     {one_line(run.data.description)}")
+    say(f"data     {one_line(run.data.description)}")
 
     model = run.config.model
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
@@ -458,19 +460,19 @@ def announce(run: Run, folder: RunFolder) -> None:
     height, width = model.patch_size_2d
     patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
     objective = run.config.train.objective
-    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
+    say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
 
-    print(f"compute  {describe_compute(run)}")
+    say(f"compute  {describe_compute(run)}")
     if run.compute.device.type == "cpu":
         advice = "set it, or OMP_WAIT_POLICY, before the command"
-        print(f"threads  waiting: {openmp.setting()} ({advice})")
+        say(f"threads  waiting: {openmp.setting()} ({advice})")
 
     length = plural(run.total_steps, "step")
     if run.step:
         length += f", from step {run.step:,}"
-    print(f"run      {folder.path}, {length}")
+    say(f"run      {folder.path}, {length}")
     for note in [*run.data.notes, *run.notes]:
-        print(f"note     {one_line(note)}")
+        say(f"note     {one_line(note)}")
 
 
 def warn(data: Dataset) -> None:

@@ -15,7 +15,7 @@ import torch
 import transformers as hf
 from PIL import Image
 from small import SIZES, autoencoder, change, close, random_model, refused, same, timm_model
-from tiny import NORMALIZE
+from tiny import NORMALIZE, names
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
@@ -51,6 +51,19 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
         "some images",
     )
     return load_model(folder)
+
+
+def test_config_comes_last(tmp_path, monkeypatch):
+    """A folder that is written in part is no model: its preprocessor is no other one's."""
+    model = saved_encoder(tmp_path / "ours", global_pool="token")
+
+    def full(path, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vit.weights.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        convert_model(model, "huggingface", tmp_path / "new")
+    assert names(tmp_path / "new") == {"model.safetensors", "preprocessor_config.json"}
 
 
 # --- our own format -------------------------------------------------------------------------------

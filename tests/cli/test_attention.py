@@ -100,7 +100,9 @@ def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, weights_of, 
     np.testing.assert_array_equal(
         strongest["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6)
     )
-    assert str(strongest["title"]).endswith(", layer by layer")
+    # the panels name layers only
+    for written in (numbers, strongest):
+        assert str(written["title"]).endswith(", layer by layer, head 1")
 
 
 def test_rollout(shown, weights_of, drawn):

@@ -13,6 +13,7 @@ from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
 from vit.cli.options import images_or_data
+from vit.cli.outputs import refuse_among_images
 from vit.cli.parsers import PARSERS
 from vit.config import DataConfig, named_data
 from vit.settings import build_config, given_settings
@@ -131,6 +132,32 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
     ):
         assert said in refused(*line.format(file).split())
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "data photos --out {}/sheet.png",
+        "evaluate vit-tiny-p4-cifar10 photos --out {}",
+        "attention vit-tiny-p4-cifar10 photos --out {}",
+    ],
+)
+def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(
+    line, place, refused, monkeypatch
+):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    for folder in ("photos", "photos/look", "run/../photos/look"):
+        said = refused(*line.format(folder).split())
+        assert said.startswith(f"vit: error: --out: {folder} is within the folder of the images")
+    assert sorted(place.rglob("*")) == before
+
+
+def test_pictures_may_lie_in_a_run_among_the_images(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "showcase.safetensors").touch()
+    refuse_among_images(tmp_path / "run" / "evaluation", str(tmp_path))
+    refuse_among_images(tmp_path.parent, str(tmp_path))
 
 
 SHRINKING = {

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
@@ -377,8 +377,12 @@ def test_size_is_read_upright(tmp_path):
     exif = Image.Exif()
     for orientation, size in ((1, (6, 2)), (3, (6, 2)), (6, (2, 6)), (8, (2, 6))):
         exif[274] = orientation
-        Image.new("RGB", (6, 2)).save(tmp_path / "photo.jpg", exif=exif)
-        assert inputs.size_of(str(tmp_path / "photo.jpg")) == size
+        for suffix in ("jpg", "png", "webp", "tif"):
+            path = tmp_path / f"photo.{suffix}"
+            Image.new("RGB", (6, 2)).save(path, exif=exif)
+            assert inputs.size_of(str(path)) == size
+            with Image.open(path) as image:
+                assert ImageOps.exif_transpose(image).size == size
     for bad in ("absent.jpg", "bad.jpg"):
         (tmp_path / "bad.jpg").write_bytes(b"bad")
         assert inputs.size_of(str(tmp_path / bad)) is None

@@ -70,6 +70,17 @@ def test_no_value_is_cut_at_the_edge_of_an_axis_from_zero():
         assert high == pytest.approx(1.05 * max(axes.lines[0].get_ydata()))
 
 
+def test_a_spike_hides_no_other_value():
+    lines = [{"epoch": at, "loss": 1 + at, "lr": 1.0, "grad_norm": 1 + at} for at in range(40)]
+    lines[20] |= {"loss": 1e6, "grad_norm": 1e9}
+    loss, rate, norm = curves_figure(lines, [Curve("loss", "loss")], "", "").axes
+    for axes in (loss, norm):
+        line = axes.lines[0]
+        heights = axes.transAxes.inverted().transform(axes.transData.transform(line.get_xydata()))
+        assert heights[39, 1] - heights[0, 1] > 0.1  # of the panel's height
+    assert rate.get_ylim()[0] == 0
+
+
 def test_panels_of_the_same_series_have_one_legend():
     series = {f"a long name of a series, {number}": np.full((2, 3), number) for number in range(4)}
     figure = layers_figure(

@@ -7,6 +7,7 @@ import torch
 
 from vit.figures import dynamics_figure
 from vit.figures.dynamics import DECADES, QUANTITIES, Courses
+from vit.figures.style import NAMED, PALETTE
 
 STEPS = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
@@ -30,6 +31,9 @@ def test_a_line_is_the_mean_over_layers_and_told_from_all_others():
         for line, name in zip(axes.lines, NAMES, strict=True):
             assert np.allclose(line.get_ydata(), given[name][quantity].numpy().mean(1))
             assert list(line.get_xdata()) == STEPS.tolist()
+            # its colour on every page
+            if name in NAMED:
+                assert line.get_color() == PALETTE[NAMED[name]]
         assert len({(line.get_color(), str(line.get_linestyle())) for line in axes.lines}) == len(
             NAMES
         )

@@ -20,7 +20,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from vit.errors import UserError
 from vit.figures import ExploredImage, Moment, explore_page
-from vit.figures.explore import codes_of, opening, weights_of
+from vit.figures.explore import codes_of, distinct, opening, weights_of
 from vit.interpret import attention_rollout
 
 HOSTILE = [
@@ -142,6 +142,11 @@ def test_equal_input_gives_equal_text_at_any_time(monkeypatch):
     two = page_of(example(masked=True, moments=2))
     assert one == two
     assert one != page_of(example(masked=True, moments=2, name="other"))
+
+
+def test_names_tell_images_apart():
+    assert distinct(["cat", "dog", "cat", ""]) == ["cat, image 0", "dog", "cat, image 2", ""]
+    assert distinct(["", ""]) == ["image 0", "image 1"]
 
 
 def test_an_image_in_several_moments_is_stored_once():
@@ -703,8 +708,24 @@ def test_nothing_runs_over_the_side(page):
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.parametrize("head", ["mean", 0, 7, 15])
+def test_the_small_map_that_is_chosen_is_in_sight_on_a_phone(page, head):
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.open(example((4, 4), heads=16), f"#layer=1&head={head}")
+        left, right, names = page.run("""
+            const box = document.querySelector("#grid [aria-pressed=true]").getBoundingClientRect();
+            const name = document.querySelector("#grid tbody th").getBoundingClientRect();
+            return [box.left, box.right, name.right];""")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert names - 1 <= left < right <= 390
+
+
 def test_the_keyboard_alone_reaches_every_control(page):
-    page.open(example(masked=True, registers=1, moments=2, images=2))
+    # so many images that the row of their pictures scrolls
+    page.open(example((4, 4), masked=True, registers=1, moments=2, images=120))
     controls = page.run("""
         const all = [...document.querySelectorAll("select, button, input, [tabindex]")].filter((e) => e.tabIndex >= 0);
         const there = all.filter((e) => !e.disabled && e.getClientRects().length && (e.type !== "radio" || e.checked));
@@ -719,11 +740,12 @@ def test_the_keyboard_alone_reaches_every_control(page):
             const ring = getComputedStyle(now.type === "radio" ? now.nextElementSibling : now);
             return [now.dataset.number, ring.outlineStyle, parseFloat(ring.outlineWidth),
                     now.matches("select, input") ? [...now.labels].map((label) => label.textContent).join()
-                    : now.getAttribute("aria-label") || now.textContent];""")
+                    : now.getAttribute("aria-label") || now.textContent, now.closest("[aria-hidden=true]") !== null];""")
         )
+    assert not any(unheard for *_, unheard in reached)
     seen = {
         number: (style, width, label)
-        for number, style, width, label in reached
+        for number, style, width, label, _ in reached
         if number is not None
     }
     assert len(seen) == controls > 15

@@ -20,6 +20,7 @@ from studies.figures import arms_figure, pairs_figure, relations_figure, scatter
 from vit import figures as draw
 from vit.figures import Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
+from vit.figures.film import rendered
 from vit.figures.images import pasted_figure
 from vit.figures.measures import layers_figure, shares_figure
 from vit.figures.mosaic import layout_for
@@ -81,10 +82,10 @@ def strongest():
     )
 
 
-def reconstruction(count: int):
+def reconstruction(count: int, size: tuple[int, int] = (16, 16)):
     labels = list(itertools.islice(itertools.cycle(HOSTILE), count))
-    images = rand(count, 3, 16, 16)
-    return draw.reconstruction_figure(images, 1 - images, rand(count, 1, 16, 16) > 0.5, labels, *T)
+    images = rand(count, 3, *size)
+    return draw.reconstruction_figure(images, 1 - images, rand(count, 1, *size) > 0.5, labels, *T)
 
 
 def sheet(parts: bool):
@@ -97,6 +98,7 @@ METRICS = [
     {"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)
 ]
 METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
+SPIKE = {"epoch": 3.1, "loss": 1e4, "lr": 0.0, "grad_norm": 1e7}
 HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
@@ -154,18 +156,22 @@ FIGURES = {
     "dots of named layers": lambda: layers_figure(
         [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
     ),
+    "named layers": lambda: layers_figure(
+        [Panel("a", {"b": rand(3, 13).numpy()})] * 3, *T, [f"block {i}" for i in range(13)]
+    ),
     "confusion of many": lambda: draw.confusion_figure(
         torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""
     ),
-    "dynamics of a frozen matrix": lambda: dynamics(("W_O",)),
     "reconstruction of 16": lambda: reconstruction(16),
     "reconstruction of one": lambda: reconstruction(1),
+    "reconstruction of a row of patches": lambda: reconstruction(3, (4, 64)),
     "sheet": lambda: sheet(False),
     "sheet with parts": lambda: sheet(True),
     "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
     "three curves": lambda: draw.curves_figure(
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
     ),
+    "two curves, with a spike": lambda: draw.curves_figure([*METRICS, SPIKE], [LOSS, HELD], *T),
     "runs": lambda: draw.compared_figure(RUNS, *T),
     "runs that begin later": lambda: draw.compared_figure(
         [
@@ -313,6 +319,41 @@ def test_charts_stand_at_round_positions(tmp_path):
     for axes in figure.axes:
         bounds = np.array(axes.get_position(original=True).bounds)
         np.testing.assert_allclose(bounds, bounds.round(9), rtol=0, atol=1e-14)
+
+
+def test_large_images_are_as_wide_as_small_ones():
+    small, large = reconstruction(10, (32, 32)), reconstruction(10, (224, 224))
+    assert large.get_figwidth() == pytest.approx(small.get_figwidth(), rel=0.1)
+    sheets = [
+        draw.sheet_figure(torch.zeros(20, 3, side, side, dtype=torch.uint8), [""] * 20, *T)
+        for side in (32, 224)
+    ]
+    assert sheets[1].get_figwidth() == pytest.approx(sheets[0].get_figwidth(), rel=0.1)
+
+
+def test_a_word_a_little_wider_than_its_picture_is_not_broken():
+    figure = draw.attention_figure(
+        rand(2, 3, 32, 32),
+        maps(2, 4, 8, 8),
+        ["mean of heads", "head 0", "head 1", "head 2"],
+        ["automobile", "cat"],
+        "",
+        "",
+        width=3.35,
+    )
+    assert "automobile" in [text.get_text() for text in texts(figure)]
+
+
+def test_uniform_attention_is_seen_as_a_tile():
+    figure = draw.attention_figure(
+        rand(1, 3, 32, 32), torch.full((1, 1, 8, 8), 1 / 64), ["head 0"], [""], "", ""
+    )
+    pixels = rendered(figure)
+    # A line down the middle of the figure's right tile: paper, frame, white map, frame, paper
+    height, width = pixels.shape[:2]
+    column = pixels[:, int(0.6 * width)].min(-1)
+    framed = (column < 250).nonzero()[0]
+    assert framed[-1] - framed[0] > 0.6 * height
 
 
 def test_a_long_title_goes_on_in_a_second_line_and_then_ends():

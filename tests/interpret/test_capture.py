@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from functools import partial
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -205,6 +206,12 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
     for layer in (3, -4):
         with pytest.raises(AttentionError, match="no attention layer"):
             AttentionMaps(model, layers=[layer])
+    for numbers in (torch.tensor([0, 2]), np.array([-1, 0])):
+        assert AttentionMaps(model, layers=numbers).layers == [0, 2]
+    with pytest.raises(TypeError):  # of half a row would be a patch of another
+        maps.to_grid(query=(0.5, 0))
+    with pytest.raises(AttentionError, match="a query is"):
+        maps.to_grid(query=3)
     with AttentionMaps(model, consume=lambda layer, _weights: consumed.append(layer)) as maps:
         run(model, images_for(model))
     assert not maps.weights

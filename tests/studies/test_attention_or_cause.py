@@ -15,10 +15,10 @@ from studies.attention_or_cause import (
     attended_patches,
     head_measures,
     hide_one_more,
+    measure_heads,
     measure_masked_patches,
     removal_effects,
     scored,
-    weigh,
 )
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
@@ -73,7 +73,7 @@ def test_hidden_patches_are_measured_on_visible_ones(trained):
 
 def test_a_head_that_is_silent_is_not_missed(trained):
     trained.model.encoder.attention(1).W_O.data[:32] = 0
-    found = weigh(trained, trained.model, 32)
+    found = measure_heads(trained, trained.model, 32)
     assert found.shape == (8, len(HEAD_MEASURES) + 1)  # two layers of three, and one of two
     assert found[3, -2:].abs().max() < 1e-6
     assert found[[i for i in range(8) if i != 3]][:, -2].min() > 0

@@ -196,7 +196,7 @@ def test_of_one_head_there_is_no_correlation(experiment, tmp_path):
 def test_page_and_pictures_name_it_and_say_what_is_left_out(
     experiment, trained, smaller, tmp_path, monkeypatch
 ):
-    """Company is learned of the images of a training: of Scenes only where these are Scenes."""
+    """What occurs together is learned from the images of a training: of Scenes only where these are Scenes."""
     figures = {}
     monkeypatch.setattr(
         results, "save_figure", lambda figure, path: figures.update({path.stem: figure})

@@ -5,7 +5,7 @@ import torch
 
 from studies.is_it_similarity import (
     KEYS,
-    MEETINGS,
+    SCORE_PARTS,
     covariance_root,
     first_layer_shares,
     form_shares,
@@ -94,7 +94,7 @@ def test_shares_sum_to_one(trained):
     first, keys = (
         of(trained, trained.model.encoder, 48) for of in (first_layer_shares, key_shares)
     )
-    assert first.shape == (3, len(MEETINGS))
+    assert first.shape == (3, len(SCORE_PARTS))
     assert keys.shape == (2, 3, len(KEYS))
     for shares in (first, keys):
         torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:-1]), rtol=0, atol=1e-4)

@@ -42,16 +42,16 @@ def test_the_parts_that_the_title_speaks_of_are_measured(parts):
         assert torch.bincount(half[half >= 0]).min() >= kinds.LEAST
 
 
-def test_company_is_that_of_the_drawing(parts):
+def test_what_occurs_together_is_that_of_the_drawing(parts):
     number = {name: place for place, name in enumerate(parts.names)}
-    for met in parts.met.values():
-        assert torch.equal(met, met.T)
-        assert met[number["wheel"], number["road"]] > 1
-        assert met[number["ball"], number["road"]] < -1
-        assert met[number["buoy"], number["water"]] > 1
+    for together in parts.together.values():
+        assert torch.equal(together, together.T)
+        assert together[number["wheel"], number["road"]] > 1
+        assert together[number["ball"], number["road"]] < -1
+        assert together[number["buoy"], number["water"]] > 1
     for other in set(parts.names) - MAY_TOUCH["ball"] - {"ball", "sky", "head", "ear", "feather"}:
-        assert parts.met[BESIDE][number["ball"], number[other]] < 0.5, other
-    assert not torch.equal(parts.met[TOGETHER], parts.met[BESIDE])
+        assert parts.together[BESIDE][number["ball"], number[other]] < 0.5, other
+    assert not torch.equal(parts.together[TOGETHER], parts.together[BESIDE])
 
 
 def test_patches_alone_are_cut_out_along_their_part(parts, trained):
@@ -75,8 +75,8 @@ def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     )
 
 
-def test_looks_are_of_pixels_alone(parts, trained):
-    cosine, whitened, colours, contrasts, places = parts.looks(trained, ALONE)
+def test_appearance_is_of_pixels_alone(parts, trained):
+    cosine, whitened, colours, contrasts, places = parts.appearance(trained, ALONE)
     number = {name: place for place, name in enumerate(parts.names)}
     wheel, ball, sky = (number[name] for name in ("wheel", "ball", "sky"))
     for likeness in (cosine, whitened, colours, contrasts):
@@ -109,7 +109,7 @@ def test_clusters_are_found_in_any_images(trained, monkeypatch):
     assert found.labels.shape == (40, 64)
     assert 2 <= len(found.names) <= 6
     assert set(found.labels.unique().tolist()) <= {-1, *range(len(found.names))}
-    colours = found.looks(trained, WHOLE)[2]
+    colours = found.appearance(trained, WHOLE)[2]
     assert torch.isfinite(colours).all()
     cosines = found.cosines(trained, trained.model.encoder, WHOLE)
     assert cosines.shape == (3, len(found.names), len(found.names))

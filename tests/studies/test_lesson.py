@@ -244,6 +244,34 @@ def test_keyboard_hides_follows_and_swaps(page):
     assert middle[0] + 9 in (state["query"], state["guessed"])
 
 
+def test_a_mouse_drags_a_patch_and_a_finger_scrolls(page):
+    choose(page)
+    box = page.execute_script("""
+        const stage = document.getElementById("stage");
+        stage.scrollIntoView({ block: "center" });
+        return stage.getBoundingClientRect().toJSON();""")
+    # the middles of patches 0 and 8, the one below it, in pixels of the window
+    side = box["width"] / 8
+    x = box["left"] + side / 2
+    ends = (box["top"] + side / 2, box["top"] + 1.5 * side)
+
+    def order():
+        return page.execute_script("return lesson.state.order")
+
+    at_rest = order()
+    for kind, y in zip(("touchStart", "touchMove"), ends, strict=True):
+        points = [{"x": x, "y": y}]
+        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert order() == at_rest
+    for kind, y in zip(
+        ("mousePressed", "mouseMoved", "mouseReleased"), (*ends, ends[1]), strict=True
+    ):
+        event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
+        page.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+    assert [order()[0], order()[8]] == [at_rest[8], at_rest[0]]
+
+
 def test_a_state_is_a_link(page, path):
     choose(page, layer=3, head=2, query=24, kind="untrained")
     before = page.execute_script("return lesson.results()")

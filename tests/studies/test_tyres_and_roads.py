@@ -1,4 +1,4 @@
-"""The study of company: a planted likeness is found and its absence is not."""
+"""The study of what occurs together: a planted likeness is found and its absence is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies.kinds import TOGETHER, WHOLE, Kinds
 
 
 class Planted:
-    """A model whose tokens are not computed but given: of each kind, a vector that is near those of its company."""
+    """A model whose tokens are not computed but given: of each kind, a vector that is near those of what occurs with it."""
 
     def __init__(self, parts: Kinds, near: Tensor):
         values, vectors = torch.linalg.eigh(near.double())
@@ -28,11 +28,11 @@ class Planted:
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_planted_likeness_is_found_and_its_absence_is_not(trained, parts, monkeypatch, planted):
-    looks = parts.looks(trained, WHOLE)
-    near = parts.met[TOGETHER].clamp(-3, 3) if planted else looks[0]
+    appearance = parts.appearance(trained, WHOLE)
+    near = parts.together[TOGETHER].clamp(-3, 3) if planted else appearance[0]
     monkeypatch.setattr(kinds, "residual_stream", Planted(parts, near))
     cosines = parts.cosines(trained, trained.model.encoder, WHOLE)
-    found = tyres_and_roads.association(cosines[0], parts.met[TOGETHER], looks)
+    found = tyres_and_roads.association(cosines[0], parts.together[TOGETHER], appearance)
     if planted:
         assert found.correlation > 0.6
         assert found.p < 0.01

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import randomize
 
-from studies.who_trains_them import BY_LAYER, pull_of, size, weights_and_gradients
+from studies.who_trains_them import BY_LAYER, measure_gradients, size, weights_and_gradients
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
@@ -102,20 +102,22 @@ def test_size_is_the_root_mean_square():
 
 
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, trained):
-    pull = pull_of(one_seed.models(), 32)
+    measured = measure_gradients(one_seed.models(), 32)
     for name in BY_LAYER:
-        assert pull.gradient[name].shape == (1, 2, 2)  # seeds, moments, layers
-        assert (pull.gradient[name] > 100 * pull.gradient["b_K"]).all(), name
-        assert (pull.moved[name] > 1e-3).all(), name
-    assert (pull.gradient["W_E"] > 0).all()
-    assert "positions" not in pull.moved  # they are fixed
+        assert measured.gradient[name].shape == (1, 2, 2)  # seeds, moments, layers
+        assert (measured.gradient[name] > 100 * measured.gradient["b_K"]).all(), name
+        assert (measured.moved[name] > 1e-3).all(), name
+    assert (measured.gradient["W_E"] > 0).all()
+    assert "positions" not in measured.moved  # they are fixed
     first, now = (
         one.encoder.patch_embed.proj.weight.detach().flatten()
         for one in (trained.initial, trained.model)
     )
-    torch.testing.assert_close(pull.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
-    torch.testing.assert_close(pull.weight["W_E"].squeeze(), torch.stack([size(first), size(now)]))
-    frozen = pull_of(one_seed.models("W_Q frozen"), 32)
+    torch.testing.assert_close(measured.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
+    torch.testing.assert_close(
+        measured.weight["W_E"].squeeze(), torch.stack([size(first), size(now)])
+    )
+    frozen = measure_gradients(one_seed.models("W_Q frozen"), 32)
     assert (frozen.moved["W_Q"] == 0).all()
     assert (frozen.gradient["W_Q"] > 0).all()  # it would be pulled
     assert (frozen.moved["W_K"] > 1e-3).all()

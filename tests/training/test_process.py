@@ -159,15 +159,16 @@ def test_signal_that_comes_while_processes_agree_is_not_lost():
 
 LOOP = """
 import sys
-from vit.training.process import Stopped, StopRequests
+from vit.progress import OptionalStream
+from vit.training.process import Stopped, StopRequests, end
 try:
     with StopRequests() as stop, stop.deferred():
         print("ready", flush=True)
         while not stop.requested:
             pass
-        print("the state is saved", file=sys.stderr, flush=True)
+        print("the state is saved", file=OptionalStream(sys.stderr), flush=True)
 except Stopped as stopped:
-    sys.exit(stopped.exit_code)
+    end(stopped.exit_code)
 """
 
 
@@ -178,20 +179,48 @@ def test_closed_terminal_lets_the_step_end():
         command, stdout=its_end, stderr=its_end, cwd=Path(__file__).parents[2]
     )
     os.close(its_end)
-    assert os.read(terminal, 5) == b"ready"
+    assert os.read(terminal, 5) + os.read(terminal, 2) == b"ready\r\n"
     os.close(terminal)  # as when its window is closed: what is written now fails
     process.send_signal(signal.SIGHUP)
     assert process.wait(600) == CODES["SIGHUP"]
 
 
-def test_nohup_keeps_its_word():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+FULL = """
+import signal
+from vit.training.process import Stopped, StopRequests
+try:
+    with StopRequests() as stop, stop.deferred():
+        signal.raise_signal(signal.SIGTERM)
+except Stopped:
+    print("the result", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_what_a_program_prints_arrives_where_a_signal_could_not_be_acknowledged():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            cwd=Path(__file__).parents[2],
+            text=True,
+            check=False,
+        )
+    assert done.stdout == "the result\n"
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_signal_that_is_ignored_from_the_start_stays_so(name):
+    """Under nohup that is SIGHUP, in the background of a script SIGINT."""
+    number = signal.Signals[name]
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        with StopRequests() as stop:
-            signal.raise_signal(signal.SIGHUP)
+        with StopRequests() as stop, stop.deferred():
+            signal.raise_signal(number)
         assert stop.requested == 0
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     assert [len([*folder.glob("*")]) for folder in folders] == [5, 1, 1]
 
 
+def test_a_new_run_removes_nothing_that_stands_in_its_folder(tmp_path):
+    """What `vit embed` is writing there, for example."""
+    (tmp_path / ".partial-of-another.npz").write_bytes(b"half")
+    RunFolder(tmp_path).begin("train: {}\n")
+    assert (tmp_path / ".partial-of-another.npz").read_bytes() == b"half"
+
+
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="a system without it")
 @pytest.mark.parametrize("name", [".lock", *OURS])
 def test_no_file_that_a_link_in_the_folder_leads_to_is_changed(tmp_path, name):

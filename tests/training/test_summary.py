@@ -11,7 +11,7 @@ from tiny import RECONSTRUCT, changed, dataset
 from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
-from vit.evaluate import evaluate
+from vit.evaluate import Options, evaluate
 from vit.inputs import to_float
 from vit.training.callbacks import validation_metrics
 from vit.training.evaluation import measure
@@ -101,6 +101,21 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
     assert neighbours["bank"] == len(bank)
     assert neighbours["encoder_accuracy"] == expected["accuracy"]
     assert neighbours["raw_pixel_accuracy"] == expected["raw_pixel_accuracy"]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_images_without_labels_teach_no_measure(share):
+    run = trained("reconstruct")
+    options = Options(labels=share)
+    alone = replace(run.data, train=run.data.train.subset(torch.arange(10)))
+    beside = replace(
+        run.data, train=run.data.train.without_labels(torch.arange(10, len(run.data.train)))
+    )
+    scores = []
+    for data in (alone, beside):
+        measured = evaluate(run.result, data, ["knn", "linear"], prepare(run), run.compute, options)
+        scores.append((measured.scores["knn"]["bank"], measured.scores["linear"]["labels"]))
+    assert scores[0] == scores[1] == (round(10 * share), round(10 * share))
 
 
 def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():

@@ -65,9 +65,11 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     if half:
         raise CheckpointError(f"half precision is for safetensors, not for {to}")
     outgoing = FOREIGN[to](model, origin)
-    write_weights(out, outgoing.tensors, outgoing.config)
+    # config.json, the last of `write_weights`, says that all is there: without the preprocessor,
+    # transformers would take another mean
     if outgoing.preprocessor:
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
+    write_weights(out, outgoing.tensors, outgoing.config)
     return outgoing.notes
 
 

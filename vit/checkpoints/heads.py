@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -62,7 +62,7 @@ def find_heads(
     prefix: str,
     copies: Collection[str],
     width: int,
-    is_described: bool = False,
+    is_described: bool,
 ) -> list[Head]:
     """Return the modules that may be the classifier of a network, in it first, then beside it.
 
@@ -133,7 +133,7 @@ def named_head(
     module = next(whole for whole in whole_names if whole in modules)
     head = _read(module, {key: tensors[key] for key in modules[module]}, width)
     # whoever names it knows what else is in it
-    return Head(head.name, head.keys, head.rules, head.problem)
+    return replace(head, assumed="", further=False)
 
 
 def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:

@@ -16,7 +16,7 @@ from vit import figures
 from vit.atomic import write_npz
 from vit.checkpoints import load_trained
 from vit.cli.options import load_options, refuse_given, shown_images
-from vit.cli.outputs import require_folder, require_free
+from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.cli.small_input import note_small_input
 from vit.config import named_data
 from vit.data.images import class_key
@@ -67,6 +67,9 @@ def run(options: Namespace) -> int:
     """Draw all pictures before writing any, so that an error leaves none."""
     refuse_unused(options)
     require_folder(options.out)
+    _, data = shown_images(options)
+    if data is not None:
+        refuse_among_images(options.out, data)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
     # The model and its images, their mask, and whose attention is drawn
@@ -255,7 +258,7 @@ def draw_weights(
     """Draw the heads of a layer, or all layers, and under a mask what the decoder does."""
     layer = layer_to_draw(options)
     panels = head_panels(subject, layer, options.head)
-    title = f"Attention of {query_name(subject.query)}, {layer_name(layer, subject)}"
+    title = f"Attention of {query_name(subject.query)}, {layer_name(options, subject)}"
     pictures = [picture_of_maps(options, subject, panels, title)]
 
     # On request, what the maps say most clearly; and the other half of a masked autoencoder
@@ -268,7 +271,7 @@ def draw_weights(
 
 def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
-    layer = layer_name(layer_to_draw(options), subject)
+    layer = layer_name(options, subject)
     # The share is of each map's own attention, so a diffuse head needs more patches
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
     title += f"{query_name(subject.query)}, {layer}"
@@ -499,7 +502,7 @@ def draw_film(
     masses = torch.cat([moment.prefix_mass for moment in panels])
     names = panels[0].names
     moments = list(snapshots)
-    title = f"Attention of {query_name(first.query)} over training, {layer_name(layer, first)}"
+    title = f"Attention of {query_name(first.query)} over training, {layer_name(options, first)}"
     frames = figures.film_frames(
         first.images[0],
         maps,
@@ -628,10 +631,17 @@ def query_name(query: Query) -> str:
     return words.get(query, query)
 
 
-def layer_name(layer: int | None, subject: ModelWithImages) -> str:
-    """Return a layer in words: "layer 2 of 0 to 5", "layer 5, the last"; None for all."""
+def layer_name(options: Namespace, subject: ModelWithImages) -> str:
+    """Return the layer to draw in words: "layer 2 of 0 to 5", "layer 5, the last".
+
+    All layers have a map each, which does not say its head: "layer by layer, mean of heads".
+    """
+    layer = layer_to_draw(options)
     if layer is None:
-        return "layer by layer"
+        head = "mean of heads"
+        if isinstance(options.head, int):
+            head = f"head {options.head}"
+        return f"layer by layer, {head}"
 
     # Layers are counted from 0, so the highest number shows how many there are
     depth = subject.model.encoder.config.depth

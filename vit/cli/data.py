@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vit import figures
-from vit.cli.outputs import output_file, print_json, talk
+from vit.cli.outputs import output_file, print_json, refuse_among_images, talk
 from vit.config import Config
 from vit.data import Dataset
 from vit.data.sources import SCENES_SEED, load_data
@@ -32,6 +32,8 @@ def run(options: Namespace) -> int:
     config = read_config(options)
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
+        if config.data.source == "folder":
+            refuse_among_images(options.out.parent, config.data.root)
 
     # With --json, all but the JSON goes to stderr
     data = load_data(config.data, config.model.image_size_2d)

@@ -14,7 +14,13 @@ from vit import figures
 from vit.atomic import write_json
 from vit.checkpoints import load_trained
 from vit.cli.options import choose_device, load_options, naming_options, require_data
-from vit.cli.outputs import print_json, require_folder, require_free, talk
+from vit.cli.outputs import (
+    print_json,
+    refuse_among_images,
+    require_folder,
+    require_free,
+    talk,
+)
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data import Dataset
@@ -69,6 +75,7 @@ def run(options: Namespace) -> int:
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
     if options.out is not None:
         refuse_output(options.out, options.overwrite)
+        refuse_among_images(options.out, options.data)
 
     # With --json, all but the JSON goes to stderr
     with talk(options.json):

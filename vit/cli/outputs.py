@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from vit.config import BUILT_IN
 from vit.errors import ConfigError
+from vit.runs import RunFiles
 
 PAGE = (".html", ".htm")
 PICTURE = (".png", ".svg", ".pdf")
@@ -59,6 +61,31 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"{option}: {existing} cannot be written to; name another folder")
+
+
+def refuse_among_images(place: Path, data: str, option: str = "--out") -> None:
+    """Refuse to write pictures, by `option`, into a folder of images: they would become some.
+
+    Args:
+        place: the folder of the pictures; it need not exist.
+        data: a folder of images; the name of other data is no such place.
+        option: the one that names `place`.
+
+    Raises:
+        ConfigError: `place` is that folder or within it, and not in a run's, which is left out.
+    """
+    images = Path(os.path.realpath(os.path.expanduser(data)))
+    folder = Path(os.path.realpath(place))
+    if data in BUILT_IN or images not in (folder, *folder.parents):
+        return
+    while folder != images:
+        if RunFiles(folder).showcase.exists():
+            return
+        folder = folder.parent
+    problem = f"{place} is within the folder of the images, {data}"
+    raise ConfigError(
+        f"{option}: {problem}, of which its pictures would become some; name another folder"
+    )
 
 
 def output_file(

@@ -639,13 +639,21 @@ PARSERS: dict[str, Callable[[], Parser]] = {
 }
 
 
-def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
-    """Return the training run that a command line asks for.
+def command_of(options: argparse.Namespace) -> TrainCommand:
+    """Return the training run that options of `train_parser` ask for.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+    settings = given_settings(options)
+    return train_command(options.config, settings, options.out, options.resume, options.program)
+
+
+def parse_train_command(argv: Sequence[str]) -> TrainCommand:
+    """Return the training run that the words after `python train.py` ask for.
 
     Raises:
         ConfigError: the command line cannot be used.
         SystemExit: after `--help`.
     """
-    options = train_parser(program).read(argv)
-    settings = given_settings(options)
-    return train_command(options.config, settings, options.out, options.resume, program)
+    return command_of(train_parser("python train.py").read(argv))

@@ -19,6 +19,7 @@ from dataclasses import replace
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.checkpoints.initial import load_initial
+from vit.cli.parsers import command_of
 from vit.errors import one_line, plural
 from vit.mae import Model
 from vit.metrics import aligned, summary_lines
@@ -29,7 +30,7 @@ from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
 from vit.runs import CONTENTS
-from vit.settings import TrainCommand, given_settings, to_yaml, train_command
+from vit.settings import TrainCommand, to_yaml
 from vit.train import train as train_model
 from vit.training.process import SIGNALS, Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
@@ -45,8 +46,7 @@ PATIENCE = 0.5
 
 def run(options: Namespace) -> int:
     """Read the settings, train, and return the exit code; after a signal, say how to continue."""
-    settings = given_settings(options)
-    command = train_command(options.config, settings, options.out, options.resume, options.program)
+    command = command_of(options)
     if options.print_config:
         print(to_yaml(command.config), end="")
         return 0

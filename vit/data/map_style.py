@@ -10,6 +10,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ def load_datasets(
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
     Items are read in the caller's process and thread, one after another (`_in_order`). The file is
-    kept for the next run if the data set has a fingerprint, as Hugging Face's have.
+    kept for the next run if the data set is Hugging Face's, which has a fingerprint.
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with
     "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
@@ -290,11 +291,11 @@ def _pictures(
             raise DataError(one_line(f"{name}: {problem}; both need the same classes"))
         return pixels, label_of[class_name]
 
-    # A fingerprint changes with whatever changes the data. Without one, the key stays empty: nobody
-    # can say whether a cache still holds the same images.
+    # Without a fingerprint, the key stays empty: nobody can say whether a cache still holds the same
+    # images
     key = ""
-    fingerprint = getattr(dataset, "_fingerprint", None)
-    if isinstance(fingerprint, str):
+    fingerprint = _fingerprint(dataset, columns)
+    if fingerprint:
         shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, len(dataset))
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
     return Pictures(
@@ -307,6 +308,28 @@ def _pictures(
         name_of=name_of,
         parallel=_in_order,
     )
+
+
+def _fingerprint(dataset: Any, columns: Columns) -> tuple[Any, ...]:
+    """Return what changes with whatever changes the pictures of a data set; () if nothing tells.
+
+    Hugging Face's data sets have a fingerprint. A class of somebody's own may hand on that of a
+    data set that it wraps, whose items it changes.
+    """
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    if type(dataset).__module__.partition(".")[0] != "datasets" or not fingerprint:
+        return ()
+
+    # It knows the pictures in the data set's table, but of a file only the name
+    files: dict[str, tuple[int, ...]] = {}
+    for chunk in dataset.data.column(columns.picture).chunks:
+        is_file = chunk.field("bytes").is_null()
+        for path in chunk.field("path").filter(is_file).to_pylist():
+            # e.g. within an archive, or missing, of which the decoding will tell
+            with suppress(OSError, TypeError, ValueError):
+                info = os.stat(path)
+                files[path] = (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+    return fingerprint, files
 
 
 def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:

@@ -208,14 +208,17 @@ class Features:
 
 def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
     """Return for each seed the training images whose labels may be used, int64."""
+    # with data.unlabelled, others have none
+    labelled = data.train.measurable()
     if options.labels == 1:
-        return [torch.arange(len(data.train))] * len(options.seeds)
+        return [labelled] * len(options.seeds)
     # the same share of each class, drawn by the seed
-    count = max(1, round(options.labels * len(data.train)))
+    labels = data.train.labels[labelled]
+    count = max(1, round(options.labels * len(labelled)))
     chosen = []
     for seed in options.seeds:
-        is_labelled = spread_over_classes(data.train.labels, count, seed, "labels")  # bool (N,)
-        chosen.append(is_labelled.nonzero()[:, 0])
+        is_used = spread_over_classes(labels, count, seed, "labels")
+        chosen.append(labelled[is_used])
     return chosen
 
 

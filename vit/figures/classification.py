@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,14 @@ from torch import Tensor
 
 from vit.errors import plural
 from vit.figures.measures import percent_tick
-from vit.figures.style import COLOURS, fitted, styled, titled_figure
+from vit.figures.style import COLOURS, fitted, styled, text_width, titled_figure
 
 MOST_WRITTEN = 20
 """Most classes for which a confusion matrix names its classes and writes out its cells."""
+LONGEST_NAME = 1.6
+"""Inches for the name of a class; the rest of a longer one is cut."""
+NAME_SIZE = 7.5
+"""Points of the labels of ticks, see the style sheet."""
 
 MOST_DRAWN = 500
 """Most classes for which a confusion matrix is drawn: with more, a cell is smaller than a point."""
@@ -51,14 +56,16 @@ def confusion_figure(
     images = counts.sum(1)
     shares = counts / np.maximum(images[:, None], 1)
     classes = len(counts)
-    # Few classes have room for their names and numbers
+    # Few classes have room for their names, which are slanted below, and for numbers
     written = classes <= MOST_WRITTEN
+    names = [fitted(name, LONGEST_NAME * 72, NAME_SIZE) for name in class_names]
     side = min(max(0.46 * classes, 3.2), 7.0)
     width = side + 1.5
     height = side + 0.5
     if written:
-        width += 0.65
-        height += 0.5
+        longest = max(text_width(name, NAME_SIZE) for name in names) / 72
+        width += longest
+        height += longest * math.sqrt(0.5)
     figure = titled_figure(width, height, title, subtitle)
     axes = figure.subplots()
 
@@ -68,11 +75,11 @@ def confusion_figure(
     )
     heat = axes.imshow(shares, colours, PowerNorm(0.5, 0, 1))
     axes.grid(False)
-    axes.spines[:].set_visible(False)
+    axes.spines[:].set(visible=True, color=COLOURS.absent)
     axes.set(xticks=[], yticks=[])
     if written:
         _write_cells(axes, counts)
-        _write_classes(axes, class_names, images)
+        _write_classes(axes, names, images)
 
     # Axes and colour bar
     of_each = " (its images)"
@@ -102,9 +109,8 @@ def _write_cells(axes: Axes, counts: np.ndarray) -> None:
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
-def _write_classes(axes: Axes, class_names: Sequence[str], images: np.ndarray) -> None:
+def _write_classes(axes: Axes, names: Sequence[str], images: np.ndarray) -> None:
     """Write the names of the classes, with their numbers of images where these differ."""
-    names = [fitted(name, 0.9 * 72, 7.5) for name in class_names]
     places = range(len(names))
     axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
     if not _all_equal(images):
@@ -183,6 +189,8 @@ def reliability_figure(
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes.xaxis.set_major_formatter(percent_tick)
+    axes.yaxis.set_major_formatter(percent_tick)
 
     # The legend stands above: inside, it would cover bars
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}

@@ -54,6 +54,8 @@ STEERING = (
     Curve("gradient norm before clipping", "grad_norm", exact=True),
 )
 """The curves that every run has besides its own."""
+MARKED = 60
+"""Most measurements on held-out images that have a mark each."""
 PANEL = 4.6
 """Width in inches of a single panel: legible on a phone, and two fit side by side on a page."""
 
@@ -69,16 +71,28 @@ def curves_figure(
             lr and grad_norm, or measurements on held-out images.
         curves: one large panel each.
     """
-    # A large panel for each curve, and a column of two small ones
-    large = 2.1 if len(curves) == 1 else 1.6
-    figure = titled_figure(6.0 + 3.0 * len(curves), 4.2, title, subtitle)
-    grid = figure.add_gridspec(2, len(curves) + 1, width_ratios=[*[large] * len(curves), 1])
-    for column, curve in enumerate(curves):
-        axes = figure.add_subplot(grid[:, column])
+    # Two in a row: wider, the text is illegible on a page
+    rows = len(curves) // 2 + 1
+    first = 2.1 if len(curves) == 1 else 1
+    is_odd = len(curves) % 2 == 1
+    last = 1 if is_odd else 0.6
+    height = 4.2 if len(curves) == 1 else 3.3 * (rows - 1 + last)
+    figure = titled_figure(9.0, height, title, subtitle)
+    ratios = [*[1] * (rows - 1), last]
+    grid = figure.add_gridspec(rows, 2, width_ratios=[first, 1], height_ratios=ratios)
+
+    # The small panels share the place that an odd number of curves leaves, or have a row
+    places = [grid[row, column] for row in range(rows) for column in range(2)]
+    small = places[-2:]
+    if is_odd:
+        lower = places[-1].subgridspec(2, 1)
+        small = [lower[0], lower[1]]
+    for place, curve in zip(places, curves, strict=False):
+        axes = figure.add_subplot(place)
         _draw(axes, metrics, curve)
         axes.legend(frameon=True)
-    for row, curve in enumerate(STEERING):
-        _draw(figure.add_subplot(grid[row, -1]), metrics, curve)
+    for place, curve in zip(small, STEERING, strict=True):
+        _draw(figure.add_subplot(place), metrics, curve)
     return figure
 
 
@@ -192,10 +206,16 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     if curve.exact:
         epoch, values = _series(metrics, curve.key)
         axes.plot(epoch, values, color=COLOURS.series[0], linewidth=1, **line_look(len(values)))
-        begin_at(axes, 0)
-        axes.yaxis.set_major_formatter("{x:g}")
     else:
         _draw_measured(axes, metrics, curve)
+
+    # A linear axis would show a spike and nothing else
+    if has_spikes(_series(metrics, curve.key)[1]):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    elif curve.exact:
+        begin_at(axes, 0)
+        axes.yaxis.set_major_formatter("{x:g}")
     if curve.share:
         axes.yaxis.set_major_formatter(percent_tick)
     axes.set_title(curve.title)
@@ -215,7 +235,9 @@ def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curv
         axes.plot(epoch, mean, color=blue, **look, **line_look(len(mean)))
     epoch, values = _series(metrics, curve.val_key)
     if len(values):
-        look = {"marker": "o", "markersize": 3, "label": "held-out images"}
+        # Many marks would merge into a band
+        mark = "o" if len(values) <= MARKED else ""
+        look = {"marker": mark, "markersize": 3, "label": "held-out images"}
         axes.plot(epoch, values, color=purple, **look)
 
     # Measurements at the end of the run, and what they are compared with
@@ -230,6 +252,11 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray,
     # A line of a step has no measurements on held-out images, and the other way round
     lines = [line for line in metrics if key in line]
     return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
+
+
+def has_spikes(values: np.ndarray) -> bool:
+    """Return whether the largest value (n,) is more than a hundred times the median."""
+    return len(values) > 0 and bool(values.max() > 100 * np.median(values) > 0)
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:

@@ -11,7 +11,15 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from vit.figures.measures import SERIES
-from vit.figures.style import COLOURS, legend_columns, line_look, styled, titled_figure
+from vit.figures.style import (
+    COLOURS,
+    NAMED,
+    PALETTE,
+    legend_columns,
+    line_look,
+    styled,
+    titled_figure,
+)
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
@@ -48,11 +56,11 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
     panels = figure.subplots(1, len(QUANTITIES))
     for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
         for number, name in enumerate(courses):
-            # The second round of lines is grey: there are fewer colours than matrices
+            # A matrix has its own colour, as everywhere; those without one are grey
             line, mark = SERIES[number % len(SERIES)]
             colour = COLOURS.quiet
-            if number < len(SERIES):
-                colour = COLOURS.series[number]
+            if name in NAMED:
+                colour = PALETTE[NAMED[name]]
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)

@@ -364,7 +364,7 @@
     return words.join(" ");
   }
 
-  let tiles = [], gridKey = "";
+  let tiles = [], gridKey = "", revealed = "";
 
   /** The small maps: a row per layer, a column per head and one for their mean; a single column of rollouts. Made once per
    *  part, drawn at every change. */
@@ -403,7 +403,16 @@
       button.setAttribute("aria-pressed", String(current));
       button.tabIndex = current ? 0 : -1; // one stop for the Tab key; arrows go on from there
       note.textContent = own && query ? ` ${percent(tops.get(layer))}` : "";
+      if (current && revealed !== (revealed = [gridKey, layer, head].join())) reveal(button);
     }
+  }
+
+  /** Scroll the table, but not the page, to a small map; the names of the layers stay over its left. */
+  function reveal(button) {
+    const box = $("grid").parentElement, seen = box.getBoundingClientRect(), at = button.getBoundingClientRect();
+    const left = seen.left + $("grid").querySelector("tbody th").offsetWidth;
+    if (at.left < left) box.scrollLeft -= left - at.left;
+    else if (at.right > seen.right) box.scrollLeft += at.right - seen.right;
   }
 
   let shownNow = null; // what `sentence` is about
@@ -725,7 +734,7 @@
   // ---- Beginning ---------------------------------------------------------------------------------------------------
 
   page.images.forEach((one, i) => {
-    make("option", $("image"), one.name || `image ${i}`).value = i;
+    make("option", $("image"), one.name).value = i;
     const thumb = make("canvas", $("thumbs")); // for the pointer only: the list above serves everybody else
     paintImage(thumb, one, one.pixels, null);
     thumb.addEventListener("click", () => set({ image: i }));

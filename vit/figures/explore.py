@@ -15,6 +15,7 @@ import base64
 import gzip
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -123,9 +124,10 @@ def explore_page(
     first = moments[0].images
     stream = bytearray()
     images = []
-    for number in range(len(first)):
+    names = distinct([image.name for image in first])
+    for number, name in enumerate(names):
         states = [moment.images[number] for moment in moments]
-        images.append(_described(stream, states))
+        images.append(_described(stream, name, states))
     description = {
         "moments": [printable(moment.name) for moment in moments],
         "grid": list(grid_size),
@@ -270,7 +272,18 @@ def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
             )
 
 
-def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, Any]:
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names that tell images apart: equal ones are followed by the image's number."""
+    counts = Counter(names)
+    numbered = []
+    for number, name in enumerate(names):
+        if counts[name] > 1:
+            name = f"{name}, image {number}".removeprefix(", ")
+        numbered.append(name)
+    return numbered
+
+
+def _described(stream: bytearray, name: str, states: Sequence[ExploredImage]) -> dict[str, Any]:
     """Describe one image in all moments, and add its bytes to the stream.
 
     Numbers are offsets in the stream.
@@ -285,7 +298,7 @@ def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, 
     image = states[0]
     channels, height, width = image.image.shape
     described: dict[str, Any] = {
-        "name": printable(image.name),
+        "name": printable(name),
         "channels": channels,
         "height": height,
         "width": width,

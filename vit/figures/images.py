@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from vit.figures.mosaic import QUERY, Mosaic, layout_for, with_size
-from vit.figures.scale import enlarged, image_bytes, to_bytes
+from vit.figures.scale import PIXELATED, enlarged, image_bytes, resized, to_bytes
 from vit.figures.style import COLOURS, DPI, canvas_figure, fitted, styled
 
 ROWS = ("original", "masked input", "reconstruction")
@@ -36,16 +37,13 @@ def reconstruction_figure(
         labels: B names for the columns; may be empty strings.
         subtitle: model, data, mask, and the source of the brightness of masked patches.
     """
-    # Tiles of a whole number of dots per pixel
-    count = len(original)
-    height, width = original.shape[-2:]
-    inches = max(min(1.0, 7 / count), 0.6)
     # Up to seven images fill the width; with more, they shrink to 0.6 inches
-    across = max(round(inches * DPI / width), 1) * width
-    down = across // width * height
+    count = len(original)
+    down, across = _tile(original, max(min(1.0, 7 / count), 0.6))
     names_width = 168
     head = 30
-    gap = 8
+    # A row is at least as high as its name
+    gap = max(20 - down, 8)
     margin = 22
 
     # The three rows, uint8 (B, H, W, 3)
@@ -62,7 +60,7 @@ def reconstruction_figure(
     canvas = np.full((*size, 3), 255, dtype=np.uint8)
     for row, pictures in enumerate(rows):
         y = head + row * (down + gap)
-        for column, picture in enumerate(_magnified(pictures, (down, across))):
+        for column, picture in enumerate(resized(pictures, (down, across))):
             x = names_width + column * (across + gap)
             canvas[y : y + down, x : x + across] = picture
 
@@ -143,10 +141,7 @@ def sheet_figure(
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
     """
-    # Tiles of a whole number of dots per pixel
-    height, width = images.shape[-2:]
-    across = max(round(0.62 * DPI / width), 1) * width
-    down = across // width * height
+    down, across = _tile(images, 0.62)
     rows = -(-len(images) // columns)
     head = 24
     gap = 6
@@ -166,10 +161,10 @@ def sheet_figure(
 
     # Images at the left, parts at the right
     colours = ListedColormap(_distinct_colours(len(part_names)))
-    pictures = [_magnified(image_bytes(images / 255), (down, across))]
+    pictures = [resized(image_bytes(images / 255), (down, across))]
     if parts is not None:
         painted = colours(parts.numpy(), bytes=True)[..., :3]
-        pictures.append(_magnified(painted, (down, across)))
+        pictures.append(resized(painted, (down, across)))
     for half, tiles in enumerate(pictures):
         for number, tile in enumerate(tiles):
             x = margin + half * side_width + number % columns * (across + gap)
@@ -198,9 +193,17 @@ def sheet_figure(
     return figure
 
 
-def _magnified(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 (B, H, W, 3) -> (B, height, width, 3), a multiple of it: square pixels."""
-    return np.moveaxis(enlarged(np.moveaxis(pixels, -1, 1), size), 1, -1)
+def _tile(images: Tensor, inches: float) -> tuple[int, int]:
+    """Return the (height, width) in dots of a tile for images (..., H, W), `inches` wide at most.
+
+    A small image gets a whole number of dots per pixel; a tall one is narrower.
+    """
+    height, width = images.shape[-2:]
+    across = inches * DPI * min(math.sqrt(width / height), 1)
+    dots = across / width
+    if max(height, width) <= PIXELATED:
+        dots = max(round(dots), 1)
+    return max(round(dots * height), 1), round(dots * width)
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:

@@ -104,7 +104,7 @@ def layers_figure(
     for axes, panel, names in zip(axes_of_panels, panels, own_names, strict=True):
         titled(axes, panel.title, room)
         _draw_series(axes, panel, dots)
-        _label_layers(axes, panel, places, axis)
+        _label_layers(axes, panel, places, axis, room)
         if names:
             handles = _handles_of(axes, names)
             legend_below(axes, 0.46, handles=handles, labels=names, ncols=across_panel)
@@ -178,14 +178,17 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
         axes.axhline(value, label=name, **look)
 
 
-def _label_layers(axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str) -> None:
-    """Label both axes of a panel, and its layers: at most 13 of them."""
+def _label_layers(
+    axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str, room: float
+) -> None:
+    """Label both axes of a panel of `room` inches, and as many layers as fit: at most 13."""
     count = max(np.atleast_2d(series).shape[1] for series in panel.values.values())
     # Numbers of layers, or their names
     if places is None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
     else:
-        step = -(-count // 13)
+        widest = max(text_width(place, 7.5) for place in places[:count]) + 6
+        step = -(-count // max(min(int(room * 72 / widest), 13), 1))
         axes.set_xticks(range(0, count, step), places[:count:step])
     if panel.limits:
         low, high = panel.limits

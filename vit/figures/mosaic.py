@@ -24,7 +24,15 @@ from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.scale import PIXELATED, Scale, image_bytes, overlay_colours, resized, short
+from vit.figures.scale import (
+    PIXELATED,
+    Scale,
+    image_bytes,
+    overlay_colours,
+    resized,
+    short,
+    to_bytes,
+)
 from vit.figures.style import (
     COLOURS,
     DPI,
@@ -69,6 +77,8 @@ SMALL_IN_PRINT = 6.0
 # The outline of a query patch, and its dark rim
 MARK = "#ffd400"
 MARK_EDGE = COLOURS.ink
+# Around each picture
+RIM = to_bytes(np.array(to_rgb(COLOURS.absent)))
 # A stroke over a map: colour and opacity
 ON_MAPS = (COLOURS.quiet, 0.6)
 # Kinds of legend entries
@@ -325,6 +335,8 @@ class Mosaic:
         """Paste a picture, uint8 (height, width, 3), of the size of a tile."""
         x, y = self.layout.corner(block, number)
         height, width = self.layout.tile
+        # A rim of one dot: without it, white patches (uniform attention) would have no edge
+        self.canvas[y - 1 : y + height + 1, x - 1 : x + width + 1] = RIM
         self.canvas[y : y + height, x : x + width] = picture
 
     def write(self, x: float, y: float, text: str, size: float, **options: Any) -> None:
@@ -336,13 +348,19 @@ class Mosaic:
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
+        # A word a little wider than the picture is written smaller, not broken
+        size = layout.small
+        for smaller in (size, 0.9 * size, 0.8 * size):
+            if all(text_width(word, smaller) <= layout.room for word in printable(name).split()):
+                size = smaller
+                break
         # In as many lines as there is room for; the last one is cut
-        lines = wrapped(name, layout.room, layout.small)
+        lines = wrapped(name, layout.room, size)
         if len(lines) > layout.name_lines:
-            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, layout.small)
+            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, size)
             lines = [*lines[: layout.name_lines - 1], cut]
-        look = {"ha": "center", "va": "bottom", "linespacing": 1.1}
-        self.write(middle, y - layout.dots(0.01), "\n".join(lines), layout.small, **look)
+        text = "\n".join(lines)
+        self.write(middle, y - layout.dots(0.035), text, size, ha="center", linespacing=1.1)
 
     def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width.

@@ -11,6 +11,7 @@ patches under a mask.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -236,7 +237,8 @@ def _layer_numbers(layers: Iterable[int] | None, count: int) -> list[int]:
                 f"there is no attention layer {layer}: "
                 f"this model has {count}, from 0 to {count - 1}"
             )
-        numbers.add(layer % count)
+        # a number of NumPy's or torch's is one too
+        numbers.add(operator.index(layer) % count)
     return sorted(numbers)
 
 

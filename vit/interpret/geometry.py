@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,10 +106,10 @@ class Geometry:
             return 0
 
         # Registers stand between the class token and the patches
-        word, _, number = query.partition(" ")
+        word, _, number = str(query).partition(" ")
         if word != "register" or not number.isdecimal() or len(number) > 4:
             raise AttentionError(
-                f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}"
+                f"a query is 'cls', 'register N', 'mean' or (row, column), got {str(query)[:40]!r}"
             )
         # DeiT's distillation token counts as one
         registers = self.num_prefix_tokens - self.class_token
@@ -119,6 +120,9 @@ class Geometry:
         return self.class_token + int(number)
 
     def _patch_token(self, row: int, column: int) -> int:
+        # half a row would lead to a patch of another one
+        row = operator.index(row)
+        column = operator.index(column)
         rows, columns = self.grid_size
         if not (0 <= row < rows and 0 <= column < columns):
             raise AttentionError(

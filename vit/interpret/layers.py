@@ -30,7 +30,7 @@ Hook = Callable[[int, Tensor, Tensor], Tensor]
 NamedLayer = tuple[str, nn.Module]
 
 
-def attention_layers(model: nn.Module, every: bool = True) -> list[NamedLayer]:
+def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
     """Return the attention layers of a model with their names, in the order of its modules.
 
     Args:

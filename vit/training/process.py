@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -98,8 +98,9 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 before = signal.getsignal(number)
-                # nohup ignores SIGHUP, so that a run outlives its terminal
-                if number.name == "SIGHUP" and before == signal.SIG_IGN:
+                # nohup ignores SIGHUP, so that a run outlives its terminal; a script's shell ignores
+                # SIGINT for what it starts in the background, which Ctrl-C is not meant for
+                if before == signal.SIG_IGN:
                     continue
                 # that of a program in which Python is embedded, which could not be put back
                 if before is None:
@@ -123,14 +124,9 @@ class StopRequests:
         # a limit of time is signalled every second
         if not is_first:
             return
-        # os.write, because a print may be what the signal interrupted
-        try:
+        # os.write, because a print may be what the signal interrupted; the terminal may be closed
+        with suppress(OSError):
             os.write(2, f"{signal.Signals(number).name}: stopping after this step ...\n".encode())
-        except OSError:
-            # the terminal was closed: what is printed from here on goes nowhere
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:

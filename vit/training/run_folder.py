@@ -92,16 +92,17 @@ class RunFolder(RunFiles):
             # whoever held it may have removed the folder
             self.refuse_if_lost()
 
+            if config_yaml is not None:
+                # once more: another process may have come and gone before the lock
+                self.refuse_if_taken()
+                write_text(self.config, config_yaml)
+                return
+
             # files of a process that was killed while writing
             for folder in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
                 for partial in self.path.glob(f"{folder}{PARTIAL}*"):
                     if not partial.is_dir():
                         partial.unlink()
-
-            if config_yaml is not None:
-                # once more: another process may have come and gone before the lock
-                self.refuse_if_taken()
-                write_text(self.config, config_yaml)
         except BlockingIOError as error:
             # from the lock
             raise RunError(

@@ -57,13 +57,13 @@ def own_hints(source: Source) -> Hints:
             config["sha256"]  # must be there; `reading` has compared it
         settings = read_settings(config)
         return Hints(
-            settings.encoder,
-            settings.decoder,
-            settings.norm_pix_loss,
-            settings.mean,
-            settings.std,
-            settings.interpolation,
-            settings.class_names,
+            encoder=settings.encoder,
+            decoder=settings.decoder,
+            norm_pix_loss=settings.norm_pix_loss,
+            mean=settings.mean,
+            std=settings.std,
+            interpolation=settings.interpolation,
+            class_names=settings.class_names,
             crop_share=settings.crop_share,
             squash=settings.squash,
         )
