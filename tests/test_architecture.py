@@ -278,3 +278,16 @@ def test_the_page_on_the_house_names_every_room():
     page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
     told = {*re.findall(r"`vit/(\w+)(?:/|\.py)`", page)}
     assert {path.parent.name for path in (ROOT / "vit").glob("*/__init__.py")} <= told
+
+
+def test_the_page_on_the_house_counts_the_files_of_a_room():
+    page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
+    sentence = re.search(r"can be used alone: (.*?)\(`tests", page, re.DOTALL)[1]
+    modules = (
+        "vit.encoder",
+        "vit.interpret.capture",
+        "vit.checkpoints.loading",
+        "vit.training.loop",
+    )
+    others = [len(closure(module, lazy=False)) - 1 for module in modules]
+    assert [int(number) for number in re.findall(r"with (\d+)", sentence)] == others
