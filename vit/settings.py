@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import shlex
+import warnings
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -23,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
 
-from vit.config import OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.config import BUILT_IN, OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
 from vit.errors import ConfigError, did_you_mean, quoted
 
 SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
@@ -314,6 +315,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
     # What --data stands for
     if options.data is not None:
+        tell_apart(options.data)
         for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
 
@@ -323,6 +325,15 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
             section, _, name = key.partition(".")
             settings[key] = from_text(text, hints_of(SECTIONS[section])[name])
     return settings
+
+
+def tell_apart(data: str) -> None:
+    """Warn if a folder here has the name of built-in data, which --data takes it for."""
+    if data in BUILT_IN and os.path.isdir(data):
+        warnings.warn(
+            f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
+            stacklevel=2,
+        )
 
 
 def from_text(text: str, hint: Any) -> Any:

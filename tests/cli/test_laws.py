@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -255,6 +256,17 @@ def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch, refused)
     out = {"data": "new.png", "explore": "new.html", "embed": "new.npz"}.get(command, "new")
     said = "--data: 'gone' is neither cifar10, cifar100, scenes nor a folder of images"
     assert refused(command, *given, "--data", "gone", "--out", out) == f"vit: error: {said}\n"
+
+
+@pytest.mark.parametrize("command", ["train", "data", "embed", "attention", "explore"])
+def test_a_folder_that_is_called_as_built_in_data_is_told_apart(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    with pytest.warns(UserWarning, match=r"not the folder scenes here: that is \./scenes$"):
+        assert data_of(command, ["--data", "scenes"]).source == "scenes"
+    with warnings.catch_warnings(action="error"):
+        data = data_of(command, ["--data", "./scenes"])
+    assert (data.source, data.root) == ("folder", "./scenes")
 
 
 def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):

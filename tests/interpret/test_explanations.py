@@ -84,6 +84,9 @@ def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
     for number in (3, -1):
         with pytest.raises(AttentionError, match="there is no class"):
             relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
+    for name in ("cat", 1.0, None):
+        with pytest.raises(AttentionError, match="a class is its number"):
+            relevance(model, images, name, run=lambda x: model.forward_head(model(x)))
     with pytest.raises(AttentionError, match="one number per image"):
         relevance(model, images, lambda tokens: tokens[:, 0])
 

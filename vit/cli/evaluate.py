@@ -36,6 +36,7 @@ from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import aligned, results_lines
 from vit.runs import RunFiles
+from vit.settings import tell_apart
 from vit.weights import weights_hash
 
 USED_BY = {
@@ -70,6 +71,7 @@ def run(options: Namespace) -> int:
     # Refuse what cannot be done before anything is computed
     load = load_options(options)
     require_data(options)
+    tell_apart(options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")

@@ -14,6 +14,7 @@ from vit.device import Compute
 from vit.errors import ConfigError, UserError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
+from vit.settings import tell_apart
 
 
 def load_options(options: Namespace) -> LoadOptions:
@@ -92,6 +93,8 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
     if data is None and len(images) == 1 and _is_data(images[0]):
         data = images[0]
         images = []
+    if data is not None:
+        tell_apart(data)
     return images, data
 
 

@@ -5,6 +5,7 @@ Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S s
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -338,6 +339,12 @@ def _class_scores(logits: Tensor, number: int) -> Tensor:
         raise _not_logits(type(logits).__name__, "model(x).logits")
     if logits.ndim != 2:
         raise _not_logits(str(tuple(logits.shape)), "model.forward_head(model(x))")
+    try:
+        number = operator.index(number)
+    except TypeError as error:
+        raise AttentionError(
+            f"a class is its number, from 0, or a function of the result, got {number!r}"
+        ) from error
     if not 0 <= number < logits.shape[1]:
         raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
     return logits[:, number]
