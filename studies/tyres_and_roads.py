@@ -1,17 +1,17 @@
 """Are patches that occur together more similar? Cosines of kinds of patches, against how often two kinds occur together.
 
 A kind is a part of Scenes, or a cluster of patches of other data: the mean of its tokens, less the mean of their positions.
-Two kinds may be similar because they look alike or lie at the same places. So the cosine of their pixels, as they are and
-whitened, the nearness of their colours and contrasts, and the cosine of their positions are held constant, as far as linear
-fits can. The correlation is the rank correlation of the cosine with how often two kinds occur together; p, how often permuting
-the kinds gives as much; and the gain, how much the cosine rises per standard deviation of how often they occur together. That
-counts as learned if the gain of trained models exceeds, by more than twice the spread over the seeds and 0.05, the gains of
-random weights and of training on images whose patches each come from another image (shuffled across images), which never
-showed two kinds together. Patches shown alone cannot attend to others. Balls and buoys are drawn by the wheel's code but never
-come with a road: if tokens of parts that occur together became similar, wheels would end nearer to roads than balls, also
-alone. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean queries and keys, less the means of
-their positions, of different images, mean over heads. Above 0, the score is higher than by chance; a difference of 0.7 is
-twice the attention.
+Its cosines are about the mean of all kinds: 0 is average. Two kinds may be similar because they look alike or lie at the same
+places. So the cosine of their pixels, as they are and whitened, the nearness of their colours and contrasts, and the cosine of
+their positions are held constant, as far as linear fits can. The correlation is the rank correlation of the cosine with how
+often two kinds occur together; p, how often permuting the kinds gives as much; and the gain, how much the cosine rises per
+standard deviation of how often they occur together. That counts as learned if the gain of trained models exceeds, by more than
+twice the spread over the seeds and 0.05, the gains of random weights and of training on images whose patches each come from
+another image (shuffled across images), which never showed two kinds together. Patches shown alone cannot attend to others.
+Balls and buoys are drawn by the wheel's code but never come with a road: if tokens of parts that occur together became
+similar, wheels would end nearer to roads than balls, also alone. The scores compare q(wheel) . k(road) with q(wheel) .
+k(grass): of the kinds' mean queries and keys, less the means of their positions, of different images, mean over heads. Above
+0, the score is higher than by chance; a difference of 0.7 is twice the attention.
 
 *Limits.* What linear fits to appearance miss counts as gain. A patch alone is less than the quarter of an image that training
 showed. No control learned what patches look like as finely, without seeing them together; a third one saw patches of one image

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
-from tiny import Payload
+from tiny import Payload, seeded
 from torch.distributed.checkpoint import format_utils
 
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
@@ -162,9 +162,8 @@ def test_parts_are_put_together(tmp_path):
 def test_settings_of_another_model_are_not_taken(tmp_path):
     save_file(TENSORS, tmp_path / "mine.safetensors")
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
-    assert read_checkpoint(tmp_path / "mine.safetensors").config == {
-        "hidden_size": 3
-    }  # nobody else's
+    # nobody else's
+    assert read_checkpoint(tmp_path / "mine.safetensors").config == {"hidden_size": 3}
     save_file(TENSORS, tmp_path / "other.safetensors")
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
     assert "several files of weights (mine.safetensors, other.safetensors)" in refused(tmp_path)
@@ -344,7 +343,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     path = tmp_path / "x"
     save(path, kind)
     whole = path.read_bytes()
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     outcomes = set()
     for _ in range(100):
         position, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
