@@ -671,6 +671,23 @@ def test_the_small_map_that_is_chosen_is_in_sight_on_a_phone(page, head):
     assert names - 1 <= left < right <= 390
 
 
+def test_on_paper_it_says_what_is_shown_and_cuts_nothing(page):
+    page.open(example((4, 4), heads=16, moments=2), "#layer=1&head=15&moment=1")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    size = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert page["fold-name"].is_displayed()
+        assert page["fold-name"].text == "epoch 1 · layer 1 · head 15"
+        assert not page["layer"].is_displayed()
+        assert page.run("return document.documentElement.scrollWidth") <= 718
+        right = "return document.getElementById('grid').getBoundingClientRect().right"
+        assert page.run(right) <= 718
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_the_keyboard_alone_reaches_every_control(page):
     # so many images that the row of their pictures scrolls
     page.open(example((4, 4), masked=True, registers=1, moments=2, images=120))
