@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -373,6 +374,18 @@ def test_a_file_that_holds_no_settings_in_sections_is_refused(content):
     first = config_file("data: {limit: 3}", "first.yaml")
     assert BAD_FILES[content] in refusal("--config", first, "--config", config_file(content))
     assert not Path("executed").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="a system without it")
+def test_a_file_may_be_a_pipe():
+    """As of the shell's `--config <(...)`, which can be read once."""
+    reader, writer = os.pipe()
+    os.write(writer, b"train: {seed: 3}\noptim: {warmup_epochs: 5}")
+    os.close(writer)
+    command = train_command("--config", f"/dev/fd/{reader}", "--train.epochs", 2)
+    os.close(reader)
+    assert (command.config.train.seed, command.config.train.epochs) == (3, 2)
+    assert command.config.optim.warmup_epochs == 0.5
 
 
 def test_missing_files_and_folders_are_refused():
