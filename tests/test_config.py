@@ -97,14 +97,6 @@ def test_each_value_of_several_is_checked():
             convert(values, hint)
 
 
-def test_what_is_allowed_is_said_in_words():
-    assert allowed_by(Positive | Literal["all"]) == "1 or more or one of all"
-    assert allowed_by(list[Switch]) == "a list, each one of auto, on, off"
-    assert (
-        allowed_by(int | tuple[int, float]) == "a whole number or [a whole number, a finite number]"
-    )
-
-
 def test_every_setting_has_a_type_that_holds_its_default():
     for name, section in SECTIONS.items():
         assert list(hints_of(section)) == [item.name for item in dataclasses.fields(section)]
@@ -204,12 +196,6 @@ def test_a_value_beyond_a_limit_is_refused_by_its_key(line):
 @pytest.mark.parametrize("line", GOOD)
 def test_limits_themselves_are_allowed(line):
     assert build_config([], settings_of(line))[0] != Config()
-
-
-def test_a_limit_is_said_with_the_setting_it_follows_from():
-    message = "model.patch_size: 5 cannot be used; it must divide the image's height of 32"
-    with pytest.raises(ConfigError, match=rf"^{message} \(model.image_size\): 1, 2, 4, 8, 16, 32$"):
-        ModelConfig(patch_size=5)
 
 
 def test_a_resumed_run_may_compute_and_find_its_data_elsewhere_and_change_nothing_else():

@@ -217,9 +217,8 @@ def test_normalization_takes_bytes_for_what_they_are_of_1_and_refuses_other_rang
     for wrong in (images.int(), images.float(), normalize(images), floats - 1):
         with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
             normalize(wrong)
-    assert (
-        normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()
-    )  # for the model to show
+    # for the model to show
+    assert normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()
 
 
 @pytest.mark.parametrize(

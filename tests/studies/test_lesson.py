@@ -30,7 +30,6 @@ from vit.patches import patchify, unpatchify
 from vit.scenes import draw_scenes
 
 CLOSE = 1e-4
-ENCODER_BLOCKS = 6
 GRID = (8, 8)
 
 

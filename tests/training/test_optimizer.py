@@ -31,18 +31,8 @@ SCHEDULES = {
     (1, 0, 0.5, 0.0): [0.5],
     (1, 1, 0.5, 0.0): [0.5],
 }
-HELD = [
-    0.5,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    0.8828427,
-    0.6,
-    0.3171573,
-]  # two steps of warm-up, four of cool-down, to 0.2
+# two steps of warm-up, four of cool-down, to 0.2
+HELD = [0.5, *[1.0] * 6, 0.8828427, 0.6, 0.3171573]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -214,7 +204,7 @@ def test_update_of_muon_is_timms():
 def test_muon_in_half_precision_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(
     shape, dtype
 ):
-    gradient = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(3, *shape, generator=seeded(0))
     gradient *= torch.logspace(0, -4, shape[1])  # as a gradient's singular values are
     exact = orthogonalize(gradient)
     rounded = orthogonalize(gradient, dtype)
@@ -231,10 +221,8 @@ def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
     ours = make_optimizer(models[0], MUON)
     groups = parameter_groups(models[1], MUON.weight_decay, muon=True)
     for group in groups:
-        group |= {
-            "nesterov": not group["use_fallback"],
-            "eps": 1e-8,
-        }  # with Nesterov, timm's fallback is NAdam
+        # with Nesterov, timm's fallback is NAdam
+        group |= {"nesterov": not group["use_fallback"], "eps": 1e-8}
     timms = TimmMuon(
         groups,
         lr=0.0,
