@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -223,6 +224,12 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
     for argv in ([], ["--train.epochs", 2]):
         assert train_command("--config", path, *argv).notes == ()
 
+    # Another objective has no whole epochs
+    command = train_command(
+        "--config", finetune, "--train.epochs=1", "--train.objective=reconstruct"
+    )
+    assert command.notes == ()
+
     # Both named by the user contradict each other
     named = ["--train.epochs=1", "--classify.whole_epochs=2"]
     assert refusal("--config", finetune, *named).startswith("classify.whole_epochs: ")
@@ -247,7 +254,7 @@ def test_an_objective_added_after_settings_were_read_can_be_chosen(monkeypatch):
 def test_an_override_that_the_objective_does_not_read_is_refused():
     """Even one that repeats the default: it was given. A file may serve several objectives."""
     path = config_file("train: {objective: classify}\nmask: {ratio: 0.5}")
-    assert parse("--config", path).mask.ratio == 0.5
+    assert parse("--config", path).mask.ratio == MaskConfig.ratio
     message = refusal("--config", path, "--mask.ratio=0.75")
     assert message == "mask.ratio: cannot be used; it only applies to train.objective reconstruct"
     assert refusal("--config", path, "--reconstruct.contrast", 0).startswith("reconstruct.contrast")
@@ -373,6 +380,18 @@ def test_a_file_that_holds_no_settings_in_sections_is_refused(content):
     first = config_file("data: {limit: 3}", "first.yaml")
     assert BAD_FILES[content] in refusal("--config", first, "--config", config_file(content))
     assert not Path("executed").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="a system without it")
+def test_a_file_may_be_a_pipe():
+    """As of the shell's `--config <(...)`, which can be read once."""
+    reader, writer = os.pipe()
+    os.write(writer, b"train: {seed: 3}\noptim: {warmup_epochs: 5}")
+    os.close(writer)
+    command = train_command("--config", f"/dev/fd/{reader}", "--train.epochs", 2)
+    os.close(reader)
+    assert (command.config.train.seed, command.config.train.epochs) == (3, 2)
+    assert command.config.optim.warmup_epochs == 0.5
 
 
 def test_missing_files_and_folders_are_refused():

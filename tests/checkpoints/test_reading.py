@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import struct
+import sys
 import time
 import warnings
 import zipfile
@@ -120,6 +121,17 @@ def save(path: Path, kind: str) -> None:
         save_file(TENSORS, path)
     else:
         torch.save(TENSORS, path, _use_new_zipfile_serialization=kind == "zip")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_is_not_utf8_is_no_damage(tmp_path):
+    folder = tmp_path / os.fsdecode(b"mod\xe8le")
+    folder.mkdir()
+    save_file(TENSORS, tmp_path / "whole")
+    (tmp_path / "whole").rename(folder / "model.safetensors")
+    message = refused(folder, names_path=False)
+    assert "its path is not UTF-8" in message
+    assert "damaged" not in message
 
 
 def test_parts_are_put_together(tmp_path):
