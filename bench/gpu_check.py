@@ -220,9 +220,11 @@ def _two_processes(job: Job, batch: int, steps: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for processes in (1, 2):
             out = Path(folder, f"{processes}")
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-            command += ["--nproc-per-node", str(processes), "-m", "bench.gpu_check"]
-            command += [json.dumps(settings), str(out)]
+            command = [sys.executable]
+            if processes > 1:
+                command += ["-m", "torch.distributed.run", "--standalone"]
+                command += ["--nproc-per-node", str(processes)]
+            command += ["-m", "bench.gpu_check", json.dumps(settings), str(out)]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
                 errors = [line for line in ended.stderr.splitlines() if "rror:" in line]

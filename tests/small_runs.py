@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tiny import RECONSTRUCT, changed, image_set, noise
+from tiny import RECONSTRUCT, changed, image_set, noise, without_layout
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
@@ -89,5 +89,6 @@ def make_run(
         summary["baselines"] = measure_baselines(run)
         write_json(place.summary, summary)
         if pictures:
-            draw_pictures(run, place, measured)
+            with without_layout():
+                draw_pictures(run, place, measured)
     return folder

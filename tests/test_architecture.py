@@ -18,32 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The core, which stands alone; "" is the package itself.
 CORE = {
-    "",
-    "atomic",
-    "attention",
-    "config",
-    "data",
-    "device",
-    "encoder",
-    "errors",
-    "evaluate",
-    "inputs",
-    "isolation",
-    "machine",
-    "mae",
-    "masking",
-}
-CORE |= {
-    "openmp",
-    "patches",
-    "progress",
-    "runs",
-    "scenes",
-    "settings",
-    "train",
-    "training",
-    "version",
-    "weights",
+    *("", "atomic", "attention", "config", "data", "device", "encoder", "errors", "evaluate"),
+    *("inputs", "isolation", "machine", "mae", "masking", "openmp", "patches", "progress", "runs"),
+    *("scenes", "settings", "train", "training", "version", "weights"),
 }
 
 # The other rooms, and what each may import besides the core.
@@ -57,14 +34,8 @@ EXTRAS: dict[str, set[str]] = {
     "look": {"checkpoints", "interpret"},
     "report": {"figures", "interpret", "metrics"},
     "cli": {
-        "checkpoints",
-        "figures",
-        "interpret",
-        "load_options",
-        "look",
-        "metrics",
-        "pretrained",
-        "report",
+        *("checkpoints", "figures", "interpret", "load_options", "look", "metrics"),
+        *("pretrained", "report"),
     },
     "__main__": {"cli"},
 }
@@ -79,8 +50,8 @@ MODULES = {module_name(path): path for path in sorted((ROOT / "vit").rglob("*.py
 
 
 @cache
-def nodes_of(module: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
 @cache
@@ -112,7 +83,7 @@ def imports_of(module: str, lazy: bool = True, typing: bool = True) -> set[str]:
                     found.add(name if name in MODULES else str(child.module))
             visit(child)
 
-    visit(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    visit(parsed(module))
     return found
 
 
@@ -162,6 +133,27 @@ def test_a_room_comes_out_alone(module, lazy, modules, lines):
     assert lines is None or length <= lines
 
 
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        # what shows files needs no data set, no training and no evaluation
+        (
+            ("vit.look.subject", "vit.look.panels"),
+            {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"},
+        ),
+        # and what draws a photograph neither the reader of folders, the cache nor Scenes
+        (
+            ("vit.cli.attention",),
+            {"vit.data.folder", "vit.data.cache", "vit.data.sources", "vit.scenes"},
+        ),
+    ],
+)
+def test_looking_at_files_imports_nothing_of_data_sets(module, unwanted):
+    assert unwanted <= MODULES.keys()
+    for start in module:
+        assert not closure(start, lazy=False) & unwanted
+
+
 def test_no_files_import_each_other():
     """Not even within functions, or for types alone; a cycle is named."""
     graph = {
@@ -207,7 +199,7 @@ def test_no_room_but_the_objectives_knows_one_by_name():
     for module, path in MODULES.items():
         if module.startswith("vit.training.objectives"):
             continue
-        for node in nodes_of(module):
+        for node in ast.walk(parsed(module)):
             where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', '')}"
             if isinstance(node, ast.Compare | ast.match_case):
                 asked = {
@@ -257,16 +249,7 @@ def test_the_package_names_what_a_user_asks_for_first():
 
 
 def test_settings_and_commands_are_light_to_import():
-    light = [
-        "vit",
-        "vit.config",
-        "vit.pretrained",
-        "vit.runs",
-        "vit.cli",
-        "vit.cli.outputs",
-        "vit.cli.parsers",
-    ]
-    modules = ", ".join(light)
+    modules = "vit, vit.config, vit.pretrained, vit.runs, vit.cli, vit.cli.outputs, vit.cli.parsers"
     program = f"import sys, {modules}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -12,13 +12,16 @@ import pytest
 import yaml
 
 from vit.config import (
+    ClassifyConfig,
     Config,
     DataConfig,
     DecoderConfig,
     MaskConfig,
     ModelConfig,
     Positive,
+    ReconstructConfig,
     RunConfig,
+    TrainConfig,
     ViTConfig,
     allowed_by,
     convert,
@@ -95,14 +98,6 @@ def test_each_value_of_several_is_checked():
     for values, hint in ((["a", 1], list[str]), ([1, 0], tuple[Positive, ...])):
         with pytest.raises(ValueError, match=allowed_by(get_args(hint)[0])):
             convert(values, hint)
-
-
-def test_what_is_allowed_is_said_in_words():
-    assert allowed_by(Positive | Literal["all"]) == "1 or more or one of all"
-    assert allowed_by(list[Switch]) == "a list, each one of auto, on, off"
-    assert (
-        allowed_by(int | tuple[int, float]) == "a whole number or [a whole number, a finite number]"
-    )
 
 
 def test_every_setting_has_a_type_that_holds_its_default():
@@ -206,10 +201,15 @@ def test_limits_themselves_are_allowed(line):
     assert build_config([], settings_of(line))[0] != Config()
 
 
-def test_a_limit_is_said_with_the_setting_it_follows_from():
-    message = "model.patch_size: 5 cannot be used; it must divide the image's height of 32"
-    with pytest.raises(ConfigError, match=rf"^{message} \(model.image_size\): 1, 2, 4, 8, 16, 32$"):
-        ModelConfig(patch_size=5)
+def test_settings_of_another_objective_change_nothing():
+    """They may stand in a file that serves both: pretraining mixes no images, for example."""
+    classify = ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1000)
+    assert Config(classify=classify) == Config()
+    mask = MaskConfig(kind="block", ratio=0.5)
+    learns_labels = TrainConfig(objective="classify")
+    contrast = ReconstructConfig(contrast=0.1)
+    both = Config(mask=mask, reconstruct=contrast, train=learns_labels)
+    assert both == Config(train=learns_labels)
 
 
 def test_a_resumed_run_may_compute_and_find_its_data_elsewhere_and_change_nothing_else():

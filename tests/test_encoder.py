@@ -142,9 +142,8 @@ def test_drop_path_does_what_it_is_given_and_the_same_draws_give_the_same_tokens
     encoder, images = small_encoder(depth=3, drop_path=0.9).train(), torch.randn(3, 3, 8, 12)
     every, none = torch.ones(3, 2, 2), torch.zeros(3, 2, 2)
     assert torch.equal(encoder(images, drop_path=none), encoder(images, drop_path=none))
-    first = encoder.blocks[0](
-        encoder.embed(encoder.patchify(images))
-    )  # the only block that never drops
+    # the only block that never drops
+    first = encoder.blocks[0](encoder.embed(encoder.patchify(images)))
     torch.testing.assert_close(encoder(images, drop_path=none), encoder.norm(first))
     for branch in range(2):
         for block in range(2):

@@ -120,7 +120,7 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
-    with pytest.raises(Exception, match="the training data has changed since this run began"):
+    with pytest.raises(RunError, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
     assert "vit.fit(..., dataset=...)" in capsys.readouterr().err
@@ -365,20 +365,9 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         model=replace(config.model, freeze=["W_Q"]),
     )
     (tmp_path / "scenes.yaml").write_text(to_yaml(config))
-    words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
-    assert (
-        cli.main(
-            [
-                "train",
-                "--config",
-                str(tmp_path / "scenes.yaml"),
-                *words,
-                "--out",
-                str(tmp_path / "cli"),
-            ]
-        )
-        == 0
-    )
+    words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
+    words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
+    assert cli.main(["train", *words]) == 0
     fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
     fit(settings, tmp_path / "config")
     weights = [
@@ -394,13 +383,7 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     [
         (("no-such",), "config: cannot read no-such"),
         ((CONFIG,), "out: .*fit\\(config, out\\)"),
-        (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
-        (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
         (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
-        (
-            ("quickstart", "out", {"optim.betas": [np.int64(1), 0]}),
-            r"optim.betas: \[1.0, 0.0\] cannot be used",
-        ),
         (
             ("quickstart", "out", {"optim.betas": np.ones(2)}),
             r"optim.betas: \[1.0, 1.0\] cannot be used",
@@ -477,17 +460,11 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """390 MB of images, where a process may allocate 210 beside torch itself, are trained on."""
     root = Path(__file__).resolve().parents[1]
     (tmp_path / "large.py").write_text(LARGE)
-    environment = {
-        "PYTHONPATH": str(root),
-        "OMP_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "large.py"]
+    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     done = subprocess.run(
-        command,
+        [sys.executable, "large.py"],
         cwd=tmp_path,
-        env=environment,
+        env=environment | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=500,

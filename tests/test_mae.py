@@ -138,9 +138,8 @@ def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
     targets = patch_targets(5 + 3 * torch.randn(4, 10, 48), norm_pix=True)
     torch.testing.assert_close(targets.mean(-1), torch.zeros(4, 10), rtol=0, atol=1e-5)
     torch.testing.assert_close(targets.square().sum(-1) / 47, torch.ones(4, 10), rtol=0, atol=1e-4)
-    assert not patch_targets(
-        torch.full((1, 2, 12), 0.5), norm_pix=True
-    ).any()  # patches of one colour
+    # patches of one colour
+    assert not patch_targets(torch.full((1, 2, 12), 0.5), norm_pix=True).any()
 
 
 def test_loss_is_the_mean_over_the_values_of_masked_patches():

@@ -72,9 +72,8 @@ def test_random_hides_every_patch_equally_often_and_independently_of_the_others(
     batch, ratio = 4_000, 0.75
     flat = hidden("random", (4, 4), ratio, batch).flatten(1).float()  # (4000, 16)
     assert (flat.mean(0) - ratio).abs().max() < 5 * math.sqrt(ratio * (1 - ratio) / batch)
-    correlation = torch.corrcoef(flat.T).fill_diagonal_(
-        -1 / 15
-    )  # a fixed count of 16 makes it -1 / 15, not 0
+    # a fixed count of 16 makes it -1 / 15, not 0
+    correlation = torch.corrcoef(flat.T).fill_diagonal_(-1 / 15)
     assert (correlation + 1 / 15).abs().max() < 5 / math.sqrt(batch)
 
 

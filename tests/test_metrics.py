@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vit.metrics import METRICS, aligned, baselines, results_lines, summary_lines
+from vit.metrics import METRICS, baselines, results_lines
 
 PRETRAINING = {
     "test_loss": 0.5,
@@ -54,19 +54,6 @@ def test_names_tell_metrics_apart():
         "mean_visible",
         "nearest_visible",
     ]
-
-
-def test_lines_of_a_summary_are_aligned_and_baselines_indented():
-    lines = aligned(summary_lines(PRETRAINING))
-    assert [line.split("  ")[0] for line in lines if not line.startswith(" ")] == [
-        "loss on masked patches", "nearest-neighbour accuracy",
-    ]  # fmt: skip
-    assert sum(line.startswith("  ") for line in lines) == 3
-    assert lines[0].endswith("0.5000  (block mask, 75% masked)")
-    assert {
-        line.index(value)
-        for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)
-    } == {44}
 
 
 def test_lines_of_results_say_how():

@@ -75,9 +75,8 @@ def test_weights_that_07_compares_are_random_in_every_tensor(monkeypatch):
     imports, *models = map(source, cells(NOTEBOOKS[6], "code")[:3])
     names: dict = {}
     with warnings.catch_warnings():
-        exec(
-            imports.replace("from IPython.display import Markdown\n", ""), names
-        )  # these cells display nothing
+        # these cells display nothing
+        exec(imports.replace("from IPython.display import Markdown\n", ""), names)
         for model in models:
             exec(model, names)
             constant = [

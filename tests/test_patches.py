@@ -60,9 +60,8 @@ def test_w_e_is_the_matrix_that_the_layer_applies(channels, grid, patch):
     patches = patchify(random_images(channels, grid, patch), patch)
     assert layer.W_E.shape == (channels * math.prod(patch), 8)
     torch.testing.assert_close(layer(patches), patches @ layer.W_E + layer.proj.bias)
-    layer.W_E.zero_()[0, 3] = (
-        1.0  # a view: from here on only the first value of a patch counts, for feature 3
-    )
+    # a view: from here on only the first value of a patch counts, for feature 3
+    layer.W_E.zero_()[0, 3] = 1.0
     torch.testing.assert_close(layer(patches) - layer.proj.bias, F.pad(patches[..., :1], (3, 4)))
 
 

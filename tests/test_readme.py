@@ -327,9 +327,8 @@ def cells_of(page: str) -> Cells:
 def test_each_number_in_the_sentences_of_an_answer_is_in_its_tables_or_follows_from_them(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
     folded = "\n".join(re.findall(r"<details.*?</details>", page, re.DOTALL))
-    tables = "\n".join(
-        line for line in folded.splitlines() if line.startswith(("|", "**"))
-    )  # with titles
+    # with titles
+    tables = "\n".join(line for line in folded.splitlines() if line.startswith(("|", "**")))
     missing = figures_that_are_missing(CITED.sub("", prose_of(page)), tables)
     derived = DERIVED.get(name, {})
     for said, value in derived.items():  # of rounded cells

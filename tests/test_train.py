@@ -1,14 +1,12 @@
 """train.py as it is used: run to the end, interrupted at every place, continued, refused.
 
-What an outside signal or an empty folder shows are plain commands. The other runs are forks.
+What an outside signal shows is a plain command. The other runs are forks.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import math
 import random
 import re
 import shutil
@@ -78,15 +76,6 @@ class Done:
         assert re.fullmatch(r"train\.py: error: [^\n]+\n", self.err), self.err
         assert not self.out
         return self.err
-
-
-def command(cwd: Path, *argv: str) -> Done:
-    """`python train.py argv`, in a process of its own."""
-    options = dict(
-        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False
-    )
-    done = subprocess.run([sys.executable, TRAIN, *argv], **options)
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -187,13 +176,8 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
     folder, done = request.getfixturevalue(made)
     assert done.code == 0, done.err
     assert {path.name for path in folder.iterdir()} - {".lock"} == promised
-    for name in promised - {
-        "checkpoints",
-        "config.yaml",
-        "metrics.jsonl",
-        "snapshots",
-        "showcase.safetensors",
-    }:
+    unnamed = {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "showcase.safetensors"}
+    for name in promised - unnamed:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):
         assert text.replace("\n", "").isprintable()  # no terminal, no control characters
@@ -206,62 +190,24 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
             assert picture.convert("RGB").getcolors(maxcolors=20) is None
 
 
-def test_metrics_have_every_step_and_figure(whole):
-    lines = read_metrics(whole[0] / "metrics.jsonl")
-    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    for line in lines:
-        assert set(line) == {
-            "step",
-            "epoch",
-            "loss",
-            "lr",
-            "grad_norm",
-            "images_per_second",
-            "seconds",
-        }
-        assert all(
-            math.isfinite(value) and value > 0 for key, value in line.items() if key != "seconds"
-        )
-        assert line["epoch"] == pytest.approx(line["step"] / 3)
-
-
 def test_summary_says_what_came_out_and_from_what(whole):
+    """What is measured, and how, is held in tests of evaluation."""
     folder, _ = whole
     summary = json.loads((folder / "summary.json").read_text())
-    lines = read_metrics(folder / "metrics.jsonl")
-    assert summary["final_train_loss"] == pytest.approx(
-        sum(line["loss"] for line in lines[-3:]) / 3
-    )
-    losses = [summary["test_loss"], *summary["test_loss_of_baselines"].values()]
-    assert len(losses) == 3
-    assert all(math.isfinite(loss) and loss > 0 for loss in losses)
-    neighbours = summary["neighbours"]
+    losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl")]
+    assert summary["final_train_loss"] == pytest.approx(sum(losses[-3:]) / 3)
+    neighbours, data = summary["neighbours"], summary["data"]
     assert (neighbours["bank"], neighbours["queries"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    for key in ("encoder_accuracy", "raw_pixel_accuracy"):
-        assert neighbours[key] * TEST_IMAGES == pytest.approx(round(neighbours[key] * TEST_IMAGES))
-        assert 0 <= neighbours[key] <= 1
-    data = summary["data"]
-    assert (data["source"], data["name"], data["warning"], data["skipped"]) == (
-        "folder",
-        "images",
-        None,
-        0,
-    )
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    assert (
-        data["content_hash"]
-        == load_state(saved_states(folder / "checkpoints")[-1])["data_content_hash"]
-    )
-    assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (
-        STEPS,
-        4,
-        0,
-        1,
-    )
+    state = load_state(saved_states(folder / "checkpoints")[-1])
+    assert data["content_hash"] == state["data_content_hash"]
+    known = {"name": "images", "source": "folder", "warning": None, "skipped": 0}
+    assert known.items() <= data.items()
+    known = {"steps": STEPS, "epochs": 4, "seed": 0, "threads": 1, "precision": "fp32"}
+    assert known.items() <= summary.items()
     assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
     versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}
     assert versions.items() <= summary["versions"].items()
-    assert (summary["precision"], bool(summary["device"])) == ("fp32", True)
 
 
 def test_snapshots_are_the_weights_along_the_way(whole):
@@ -276,20 +222,6 @@ def test_snapshots_are_the_weights_along_the_way(whole):
         first.encoder.patch_embed.proj.weight, last.encoder.patch_embed.proj.weight
     )
     assert last.origin.normalize.mean == end.origin.normalize.mean
-
-
-def test_model_is_the_last_state_and_loads(whole):
-    folder, _ = whole
-    state = load_state(saved_states(folder / "checkpoints")[-1])
-    assert [path.name for path in saved_states(folder / "checkpoints")] == [
-        "step-00000010.pt",
-        "step-00000012.pt",
-    ]
-    loaded = load_model(folder)
-    assert loaded.origin.class_names == ("cat", "dog")
-    assert loaded.state_dict().keys() == state["model"].keys()
-    for name, value in loaded.state_dict().items():
-        assert torch.equal(value, state["model"][name])
 
 
 # --- again ----------------------------------------------------------------------------------------
@@ -561,15 +493,15 @@ def lose(loss: str, where: str, out: Path, other: Path) -> str:
     return "import pathlib, shutil\n" + call.replace("os.kill(os.getpid(), signal.SIGTERM)", once)
 
 
+# every loss, and every place; what is noticed does not depend on where
 QUICK = [
     ("removed", "training"),
     ("renamed", "saving"),
     ("replaced by a file", "keeping a snapshot"),
     ("another's", "writing the model"),
 ]
-CASES = []
-for case in itertools.product(LOSSES, WRITING):
-    CASES.append(pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow))
+SLOW = [("unlocked", "training"), *(("removed", where) for where in list(WRITING)[1:])]
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
 @pytest.mark.parametrize(("loss", "where"), CASES)
@@ -679,24 +611,14 @@ def test_signal_from_outside_and_a_second_process(place, run):
 
 
 def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
-    argv = [
-        "--optim.blr",
-        "1e37",
-        "--optim.clip_grad",
-        "0",
-        "--optim.warmup_epochs",
-        "0",
-        "--run.save_every",
-        "1",
-    ]
-    done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
+    argv = "--optim.blr 1e37 --optim.clip_grad 0 --optim.warmup_epochs 0 --run.save_every 1"
+    done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv.split())
     assert done.code == 1
     step = int(re.search(r"^train\.py: error: step (\d+): ", done.err, re.MULTILINE)[1])
     assert "Traceback" not in done.err
     assert not (place / "exploded" / "model.safetensors").exists()
-    assert [load_state(path)["step"] for path in saved_states(place / "exploded" / "checkpoints")][
-        -1:
-    ] == [step - 1]
+    states = saved_states(place / "exploded" / "checkpoints")
+    assert [load_state(path)["step"] for path in states][-1:] == [step - 1]
     lines = read_metrics(place / "exploded" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, step))
 
@@ -719,11 +641,11 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
 
 
 @pytest.mark.slow
-def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
+def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path, run):
     data = "--train.epochs=1 --data.limit=64 --data.download=false"
     model = "--model.embed_dim=16 --model.depth=1 --model.num_heads=2"
     decoder = "--model.decoder_dim=16 --model.decoder_heads=2"
-    done = command(tmp_path, *data.split(), *model.split(), *decoder.split())
+    done = run(tmp_path, *data.split(), *model.split(), *decoder.split(), page=True)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
@@ -755,14 +677,9 @@ def classified(whole, place, run) -> tuple[Path, Done]:
 def test_summary_of_a_classification_fits_together(classified):
     folder, done = classified
     summary = json.loads((folder / "summary.json").read_text())
-    lines = read_metrics(folder / "metrics.jsonl")
-    assert (summary["objective"], summary["init"], summary["steps"]) == (
-        "classify",
-        "runs/mine",
-        4 * EPOCH,
-    )
     before = json.loads((folder.parent / "runs" / "mine" / "summary.json").read_text())
-    assert (before["init_seconds"], summary["init_seconds"]) == (0, before["seconds"])
+    known = {"objective": "classify", "init": "runs/mine", "steps": 4 * EPOCH}
+    assert (known | {"init_seconds": before["seconds"]}).items() <= summary.items()
     data = summary["data"]
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
     assert data["tested_on"] == "held-out training images"
@@ -770,20 +687,11 @@ def test_summary_of_a_classification_fits_together(classified):
     assert table.sum(1).tolist() == [2, 2]  # of each class its share
     assert summary["test_accuracy"] == pytest.approx(table.trace() / 4)
     assert f"{summary['test_accuracy']:.0%}" in done.out
-    assert "parameters, 16 patches (4 x 4) of 4 x 4 pixels; objective: classify" in done.out
     assert "reconstructions" not in done.out
-    assert 0 <= summary["test_calibration_error"] <= 1
-    steps = [line for line in lines if "loss" in line]
-    assert [line["step"] for line in steps] == list(range(1, 4 * EPOCH + 1))
-    assert all({"loss", "train_accuracy", "lr", "grad_norm"} < set(line) for line in steps)
-    assert summary["final_train_loss"] == pytest.approx(
-        sum(line["loss"] for line in steps[-EPOCH:]) / EPOCH
-    )
+    lines = read_metrics(folder / "metrics.jsonl")
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
     assert held_out[-1]["val_loss"] == summary["test_loss"]
-    assert held_out[-1]["val_accuracy"] == summary["test_accuracy"]
-    assert "average" in summary["weights"]
 
 
 def test_a_run_on_few_labels_says_how_many_and_continues_exactly(whole, place, run):
@@ -805,30 +713,3 @@ def test_a_run_on_few_labels_says_how_many_and_continues_exactly(whole, place, r
     resumed = run(place, "--out", "few-cut", "--resume", pictures=False)
     assert resumed.code == 0, resumed.err
     assert_same_run(place / "few-cut", folder, pictures=False)
-
-
-def test_model_of_a_classification_is_the_average_in_its_last_state(classified, whole):
-    folder, _ = classified
-    loaded, state = load_model(folder), load_state(saved_states(folder / "checkpoints")[-1])
-    assert loaded.origin.class_names == ("cat", "dog")
-    assert loaded.head.weight.shape == (2, 16)
-    assert loaded.state_dict().keys() == state["model_ema"].keys()
-    assert all(
-        torch.equal(value, state["model_ema"][name]) for name, value in loaded.state_dict().items()
-    )
-    assert loaded.origin.normalize.mean == load_model(whole[0]).origin.normalize.mean
-    assert not torch.equal(loaded.head.weight, state["model"]["head.weight"])
-
-
-IMPOSSIBLE = {  # before the data is loaded, as it is, and where the model is built
-    "--model.init no/such/run": ["no/such/run"],
-    "--data.val_size 11": ["data.val_size", "half of the 20"],
-    "--model.depth 1": ["model.init", "--model.depth 2"],
-}
-
-
-def test_classification_that_cannot_be_is_refused(whole, place, run):
-    for argv, words in IMPOSSIBLE.items():
-        error = run(place, *CLASSIFY, *argv.split(), "--out", "refused").error
-        assert all(word in error for word in words), error
-        assert not (place / "refused").exists()

@@ -17,51 +17,25 @@ import pytest
 from vit.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = [
-    "--data.source",
-    "scenes",
-    "--data.limit",
-    "64",
-    "--train.epochs",
-    "1",
-    "--train.batch_size",
-    "32",
-]
-SMALL += [
-    "--model.embed_dim",
-    "16",
-    "--model.depth",
-    "1",
-    "--model.num_heads",
-    "2",
-    "--model.decoder_dim",
-    "16",
-]
-SMALL += ["--model.decoder_depth", "1", "--model.decoder_heads", "2", "--optim.warmup_epochs", "0"]
+SMALL = (
+    "--data.source scenes --data.limit 64 --train.epochs 1 --train.batch_size 32"
+    " --model.embed_dim 16 --model.depth 1 --model.num_heads 2 --model.decoder_dim 16"
+    " --model.decoder_depth 1 --model.decoder_heads 2 --optim.warmup_epochs 0"
+)
 MODEL = "vit-tiny-p4-cifar10"
 CALLS = {
-    "train": ["--config", "quickstart", *SMALL],
-    "data": ["--config", "configs/quickstart.yaml", *SMALL, "--out", "sheet.png"],
-    "report": ["runs/quickstart"],
-    "compare": ["runs/quickstart"],
-    "checkpoint": ["convert", "runs/quickstart", "--to", "safetensors", "--out", "converted"],
-    "models": [],
-    "attention": [MODEL, "--data", "scenes", "--count", "1", "--out", "look"],
-    "explore": ["runs/quickstart", "--data", "scenes", "--count", "1", "--out", "page.html"],
-    "evaluate": [
-        "runs/quickstart",
-        "--data",
-        "scenes",
-        "--limit",
-        "64",
-        "--method",
-        "knn",
-        "--out",
-        "measured",
-    ],
-    "predict": ["vit-tiny-p4-cifar10-finetuned", "sheet.png"],
-    "embed": [MODEL, "look", "--out", "features.npz"],
-    "similar": [MODEL, "sheet.png", "look", "--out", "similar.html"],
+    "train": f"--config quickstart {SMALL}",
+    "data": f"--config configs/quickstart.yaml {SMALL} --out sheet.png",
+    "report": "runs/quickstart",
+    "compare": "runs/quickstart",
+    "checkpoint": "convert runs/quickstart --to safetensors --out converted",
+    "models": "",
+    "attention": f"{MODEL} --data scenes --count 1 --out look",
+    "explore": "runs/quickstart --data scenes --count 1 --out page.html",
+    "evaluate": "runs/quickstart --data scenes --limit 64 --method knn --out measured",
+    "predict": "vit-tiny-p4-cifar10-finetuned sheet.png",
+    "embed": f"{MODEL} look --out features.npz",
+    "similar": f"{MODEL} sheet.png look --out similar.html",
 }
 
 pytestmark = pytest.mark.slow
@@ -77,9 +51,8 @@ def installed(tmp_path_factory) -> Path:
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
     source.mkdir()
     copied = re.findall(r"^COPY (.*) /source", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for path in (
-        ROOT / name for line in copied for name in line.split()
-    ):  # of what the image is built from
+    # of what the image is built from
+    for path in (ROOT / name for line in copied for name in line.split()):
         if path.is_dir():
             shutil.copytree(path, source / path.name, ignore=kept)
         else:
@@ -122,7 +95,7 @@ def call(python: Path, program: str) -> str:
 def test_every_command_works(installed):
     assert CALLS.keys() == COMMANDS.keys()
     assert call(installed, "import vit; print(vit.__file__)").startswith(str(installed.parents[1]))
-    lines = [[command, *argv] for command, argv in CALLS.items()]
+    lines = [[command, *words.split()] for command, words in CALLS.items()]
     call(
         installed,
         f"from vit.cli import main\nfor argv in {lines}:\n    assert main(argv) == 0, argv",

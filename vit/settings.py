@@ -24,7 +24,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
 
-from vit.config import BUILT_IN, OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.config import (
+    BUILT_IN,
+    OBJECTIVES,
+    Config,
+    flat_settings,
+    hints_of,
+    named_data,
+    spelled,
+    unread_sections,
+)
 from vit.errors import ConfigError, did_you_mean, quoted
 
 SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
@@ -36,6 +45,8 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 """The configurations: next to the package in the repository, inside it in a wheel (setup.py)."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
+Files = Sequence[str | Path | Mapping[str, Any]]
+"""Settings files, by paths or names, or what they hold: settings by "section.key"."""
 SYNONYMS = {
     "lr": "optim.blr",
     "learning_rate": "optim.blr",
@@ -154,6 +165,20 @@ def read_file(path: Path) -> dict[str, Any]:
     return settings
 
 
+def read_files(files: Files) -> list[Mapping[str, Any]]:
+    """Return what each file holds, as `read_file`; what was read before stays as it is.
+
+    A file may be a pipe, `--config <(...)`, which can be read once.
+    """
+    contents = []
+    for file in files:
+        if isinstance(file, Mapping):
+            contents.append(file)
+        else:
+            contents.append(read_file(config_file(str(file))))
+    return contents
+
+
 def config_file(name: str) -> Path:
     """Return the file that `--config` names: an existing one, else one of the package.
 
@@ -198,12 +223,12 @@ def read_config(path: Path) -> Config:
 
 
 def build_config(
-    files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None
+    files: Files, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, frozenset[str]]:
     """Return all settings, and the keys of those that a file or `overrides` names.
 
     Args:
-        files: paths or names of YAML files; a later one wins over those before.
+        files: paths or names of YAML files, or what they hold; a later one wins over those before.
         overrides: settings by "section.key", which win over the files.
 
     Raises:
@@ -214,18 +239,18 @@ def build_config(
     config = Config(**sections)
 
     # A file may serve several objectives; an override is meant for this one
-    used = OBJECTIVES[config.train.objective].sections
+    unread = unread_sections(config.train.objective)
     for key in overrides:
         section = key.partition(".")[0]
         for name, objective in OBJECTIVES.items():
-            if section in objective.sections and section not in used:
+            if section in unread and section in objective.sections:
                 message = f"cannot be used; it only applies to train.objective {name}"
                 raise ConfigError(f"{key}: {message}")
     return config, keys
 
 
 def build_sections(
-    files: Sequence[str | Path], overrides: Mapping[str, Any]
+    files: Files, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the sections, each checked by itself, and the keys that were given.
 
@@ -237,8 +262,8 @@ def build_sections(
     """
     # Later files win over earlier ones, overrides over all
     settings: dict[str, Any] = {}
-    for file in files:
-        settings |= read_file(config_file(str(file)))
+    for content in read_files(files):
+        settings |= content
     settings |= overrides
 
     # From "section.key" to sections
@@ -410,8 +435,8 @@ def train_command(
         return TrainCommand(config, folder, True, program)
 
     # A new one, with notes on what was shortened
-    chosen = files or [str(QUICKSTART)]
     try:
+        chosen = read_files(files or [QUICKSTART])
         fitted, notes = fit_epochs(chosen, settings)
         config, keys = build_config(chosen, fitted)
     except ConfigError as error:
@@ -451,10 +476,11 @@ def resumed_config(folder: Path, files: Sequence[str], settings: Mapping[str, An
         ConfigError: there is no run, or files and settings would make another of it.
     """
     saved = config_of_run(folder)
-    fitted, _ = fit_epochs(files, settings)
+    contents = read_files(files)
+    fitted, _ = fit_epochs(contents, settings)
     before, _ = build_config([saved])
     config, _ = build_config([saved], fitted)
-    requested, _ = build_config([saved, *files], fitted)
+    requested, _ = build_config([saved, *contents], fitted)
     refuse_conflicts(requested, before, folder, config.train.epochs)
     return config
 
@@ -497,9 +523,7 @@ def config_of_run(out: Path) -> Path:
     return saved
 
 
-def fit_epochs(
-    files: Sequence[str], settings: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def fit_epochs(files: Files, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Shorten a file's warm-up and whole epochs if `settings` has fewer epochs than they need.
 
     Returns:
@@ -522,11 +546,13 @@ def fit_epochs(
     if whole_epochs >= epochs:
         too_long["classify.whole_epochs"] = whole_epochs
 
-    # What the user asks for too is a contradiction, which the sections refuse
+    # What the user asks for too is a contradiction, which the sections refuse; what the objective
+    # does not read has no effect
+    unread = unread_sections(sections["train"].objective)
     shortened = {}
     notes = []
     for key, value in too_long.items():
-        if key not in settings:
+        if key not in settings and key.partition(".")[0] not in unread:
             shortened[key] = epochs / 4
             message = f"{key}: {value:g} does not fit into train.epochs {epochs}"
             notes.append(f"{message}; using {epochs / 4:g}")

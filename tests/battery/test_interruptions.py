@@ -80,9 +80,8 @@ def worked(session: int) -> tuple[list[int], float]:
             )
             if int(of_session) == session and state != "Z":
                 found.append(process)
-                ticks += sum(
-                    map(int, rest[7:11])
-                )  # its own time and its children's, in the program and in the system
+                # its own time and its children's, in the program and in the system
+                ticks += sum(map(int, rest[7:11]))
     return found, ticks / TICKS
 
 
@@ -143,9 +142,8 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(
     assert {path.name: half_there(path) for path in written.values() if half_there(path)} == {}
 
     def attempt(draw: random.Random) -> str:
-        draw = random.Random(
-            f"{draw.random()} {command}"
-        )  # commands are not all interrupted at the same share
+        # commands are not all interrupted at the same share
+        draw = random.Random(f"{draw.random()} {command}")
         number, again = draw.choice(
             [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)]
         )

@@ -90,11 +90,8 @@ def files(kind: str, draw: random.Random) -> dict[str, bytes]:
 
 KINDS = ["one image", "one class", "constant", "an empty class", "hostile names", "EXIF",
          "20,000 x 20,000", *["damaged"] * 12]  # fmt: skip
-DRAWN = {
-    "one class",
-    "constant",
-    "hostile names",
-}  # what could spoil a picture of the run or its page
+# what could spoil a picture of the run or its page
+DRAWN = {"one class", "constant", "hostile names"}
 
 
 @pytest.mark.tries(len(KINDS))
@@ -116,9 +113,8 @@ def test_odd_images_are_used_or_refused_in_one_line(battery, monkeypatch):
                 "cache": f"{place}/cache",
                 "on_bad_image": bad,
             }
-            if (
-                kind == "damaged"
-            ):  # without a run: what is left of the file is an image, or it is named
+            # without a run: what is left of the file is an image, or it is named
+            if kind == "damaged":
                 try:
                     load_folder(Path(place) / "images", (16, 16), bad, Path(place) / "cache")
                 except DataError as error:
@@ -195,7 +191,6 @@ def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):
     after = taken()
     assert number == 1500
     assert after[1] == before[1]
-    assert (
-        after[0] < before[0] + 2**23
-    )  # bytes: less than 7 kB a step, which is what one more batch kept would be
+    # bytes: less than 7 kB a step, which is what one more batch kept would be
+    assert after[0] < before[0] + 2**23
     print(f"{before} after 250 steps, {after} after 1,500")

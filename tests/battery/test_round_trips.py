@@ -132,9 +132,8 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
                 heads = back.encoder.config.num_classes, loaded.encoder.config.num_classes
                 wanted = expected if heads[0] == heads[1] else loaded.encoder(images).detach()
                 found = {"read back": outputs(back, images)}
-                masks = (
-                    to == "huggingface" and loaded.decoder is not None
-                )  # ViTMAE hides patches at random by itself
+                # ViTMAE hides patches at random by itself
+                masks = to == "huggingface" and loaded.decoder is not None
                 if not masks:
                     found[f"by {to}"] = computed_there(to, folder / out, images, bool(heads[0]))
                 for how, values in found.items():

@@ -70,9 +70,8 @@ def test_arithmetic_is_that_of_the_layers(change):
     tokens = prefix + (patches if job.labels else num_keep(patches, job.mask_ratio))
     attention = 3 * 4 * size["depth"] * tokens**2 * size["embed_dim"]
     if not job.labels:
-        queries = (
-            job.decoder_depth * (patches + prefix) - tokens
-        )  # the visible ones ask nothing in the last block
+        # the visible ones ask nothing in the last block
+        queries = job.decoder_depth * (patches + prefix) - tokens
         attention += 3 * 4 * queries * (patches + prefix) * job.decoder_dim
     assert flops_per_image(job) == products_by_hand(job) + attention
 

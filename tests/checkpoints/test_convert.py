@@ -15,7 +15,7 @@ import torch
 import transformers as hf
 from PIL import Image
 from small import SIZES, autoencoder, change, close, random_model, refused, same, timm_model
-from tiny import NORMALIZE, names
+from tiny import NORMALIZE, names, seeded
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
@@ -109,7 +109,7 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert loaded.decoder.config == saved.decoder.config
     embed = saved.encoder.patch_embed
     images = torch.randn(2, 3, *embed.image_size)
-    mask = make_mask("random", 2, embed.grid_size, 0.5, torch.Generator().manual_seed(0))
+    mask = make_mask("random", 2, embed.grid_size, 0.5, seeded(0))
     assert torch.equal(loaded(images, mask), saved(images, mask))
     assert torch.equal(loaded.targets(images), saved.targets(images))
 

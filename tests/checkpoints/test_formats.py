@@ -203,9 +203,8 @@ def check_mae(ours: MaskedAutoencoder, theirs: hf.ViTMAEForPreTraining) -> None:
         predicted = ours(images, mask)
         close(masked_patch_loss(predicted, ours.targets(images), mask.mask), expected.loss)
         p, q = ours.encoder.patch_embed.patch_size
-        logits = (
-            expected.logits.unflatten(-1, (p * q, 3)).transpose(-1, -2).flatten(-2)
-        )  # (p q c) -> (c p q)
+        # (p q c) -> (c p q)
+        logits = expected.logits.unflatten(-1, (p * q, 3)).transpose(-1, -2).flatten(-2)
         close(predicted, logits)
 
 

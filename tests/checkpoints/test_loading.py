@@ -340,9 +340,8 @@ def test_a_model_in_memory_needs_no_guess(images):
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        ours = load_model(
-            whole, mean=(0.5,) * 3, std=(0.5,) * 3
-        )  # which no model of transformers' knows
+        # which no model of transformers' knows
+        ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
     close(ours(images), whole(images).last_hidden_state)
     for head in (
         nn.Linear(32, 7),
@@ -493,20 +492,10 @@ def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(im
 
 def test_states_of_the_training_are_known_beside_the_network_and_all_else_is_named():
     state = timm_state(num_classes=0)
-    for name in (
-        "n_averaged",
-        "initted",
-        "step",
-        "ema.step",
-        "opt.state.0.exp_avg",
-        "cuda_rng_state_all.0",
-        "scaler.x",
-        "head.0.weight",
-        "predictor.0.weight",
-    ):
-        report = load_model(
-            under("model.", state) | {name: torch.ones(2)}, num_heads=4
-        ).origin.report
+    names = "n_averaged initted step ema.step opt.state.0.exp_avg cuda_rng_state_all.0 scaler.x"
+    for name in (*names.split(), "head.0.weight", "predictor.0.weight"):
+        file = under("model.", state) | {name: torch.ones(2)}
+        report = load_model(file, num_heads=4).origin.report
         assert list(report.dropped) == [name]
         assert report.dropped[name] != "allowed"
     for name, text in (

@@ -15,6 +15,7 @@ import pytest
 import timm
 import torch
 import transformers
+from tiny import seeded
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -25,7 +26,7 @@ SIZES = dict(img_size=16, patch_size=4, depth=2, embed_dim=32, num_heads=4, num_
 
 @pytest.fixture
 def images() -> Tensor:
-    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    return torch.randn(2, 3, 16, 16, generator=seeded(1))
 
 
 def plain(**settings) -> nn.Module:

@@ -125,6 +125,7 @@ def test_maps_of_transformers_own_model_are_its_own(theirs, images):
     expected = theirs(images, output_attentions=True).attentions
     with AttentionMaps(theirs, layers=LAYERS) as attention:
         theirs(images)
+    assert tuple(attention.weights) == LAYERS
     for layer, maps in attention.weights.items():
         torch.testing.assert_close(maps, expected[layer], rtol=0, atol=0)
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import struct
+import sys
 import time
 import warnings
 import zipfile
@@ -18,7 +19,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
-from tiny import Payload
+from tiny import Payload, seeded
 from torch.distributed.checkpoint import format_utils
 
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
@@ -122,6 +123,17 @@ def save(path: Path, kind: str) -> None:
         torch.save(TENSORS, path, _use_new_zipfile_serialization=kind == "zip")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_is_not_utf8_is_no_damage(tmp_path):
+    folder = tmp_path / os.fsdecode(b"mod\xe8le")
+    folder.mkdir()
+    save_file(TENSORS, tmp_path / "whole")
+    (tmp_path / "whole").rename(folder / "model.safetensors")
+    message = refused(folder, names_path=False)
+    assert "its path is not UTF-8" in message
+    assert "damaged" not in message
+
+
 def test_parts_are_put_together(tmp_path):
     save_file({"x": torch.ones(2)}, tmp_path / "model-1.safetensors")
     save_file({"y": torch.zeros(3)}, tmp_path / "model-2.safetensors")
@@ -150,9 +162,8 @@ def test_parts_are_put_together(tmp_path):
 def test_settings_of_another_model_are_not_taken(tmp_path):
     save_file(TENSORS, tmp_path / "mine.safetensors")
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
-    assert read_checkpoint(tmp_path / "mine.safetensors").config == {
-        "hidden_size": 3
-    }  # nobody else's
+    # nobody else's
+    assert read_checkpoint(tmp_path / "mine.safetensors").config == {"hidden_size": 3}
     save_file(TENSORS, tmp_path / "other.safetensors")
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
     assert "several files of weights (mine.safetensors, other.safetensors)" in refused(tmp_path)
@@ -332,7 +343,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     path = tmp_path / "x"
     save(path, kind)
     whole = path.read_bytes()
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     outcomes = set()
     for _ in range(100):
         position, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))

@@ -15,6 +15,7 @@ import torchvision
 import transformers
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
+from tiny import seeded
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -156,9 +157,8 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, inputs
         file = place / "photos" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (turn == "y"), expand=True).save(file)
-    assert (
-        main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
-    )  # its cache is not that of another
+    # its cache is not that of another
+    assert main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0
     inputs.clear()
     assert main(["evaluate", name, "photos", "--method", "knn"]) == 0
     files = [
@@ -308,9 +308,7 @@ def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
     encoder = VisionTransformer(ViTConfig((32, 48), (16, 16), embed_dim=16, depth=1, num_heads=2))
     save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
     origin = load_model(tmp_path).origin
-    images = torch.randint(
-        0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=seeded(0))
     difference = origin.inputs(images) - origin.normalize(origin.fit(images))
     assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
 

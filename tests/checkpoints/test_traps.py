@@ -74,9 +74,8 @@ def test_positions_without_the_class_tokens_stay_as_they_are(images):
 def test_the_final_norm_is_never_left_untrained():
     theirs = timm_model(global_pool="token")
     state = theirs.state_dict()
-    ours = load_model(
-        state, global_pool="avg", fc_norm=True, num_heads=4
-    )  # what fine-tuning by MAE's recipe does
+    # what fine-tuning by MAE's recipe does
+    ours = load_model(state, global_pool="avg", fc_norm=True, num_heads=4)
     assert torch.equal(ours.fc_norm.weight, theirs.norm.weight)
     assert torch.equal(ours.fc_norm.bias, theirs.norm.bias)
     assert ours.origin.report.converted["fc_norm.weight"] == (

@@ -15,7 +15,7 @@ import pytest
 import torch
 from forks import Forks
 from PIL import Image
-from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images, without_layout
+from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images, seeded, without_layout
 from torch import Tensor, nn
 
 from vit.atomic import write_text
@@ -160,7 +160,7 @@ def masked(shown):
     def masked(
         name: str, ratio: float, hide: Sequence[int] = (), show: Sequence[int] = (), seed: int = 0
     ) -> tuple[nn.Module, Tensor, Tensor, Mask]:
-        noise = torch.rand(2, 12, generator=torch.Generator().manual_seed(seed))
+        noise = torch.rand(2, 12, generator=seeded(seed))
         noise[:, list(hide)], noise[:, list(show)] = 2.0, -1.0
         return *shown(name), mask_from_noise(noise, num_keep(12, ratio))
 

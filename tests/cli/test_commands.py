@@ -44,9 +44,8 @@ def test_every_command_has_help_without_heavy_imports(vit_command):
 
 
 def test_a_warning_names_options_as_the_command_line_writes_them(monkeypatch, capsys):
-    monkeypatch.setattr(
-        warnings, "formatwarning", warnings.formatwarning
-    )  # which the command replaces
+    # which the command replaces
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     main(["--version"])
     for advice, here in (
         ("2 heads are a guess; num_heads sets them", "2 heads are a guess; --num-heads sets them"),

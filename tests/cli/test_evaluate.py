@@ -115,9 +115,8 @@ def test_all_that_applies_to_an_autoencoder(place, measured):
         results["linear"]["accuracy"]
     )
     rows = {(row["mask"], row["ratio"]) for row in results["reconstruction"]}
-    assert rows == {
-        (kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)
-    }  # of four patches
+    # of four patches
+    assert rows == {(kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)}
     assert results["linear"]["layer"] == 2
     row = next(
         row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75)
@@ -202,10 +201,8 @@ def test_every_layer_and_few_labels(place, measured):
             bank[used], train.labels[used], queries, test.labels
         )
         if found := results.get("linear"):
-            assert (found["labels"], found["held_out"]) == (
-                36,
-                18,
-            )  # half of the labels at most choose
+            # half of the labels at most choose
+            assert (found["labels"], found["held_out"]) == (36, 18)
             assert len(found["held_out_accuracy_by_layer"]) == 3
             best = found["held_out_accuracy_by_layer"]
             assert best[found["layer"]] == max(best)
@@ -269,9 +266,8 @@ def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp
     for kind in ("timm", "huggingface"):
         assert "taught classes" in vit(tmp_path / kind, *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
-    assert (
-        vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0
-    )  # its classes are other ones
+    # its classes are other ones
+    assert vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0
 
 
 def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, monkeypatch):

@@ -74,14 +74,10 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
     filled = reconstruct(
         model, pixels, model.origin.normalize, mask, Compute(torch.device("cpu"))
     ).filled
-    assert (
-        described["registers"],
-        described["encoder"]["heads"],
-        described["decoder"]["heads"],
-    ) == (2, 2, 4)
-    np.testing.assert_array_equal(
-        numbers["hidden"].reshape(2, 12), mask.mask.bool()
-    )  # which patches the tokens are
+    heads = [described[part]["heads"] for part in ("encoder", "decoder")]
+    assert (described["registers"], heads) == (2, [2, 4])
+    # which patches the tokens are
+    np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
     np.testing.assert_array_equal(numbers["filled"], filled)
     for image in range(2):
         entry = described["images"][image]
@@ -108,33 +104,15 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
 
 def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
     files = ["one.png", "mae/config.json"]
-    code, _, error = vit(
-        "explore",
-        "encoder",
-        *files,
-        "--on-bad-image",
-        "skip",
-        "--numbers",
-        "--out",
-        tmp_path / "p.html",
-    )
+    line = ("explore", "encoder", *files, "--on-bad-image", "skip", "--numbers")
+    code, _, error = vit(*line, "--out", tmp_path / "p.html")
     assert code == 0, error
     assert len(np.load(tmp_path / "p.npz")["images"]) == 1
 
 
 @pytest.mark.parametrize("run", ["run", "training"])
 def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
-    argv = [
-        "explore",
-        run,
-        "one.png",
-        "--mask",
-        0.5,
-        "--snapshots",
-        "--layers",
-        "0,-1",
-        "--numbers",
-    ]
+    argv = f"explore {run} one.png --mask 0.5 --snapshots --layers 0,-1 --numbers".split()
     code, _, error = vit(*argv, "--out", tmp_path / "page.html")
     assert (code, error) == (0, "")
     numbers = np.load(tmp_path / "page.npz")
@@ -144,12 +122,8 @@ def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
     names |= {f"filled_moment{moment}" for moment in range(3)}
     assert set(numbers.files) == names | {"images", "names", "hidden", "moments"}
     assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
-    assert numbers["layer0_moment0"].shape == (
-        1,
-        2,
-        7,
-        7,
-    )  # the class token and six visible patches
+    # the class token and six visible patches
+    assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)
     assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
     assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])
 

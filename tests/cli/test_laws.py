@@ -174,8 +174,10 @@ SHRINKING = {
 
 
 @pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize("line", SHRINKING)
-@pytest.mark.parametrize(("width", "height"), [(320, 240), (80, 60)])
+@pytest.mark.parametrize(
+    ("line", "width", "height"),
+    [*((line, 320, 240) for line in SHRINKING), (next(iter(SHRINKING)), 80, 60)],
+)
 def test_a_photograph_that_a_model_shrinks_is_noted_once(
     line, width, height, tmp_path, called, monkeypatch
 ):
@@ -216,10 +218,12 @@ def test_every_command_that_takes_a_model_and_images_is_here():
     assert found == {line.split()[0] for line in TAKES_BOTH}
 
 
-@pytest.mark.parametrize("line", TAKES_BOTH)
+MODELS = ["vit-tiny-p4-cifar10", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"]
+
+
 @pytest.mark.parametrize(
-    "model",
-    ["vit-tiny-p4-cifar10", "run", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"],
+    ("line", "model"),
+    [*((line, "run") for line in TAKES_BOTH), *(("predict {} {}", model) for model in MODELS)],
 )
 def test_a_model_and_images_in_the_wrong_order_are_swapped(
     line, model, place, refused, monkeypatch

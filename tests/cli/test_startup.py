@@ -21,10 +21,8 @@ def test_a_warning_is_one_line_by_the_program(monkeypatch):
 
 def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_gone_ends_it_quietly():
     code = "from vit.cli.startup import start; print(start('program', lambda: print({!r}) or 0), file=sys.stderr)"
-    env = os.environ | {
-        "PYTHONIOENCODING": "cp1252:strict",
-        "PYTHONUNBUFFERED": "",
-    }  # as on most machines
+    # as on most machines
+    env = os.environ | {"PYTHONIOENCODING": "cp1252:strict", "PYTHONUNBUFFERED": ""}
     for word, is_read, expected in (
         ("\u732b", True, (b"\\u732b\n", b"0\n")),
         ("x", False, (b"", b"141\n")),

@@ -121,16 +121,14 @@ def test_layouts(tmp_path, layout):
 
 
 def test_order_is_imagefolders(tmp_path):
-    names = [
-        "a/2.png",
-        "a/10.png",
-        "a/z/1.png",
-        "a/Z.JPG",
-        "a-b/1.png",
-        "a/b/1.webp",
+    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/Z.JPG", "a-b/1.png", "a/b/1.webp"]
+    names += [
         "é/日本.png",
+        "B/1.png",
+        "a/zz.png",
+        os.fsdecode(b"a/\xff\xfe.png"),
+        "a/new\nline.png",
     ]
-    names += ["B/1.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from tiny import seeded
 from torch import Tensor
 
 from vit.evaluate.knn import knn_accuracy
 
 
 def blobs(count: int, spread: float, classes: int = 5) -> tuple[Tensor, Tensor]:
-    centres = torch.randn(classes, 16, generator=torch.Generator().manual_seed(7))
+    centres = torch.randn(classes, 16, generator=seeded(7))
     labels = torch.arange(count) % classes
     return centres[labels] + spread * torch.randn(count, 16), labels
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
+from tiny import seeded
 from torch import Tensor
 
 from vit.errors import UserError
@@ -12,7 +13,7 @@ from vit.evaluate.probe import fit_probe, linear_probe
 
 
 def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
-    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(1))
+    centres = torch.randn(classes, dim, generator=seeded(1))
     labels = torch.arange(count) % classes
     return centres[labels] + spread * torch.randn(count, dim), labels
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny import CPU, NORMALIZE
+from tiny import CPU, NORMALIZE, seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -52,7 +52,7 @@ def random_images(count: int = 5, size: tuple[int, int] = SIZE) -> Tensor:
 
 
 def random_mask(batch: int, ratio: float = 0.6) -> Mask:
-    return make_mask("random", batch, GRID, ratio, torch.Generator().manual_seed(1))
+    return make_mask("random", batch, GRID, ratio, seeded(1))
 
 
 def place(patch: int) -> tuple[int, int]:
@@ -165,9 +165,8 @@ def test_a_perfect_model_of_pixels_gives_the_image_back():
 def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
     oracle = Oracle(small_model())
     oracle.norm_pix_loss = True
-    texture = random_images(5, PATCH).repeat(
-        1, 1, *GRID
-    )  # all patches have the same mean and deviation
+    # all patches have the same mean and deviation
+    texture = random_images(5, PATCH).repeat(1, 1, *GRID)
     result = reconstruct(oracle, texture, NORMALIZE, random_mask(5), CPU)
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
 

@@ -124,9 +124,8 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     assert drawn[0, 1] == pytest.approx(0.2)
     assert drawn[2, 0] == pytest.approx(0.5)
     luma = axes.images[0].to_rgba(drawn)[..., :3].sum(-1)
-    assert (
-        luma[0, 0] < luma[2, 0] < luma[0, 1] < luma[1, 0]
-    )  # right answers darkest, no answer as the paper
+    # right answers darkest, no answer as the paper
+    assert luma[0, 0] < luma[2, 0] < luma[0, 1] < luma[1, 0]
     written = {
         (round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts
     }

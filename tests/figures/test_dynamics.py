@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tiny import seeded
 
 from vit.figures import dynamics_figure
 from vit.figures.dynamics import DECADES, QUANTITIES, Courses
@@ -14,7 +15,7 @@ NAMES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 
 
 def courses(layers: int = 3) -> Courses:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     return {
         name: {
             quantity: torch.rand(len(STEPS), layers, generator=generator) + 0.01

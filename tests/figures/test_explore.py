@@ -5,6 +5,7 @@ import io
 import math
 import re
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
+from tiny import seeded
 
 from vit.errors import UserError
 from vit.figures import ExploredImage, Moment, explore_page
@@ -37,10 +39,8 @@ INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
 
 
 def attention(heads: int, tokens: int, seed: int = 0, sharpness: float = 2.0) -> torch.Tensor:
-    return (
-        torch.randn(heads, tokens, tokens, generator=torch.Generator().manual_seed(seed))
-        * sharpness
-    ).softmax(-1)
+    noise = torch.randn(heads, tokens, tokens, generator=seeded(seed))
+    return (noise * sharpness).softmax(-1)
 
 
 def example(
@@ -55,45 +55,36 @@ def example(
     name="image",
 ):
     """What `explore_page` is called with; every map is another one."""
-    rows, columns = grid
-    prefix, patches, generator = (
-        class_token + registers,
-        rows * columns,
-        torch.Generator().manual_seed(7),
-    )
+    (rows, columns), prefix = grid, class_token + registers
+    draws = seeded(7)
+    size = (3, 4 * rows, 4 * columns)
     pixels = [
-        torch.randint(0, 256, (3, 4 * rows, 4 * columns), generator=generator, dtype=torch.uint8)
-        for _ in range(images)
+        torch.randint(0, 256, size, generator=draws, dtype=torch.uint8) for _ in range(images)
     ]
-    hidden = [
-        torch.rand(grid, generator=generator) < 0.6 if masked else None for _ in range(images)
-    ]
-    states = []
-    for moment in range(moments):
-        made = []
-        for i in range(images):
-            visible = patches if hidden[i] is None else patches - int(hidden[i].sum())
-            seed = 1000 * moment + 100 * i
-            made.append(
-                ExploredImage(
-                    f"{name} {i}",
-                    pixels[i],
-                    {layer: attention(heads, prefix + visible, seed + layer) for layer in layers},
-                    hidden[i],
-                    {n: attention(heads + 1, prefix + patches, seed + 50 + n) for n in range(2)}
-                    if masked
-                    else {},
-                    (255 - pixels[i]) // (moment + 1) if masked else None,
-                )
-            )
-        states.append(Moment(f"epoch {moment}", made))
-    geometry = dict(
+    hidden = [torch.rand(grid, generator=draws) < 0.6 if masked else None for _ in range(images)]
+
+    def explored(moment: int, i: int) -> ExploredImage:
+        tokens, seed = prefix + rows * columns, 1000 * moment + 100 * i
+        visible = tokens - int(hidden[i].sum()) if masked else tokens
+        weights = {layer: attention(heads, visible, seed + layer) for layer in layers}
+        if not masked:
+            return ExploredImage(f"{name} {i}", pixels[i], weights)
+        decoder = {n: attention(heads + 1, tokens, seed + 50 + n) for n in range(2)}
+        filled = (255 - pixels[i]) // (moment + 1)
+        return ExploredImage(f"{name} {i}", pixels[i], weights, hidden[i], decoder, filled)
+
+    return dict(
+        moments=[
+            Moment(f"epoch {moment}", [explored(moment, i) for i in range(images)])
+            for moment in range(moments)
+        ],
+        title="A title",
+        facts=[("model", "a small one")],
         grid_size=grid,
         class_token=class_token,
         registers=registers,
         decoder_prefix=prefix if masked else 0,
     )
-    return dict(moments=states, title="A title", facts=[("model", "a small one")], **geometry)
 
 
 def page_of(arguments: dict, **changes) -> str:
@@ -152,7 +143,7 @@ def test_names_tell_images_apart():
 def test_an_image_in_several_moments_is_stored_once():
     image = torch.randint(0, 256, (3, 200, 200)).byte()
     moments = [
-        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)])
+        Moment(m.name, [replace(m.images[0], image=image.clone())])
         for m in example(moments=2)["moments"]
     ]
     one, both = (len(page_of(example(), moments=moments[:count])) for count in (1, 2))
@@ -193,7 +184,7 @@ def patterned(pattern: str, seed: int, grid=(6, 6)) -> torch.Tensor:
         axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij")
     )
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
-    seeks = torch.randperm(36, generator=torch.Generator().manual_seed(seed))[:3]
+    seeks = torch.randperm(36, generator=seeded(seed))[:3]
     patches = {
         "neighbours": near.double(),
         "one place": (torch.arange(36) == 20).double().expand(36, -1) + 1e-3,
@@ -209,17 +200,14 @@ def patterned(pattern: str, seed: int, grid=(6, 6)) -> torch.Tensor:
 
 def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     def images(*layers: list[str], count: int = 3) -> list[ExploredImage]:
-        return [
-            ExploredImage(
-                "",
-                torch.zeros(3, 6, 6).byte(),
-                {
-                    3 * n: torch.stack([patterned(head, seed) for head in heads])
-                    for n, heads in enumerate(layers)
-                },
-            )
-            for seed in range(count)
-        ]
+        made = []
+        for seed in range(count):
+            weights = {
+                3 * n: torch.stack([patterned(head, seed) for head in heads])
+                for n, heads in enumerate(layers)
+            }
+            made.append(ExploredImage("", torch.zeros(3, 6, 6).byte(), weights))
+        return made
 
     shown = images(
         ["even", "neighbours"],
@@ -229,17 +217,9 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     assert opening(shown, 1, (6, 6)) == (1, 1)
     # even heads are alike in all images
     assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (1, -1)
-    assert "if there is none, on the mean of the last layer's heads" in " ".join(
-        page_of(example()).split()
-    )
-    assert opening(shown[:1], 1, (6, 6)) == (
-        1,
-        0,
-    )  # of one image nobody knows what the next would change
-    hidden = [
-        ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool))
-        for i in shown
-    ]
+    # of one image nobody knows what the next would change
+    assert opening(shown[:1], 1, (6, 6)) == (1, 0)
+    hidden = [replace(i, hidden=torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
     assert opening(hidden, 1, (6, 6)) == (1, 0)
 
 
@@ -374,25 +354,17 @@ def test_pixels_are_the_numbers(page, geometry):
         token = prefix + row * columns + column
         for mode in ("row", "column"):
             page.follow(f"layer={layer}&head={head}&query={row},{column}&mode={mode}&scale=row")
-            exact = given[layer][:, token] if mode == "row" else given[layer][:, :, token]
-            shares = (
-                decoded(given[layer])[:, token]
-                if mode == "row"
-                else decoded(given[layer])[:, :, token]
-            )
+            place = (slice(None), token) if mode == "row" else (slice(None), slice(None), token)
+            exact, shares = given[layer][place], decoded(given[layer])[place]
             top = shares[:, prefix:].max()
             places = page.drawn()
             assert_drawn(places, shares[head, prefix:].reshape(grid), top)
-            step = (
-                2 * math.sqrt(exact.max()) / 255 + 1 / 255**2
-            )  # and so they are what was given, as far as coded
-            assert (
-                np.abs(places / 255 * top - exact[head, prefix:].reshape(grid).numpy()).max()
-                < step + top / 255
-            )
-            assert page.numbers() == pytest.approx(
-                (100 * shares[head, :prefix]).tolist(), abs=0.051
-            )
+            # and so they are what was given, as far as coded
+            step = 2 * math.sqrt(exact.max()) / 255 + 1 / 255**2
+            off = places / 255 * top - exact[head, prefix:].reshape(grid).numpy()
+            assert np.abs(off).max() < step + top / 255
+            percents = (100 * shares[head, :prefix]).tolist()
+            assert page.numbers() == pytest.approx(percents, abs=0.051)
     for i in range(prefix):  # from tokens that have no place
         page.follow(f"layer=0&head=0&mode=row&scale=row&query={-1 - i}")
         shares = decoded(given[0])[:, i, prefix:]
@@ -470,9 +442,9 @@ def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
         for row, column in ((0, 0), (2, 4), (1, 3)):
             page.at(stage, row, column, grid).perform()
             assert asks(page) == f"patch row {row} column {column}"
-            assert page.run(
-                f"return document.querySelector('#{stage} path.query:not(.halo)').getAttribute('d')"
-            ) == (f"M{column} {row}h1v1h-1z")
+            outline = f"#{stage} path.query:not(.halo)"
+            drawn = f"return document.querySelector('{outline}').getAttribute('d')"
+            assert page.run(drawn) == f"M{column} {row}h1v1h-1z"
     page.at("map", 0, 1, grid).click().perform()
     page.at("map", 2, 2, grid).perform()
     assert asks(page) == "patch row 0 column 1"  # held
@@ -595,10 +567,8 @@ def test_masked_model(page):
         picture = page.pixels("picture-pixels")
         if shown == "seen":
             assert (picture[covered, 3] == 0).all()
-            assert (
-                picture[~covered]
-                == np.concatenate([pixels, np.full((16, 24, 1), 255)], -1)[~covered]
-            ).all()
+            opaque = np.concatenate([pixels, np.full((16, 24, 1), 255)], -1)
+            assert (picture[~covered] == opaque[~covered]).all()
         else:
             assert (picture[..., :3] == (255 - pixels if shown == "filled" else pixels)).all()
 
@@ -625,16 +595,7 @@ def test_training_slider(page):
 
 def test_a_grey_image_and_one_patch_work(page):
     image = ExploredImage("", torch.arange(64).byte().view(1, 8, 8), {4: torch.ones(1, 1, 1)})
-    page.open(
-        dict(
-            moments=[Moment("", [image])],
-            grid_size=(1, 1),
-            class_token=False,
-            registers=0,
-            title="",
-            facts=[],
-        )
-    )
+    page.open(example((1, 1), class_token=False) | dict(moments=[Moment("", [image])]))
     assert page.drawn().tolist() == [[255]]
     assert (page.pixels("picture-pixels")[..., 1].ravel() == np.arange(64)).all()
     assert "row 0 column 0, 100.0%" in page.text("sentence")
@@ -642,16 +603,10 @@ def test_a_grey_image_and_one_patch_work(page):
 
 def test_hostile_names_stay_text(page):
     arguments = example(images=len(HOSTILE), moments=2)
-    moments = [
-        Moment(
-            f"{HOSTILE[m]}{m}",
-            [
-                ExploredImage(name, i.image, i.weights)
-                for name, i in zip(HOSTILE, moment.images, strict=True)
-            ],
-        )
-        for m, moment in enumerate(arguments["moments"])
-    ]
+    moments = []
+    for number, moment in enumerate(arguments["moments"]):
+        named = [replace(i, name=name) for i, name in zip(moment.images, HOSTILE, strict=True)]
+        moments.append(Moment(f"{HOSTILE[number]}{number}", named))
     arguments |= dict(
         moments=moments, title=" ".join(HOSTILE), facts=[(name, name) for name in HOSTILE]
     )
@@ -660,13 +615,7 @@ def test_hostile_names_stay_text(page):
     assert not set("\u2028\u202e\x00") & set(text)
     page.open_text(text)
     options = [option.text for option in Select(page["image"]).options]
-    assert options[3].split() == [
-        "line\ufffdseparator",
-        "&",
-        "\ufffdredrocer\ufffd",
-        "\ufffd",
-        "\ufffd",
-    ]
+    assert options[3].split() == ["line�separator", "&", "�redrocer�", "�", "�"]
     assert [options[i] for i in (1, 2, 4)] == [HOSTILE[i] for i in (1, 2, 4)]
     assert options[0] == HOSTILE[0]
     assert page.driver.find_elements(By.TAG_NAME, "img") == []
@@ -701,9 +650,8 @@ def test_nothing_runs_over_the_side(page):
             page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             assert page.run("return document.documentElement.scrollWidth") <= width
             top = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
-            assert (page.run(top, "picture") == page.run(top, "map")) == (
-                width > 360
-            )  # stacked on a phone
+            beside = page.run(top, "picture") == page.run(top, "map")
+            assert beside == (width > 360)  # stacked on a phone
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -721,6 +669,23 @@ def test_the_small_map_that_is_chosen_is_in_sight_on_a_phone(page, head):
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert names - 1 <= left < right <= 390
+
+
+def test_on_paper_it_says_what_is_shown_and_cuts_nothing(page):
+    page.open(example((4, 4), heads=16, moments=2), "#layer=1&head=15&moment=1")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    size = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert page["fold-name"].is_displayed()
+        assert page["fold-name"].text == "epoch 1 · layer 1 · head 15"
+        assert not page["layer"].is_displayed()
+        assert page.run("return document.documentElement.scrollWidth") <= 718
+        right = "return document.getElementById('grid').getBoundingClientRect().right"
+        assert page.run(right) <= 718
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_the_keyboard_alone_reaches_every_control(page):
@@ -743,11 +708,7 @@ def test_the_keyboard_alone_reaches_every_control(page):
                     : now.getAttribute("aria-label") || now.textContent, now.closest("[aria-hidden=true]") !== null];""")
         )
     assert not any(unheard for *_, unheard in reached)
-    seen = {
-        number: (style, width, label)
-        for number, style, width, label, _ in reached
-        if number is not None
-    }
+    seen = {number: rest for number, *rest, _ in reached if number is not None}
     assert len(seen) == controls > 15
     for style, width, label in seen.values():
         assert style != "none"
@@ -817,9 +778,7 @@ def jpeg(size: tuple[int, int]) -> bytes:
 def test_a_photograph_is_shown_in_its_own_pixels_and_so_are_the_patches_looked_at(page):
     arguments = example(grid=(4, 6))
     one = arguments["moments"][0].images[0]
-    arguments["moments"] = [
-        Moment("", [ExploredImage(one.name, one.image, one.weights, photo=jpeg((80, 120)))])
-    ]
+    arguments["moments"] = [Moment("", [replace(one, photo=jpeg((80, 120)))])]
     page.open(arguments, "#layer=1&head=0&query=1,1")
     shown = page.pixels("picture-pixels")
     assert shown.shape[:2] == (80, 120)
@@ -835,10 +794,8 @@ def test_a_photograph_is_shown_in_its_own_pixels_and_so_are_the_patches_looked_a
 
 def test_the_photograph_comes_back_after_an_image_without_one(page):
     arguments = example(images=2)
-    images = [
-        ExploredImage(one.name, one.image, one.weights, photo=photo)
-        for one, photo in zip(arguments["moments"][0].images, (jpeg((64, 64)), b""), strict=True)
-    ]
+    with_photo, without = arguments["moments"][0].images
+    images = [replace(with_photo, photo=jpeg((64, 64))), without]
     page.open(arguments | dict(moments=[Moment("", images)]))
     for chosen, size in (("photo", 64), ("original", 32), ("photo", 64)):
         assert (

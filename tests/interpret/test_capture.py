@@ -463,9 +463,10 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
 def test_weights_under_a_mask_in_the_order_of_the_grid():
     mask = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3)
     weights = torch.rand(2, 2, 4, 4)
-    for image, ordered in enumerate(in_grid_order(weights, mask, 1)):
-        places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
-        assert torch.equal(ordered, weights[image][:, places][:, :, places])
+    in_order = in_grid_order(weights, mask, 1)
+    for ordered, given, kept in zip(in_order, weights, mask.ids_keep, strict=True):
+        places = [0, *(1 + int(i) for i in kept.argsort())]
+        assert torch.equal(ordered, given[:, places][:, :, places])
 
 
 # --- Maps that would be wrong, and nobody would notice -------------------------------------------

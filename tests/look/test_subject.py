@@ -1,8 +1,5 @@
 """Law: images to show are evenly spaced over classes, and batches do not fill the memory."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from PIL import Image
@@ -99,19 +96,3 @@ def test_short_names(tmp_path):
         "run",
         "run, step-7",
     ]
-
-
-@pytest.mark.slow
-def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
-    code = "import sys, vit.look.subject, vit.look.panels; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
-    assert unwanted.isdisjoint(done.stdout.split())
-
-
-@pytest.mark.slow
-def test_drawing_a_photo_imports_neither_folder_reader_cache_nor_scenes():
-    code = "import sys, vit.cli.attention; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    unwanted = {"vit.data.folder", "vit.data.cache", "vit.data.sources", "vit.scenes"}
-    assert unwanted.isdisjoint(done.stdout.split())

@@ -78,9 +78,8 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     assert rows[0]["seeds"] == "0, 1, 2"
     assert [row["data"] for row in rows] == ["Noise (a)", "Noise (a)", "Noise (b)"]
     assert [row["train.epochs"] for row in rows] == ["100", "200", "100"]
-    assert not any(
-        key.startswith(("data.", "model.", "optim.")) for key in rows[0]
-    )  # alike everywhere
+    # alike everywhere
+    assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])
 
 
 def test_what_would_have_been_done_without_the_images_is_not_compared(tmp_path):
@@ -280,9 +279,8 @@ def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(
         if len(line.get_xdata()) == 2 and line.get_alpha() is None
     ]
     assert courses == [[[2.0, 0.6], [2.5, 0.8]], *2 * [[[0.5, 0.2], [1.0, 0.5]]]]
-    assert [line.get_xdata() for line in classes.lines if line.get_alpha()] == [
-        [1.5, 1.5]
-    ]  # where it began
+    # where it began
+    assert [line.get_xdata() for line in classes.lines if line.get_alpha()] == [[1.5, 1.5]]
     assert neighbours.lines[0].get_xydata().tolist() == [
         [0.25, 0.1],
         [0.5, 0.2],

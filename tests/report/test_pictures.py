@@ -15,9 +15,8 @@ def test_the_class_token_attends_to_what_the_last_layer_says(pretrained):
     attention = last_attention(encoder, images)
     with torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as maps:
         encoder(images)
-    assert torch.equal(
-        attention.maps.flatten(2), maps.of(-1)[:, :, 0, 1:]
-    )  # what the class token gives to patches
+    # what the class token gives to patches
+    assert torch.equal(attention.maps.flatten(2), maps.of(-1)[:, :, 0, 1:])
     assert torch.allclose(1 - attention.prefix_mass, attention.maps.sum((2, 3)), atol=1e-5)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 from torch import nn
 
 from studies.attention_or_cause import (
@@ -97,12 +97,12 @@ def model_of(depth: int = 1) -> MaskedAutoencoder:
 
 @pytest.fixture
 def mask() -> Mask:
-    return make_mask("random", 5, GRID, 0.5, torch.Generator().manual_seed(0))
+    return make_mask("random", 5, GRID, 0.5, seeded(0))
 
 
 @pytest.fixture
 def inputs() -> torch.Tensor:
-    return torch.randn(5, 3, 6, 8, generator=torch.Generator().manual_seed(1))
+    return torch.randn(5, 3, 6, 8, generator=seeded(1))
 
 
 def test_one_more_is_hidden_and_no_other(mask):

@@ -23,12 +23,12 @@ from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, RunError
-from vit.inputs import Normalization, to_float
+from vit.inputs import Normalization, resize_to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
 
 SMALLER = {
-    "kinds": {"SCENES": 300, "LEAST": 3},
+    "kinds": {"SCENES": 150, "LEAST": 1},
     "one_hot": {"SIZES": (1, 8)},
     "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
     "tyres_and_roads": {"association": partial(association, permutations=19)},
@@ -106,9 +106,8 @@ QUICK = ("static-and-contextual", "one-hot")
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
-    monkeypatch.setattr(
-        results, "save_figure", lambda figure, path: write_text(path, "")
-    )  # to paint takes longest
+    # to paint takes longest
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, replace(one_seed), tmp_path / "trained", f"python -m studies {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())
@@ -166,7 +165,7 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     assert small.config.model.vit_config() == replace(encoder, channels=3)
     assert small.config.model.decoder_config() == DecoderConfig(dim=8, depth=1, num_heads=2)
     (one,) = small.models()
-    expected = to_float(one.sample(4), (16, 16), "bilinear")
+    expected = resize_to_float(one.sample(4), (16, 16), "bilinear")
     torch.testing.assert_close(one.normalize.invert(one.inputs(4)), expected)
     assert one.inputs(4)[:, 0].mean() == pytest.approx(
         float((expected[:, 0].mean() - 0.1) / 0.5), abs=1e-5
@@ -219,7 +218,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(
     assert found["checkpoint"] == {"name": name, "content_hash": weights_hash(trained.model)}
     assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
     assert found["training_seconds"] == 0
-    with pytest.raises(match="holds a study with other settings"):
+    with pytest.raises(RunError, match="holds a study with other settings"):
         run_study("tyres-and-roads", replace(other, study=StudyConfig([0], 48)), tmp_path, "")
 
 
@@ -235,7 +234,9 @@ def classifier(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
 def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
-    with pytest.raises(match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"):
+    with pytest.raises(
+        RunError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"
+    ):
         run_study(name, looking_at(experiment, classifier), tmp_path, "")
     assert not list(tmp_path.iterdir())
 
@@ -271,7 +272,9 @@ def test_under_uniform_attention_reading_is_unknown_and_logits_compare_nothing(
 @pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
 def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
     folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
-    with pytest.raises(match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
+    with pytest.raises(
+        RunError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"
+    ):
         looking_at(experiment, folder)
 
 
@@ -280,7 +283,9 @@ def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_no
 ):
     sizes = SMALL | {"image_size": (32, 32), "patch_size": (8, 8)}
     large = looking_at(experiment, saved(tmp_path / "large", VisionTransformer(ViTConfig(**sizes))))
-    with pytest.raises(match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"):
+    with pytest.raises(
+        RunError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"
+    ):
         run_study("static-and-contextual", large, tmp_path, "")
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import seeded
 
 from studies import StudyConfig
 from studies import experiment as module
@@ -145,7 +146,7 @@ def test_numbers_that_learn(one_seed, trained):
 def test_uniform_attention_is_uniform(one_seed):
     (learned,) = one_seed.models("uniform attention")
     images = learned.prepare(learned.data.test.images[:4])
-    mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
+    mask = make_mask("random", 4, (8, 8), 0.75, seeded(0))
     for part, tokens in ((learned.model.encoder, 17), (learned.model.decoder, 65)):
         with AttentionMaps(part) as maps:
             learned.model(images, mask)
@@ -154,7 +155,7 @@ def test_uniform_attention_is_uniform(one_seed):
 
 
 def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_seed):
-    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(3, 3, 32, 32, generator=seeded(0))
     rolled = images.roll(4, dims=3)  # by one patch
     for arm, blind in (("no positions in the encoder", True), ("all learn", False)):
         (learned,) = one_seed.models(arm)
@@ -166,7 +167,7 @@ def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_se
 
 
 def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
-    mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
+    mask = make_mask("random", 4, (8, 8), 0.75, seeded(0))
     for arm, alike in (("no positions at all", True), ("no positions in the encoder", False)):
         (learned,) = one_seed.models(arm)
         with torch.no_grad():

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tiny import seeded
 
 from studies.figures import (
     arms_figure,
@@ -58,9 +59,8 @@ def test_what_is_high_stands_together():
     assert sorted(order) == [0, 1, 2, 3, 4]
     group = [NAMES[place] in "abc" for place in order]
     assert sum(one != other for one, other in pairwise(group)) == 1
-    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(
-        float
-    )  # places on a line
+    # places on a line
+    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(float)
     along = [[3, 0, 4, 1, 2][place] for place in seriated(chain)]
     assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
 
@@ -145,9 +145,7 @@ def test_zero_is_grey_and_opposites_lie_as_far_from_it():
 
 
 def test_every_picture_has_its_outline_and_its_words():
-    rows = [
-        torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
-    ]
+    rows = [torch.rand(3, 3, 8, 8, generator=seeded(seed)) for seed in (0, 1)]
     words = [["", "0.1", "0.2"], ["", "0.3", "0.4"]]
     figure = pasted_figure(
         rows, (1, 0), (2, 2), ["a wheel", "a ball"], ["own", "sea", "air"], words, "t", "s"

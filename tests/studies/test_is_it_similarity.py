@@ -36,9 +36,8 @@ def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encod
         like, preferences(trained, encoder, 48, identity=True), rtol=0, atol=1e-5
     )
     assert like.shape == (12, 2, 3, 3)
-    assert (
-        like.mean((0, 2))[:, [0, 2]].min() > 0.5
-    )  # of the tokens, also with the distance held constant
+    # of the tokens, also with the distance held constant
+    assert like.mean((0, 2))[:, [0, 2]].min() > 0.5
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
     unlike = preferences(trained, encoder, 48)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import randomize
+from tiny import randomize, seeded
 
 from studies import kinds
 from studies.analysis.logits import queries_and_keys_by_layer
@@ -65,9 +65,8 @@ def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     is_wheel = drawn[image][inside] == PART_NAMES.index("wheel")
     assert is_wheel.float().mean() >= kinds.CLEAR
     assert torch.equal(cut[image][inside][:, is_wheel], whole[image][inside][:, is_wheel])
-    rounding = (
-        0.5 / 255 / min(trained.normalize.std)
-    )  # of grey to a whole byte: 0 to the model, but for that
+    # of grey to a whole byte: 0 to the model, but for that
+    rounding = 0.5 / 255 / min(trained.normalize.std)
     assert (~is_wheel).any()
     assert (
         trained.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max()
@@ -88,7 +87,7 @@ def test_appearance_is_of_pixels_alone(parts, trained):
 
 def test_whitened_patches_vary_alike_in_all_directions():
     """Brightness, most of the variance, is one of them."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     patches = torch.randn(2000, 6, generator=generator) + 5 * torch.randn(
         2000, 1, generator=generator
     )
@@ -130,7 +129,7 @@ def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
     assert sorted(centres.flatten().tolist()) == pytest.approx([0.0, 1.0, 2.0])
     twice = torch.randn(128, 48).repeat(2, 1)
     assert len(clusters(twice, 1000)) == 128
-    many = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    many = torch.randn(300, 4, generator=seeded(0))
     assert torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=1))
     assert not torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=2))
 
@@ -207,12 +206,12 @@ def test_a_patch_alone_is_one_with_all_others_hidden(model):
 
 
 def draws(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=seeded(seed))
 
 
 def test_group_means_by_their_definition():
     tokens = draws(2, 8, 6, 4)  # two stages of eight images of six patches
-    labels = torch.randint(-1, 3, (8, 6), generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(-1, 3, (8, 6), generator=seeded(1))
     found = group_means(iter(tokens.split(3, dim=1)), labels, 3)
     assert found.shape == (2, 2, 3, 4)
     beyond = tokens - tokens.mean(1, keepdim=True)
@@ -254,14 +253,13 @@ def test_queries_and_keys_are_those_of_attention(trained):
         prefix = encoder.num_prefix_tokens
         torch.testing.assert_close(logits, made.logits[:, :, prefix:, prefix:])
     lone = queries_and_keys(encoder, inputs, alone=True)
-    torch.testing.assert_close(
-        lone[:, 0], found[:, 0]
-    )  # before the first mixing, neighbours make no difference
+    # before the first mixing, neighbours make no difference
+    torch.testing.assert_close(lone[:, 0], found[:, 0])
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
 
 
 def test_group_logits_are_of_different_halves_and_the_mean_of_heads():
-    means = torch.randn(2, 1, 2, 3, 8, generator=torch.Generator().manual_seed(0))  # two heads of 4
+    means = torch.randn(2, 1, 2, 3, 8, generator=seeded(0))  # two heads of 4
     (even_q, odd_q), (even_k, odd_k) = means[:, 0]
     by_hand = torch.zeros(3, 3)
     for head in (slice(4), slice(4, 8)):

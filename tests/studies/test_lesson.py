@@ -30,7 +30,6 @@ from vit.patches import patchify, unpatchify
 from vit.scenes import draw_scenes
 
 CLOSE = 1e-4
-ENCODER_BLOCKS = 6
 GRID = (8, 8)
 
 
@@ -188,6 +187,16 @@ def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
         weight[both] -= STEP * weight[both].norm() * gradient / gradient.norm()
     compare(after, by_torch(learner, state, state["guessed"]), state["head"])
     assert after["error"] < before["error"]
+
+
+def test_no_scale_of_colours_ends_at_zero_after_many_steps(page):
+    choose(page)
+    page.execute_script("for (let i = 0; i < 10; i++) lesson.step()")
+    ends = "return [...document.querySelectorAll('.ends')].map((e) => e.lastChild.textContent)"
+    highest = page.execute_script(ends)
+    assert len(highest) == 4
+    for number in highest:
+        assert float(number.strip("%").replace("−", "-")) > 0
 
 
 def test_untrained_weights_follow_the_encoders_rules(page):

@@ -17,6 +17,7 @@ from studies import STUDIES, StudyConfig, results
 from studies.results import run_study
 from studies.tables import Results, Table, seeds
 from vit.atomic import write_text
+from vit.errors import RunError
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,9 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(
     other, images = replace(experiment), experiment.data()
     other.used |= {other.config.data: replace(images, train=images.train.subset(torch.arange(200)))}
     monkeypatch.setattr(other, "models", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(match=r"holds this study on other images .*; name another folder"):
+    with pytest.raises(RunError, match=r"holds this study on other images .*; name another folder"):
         run_study("one-hot", other, tmp_path, "python -m studies one-hot")
-    with pytest.raises(match="holds a study with other settings; name another folder"):
+    with pytest.raises(RunError, match="holds a study with other settings; name another folder"):
         run_study(
             "one-hot",
             replace(experiment, study=StudyConfig([5])),
@@ -166,7 +167,7 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(
     results = tmp_path / "one-hot" / "results.json"
     for content, said in (("no JSON", "is damaged"), (None, "holds other files")):
         results.write_text(content) if content else results.unlink()
-        with pytest.raises(match=said):
+        with pytest.raises(RunError, match=said):
             run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
 
 
@@ -192,18 +193,19 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
     made = replace(
         experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1)
     )
-    images = replace(
-        experiment.data(), name="Mine"
-    )  # the images of other settings are not looked for
+    # the images of other settings are not looked for
+    images = replace(experiment.data(), name="Mine")
     images = replace(images, test=change(images.test)) if change else images
     made.used |= experiment.used | {made.config.data: images}
     monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(match=rf"^{name}: {said}$"):
+    with pytest.raises(RunError, match=rf"^{name}: {said}$"):
         run_study(name, made, tmp_path, "")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
-    with pytest.raises(match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
+    with pytest.raises(
+        RunError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"
+    ):
         run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 
 from studies import kinds
 from studies import static_and_contextual as study
@@ -48,9 +48,8 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
         shares = token_shares(model.encoder, design_of(trained))
         assert shares.shape == (3, len(TERMS))
         torch.testing.assert_close(shares.sum(1), torch.ones(3))
-        torch.testing.assert_close(
-            shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6
-        )  # patch + position
+        # patch + position
+        torch.testing.assert_close(shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6)
         assert (shares[0, :2] > 0.01).all()
         assert shares[-1, 2:4].sum() > 0.01
 
@@ -100,18 +99,16 @@ def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
     assert "fuselage" in found["air"]
     assert not (cases.scenes[HOME] == cases.scenes[STREET]).flatten(1).all(1).any()
     inputs, patches, places = cases.pasted(trained, WHEEL, HOME)
-    torch.testing.assert_close(
-        study.paste(inputs, patches, places, (4, 4)), inputs
-    )  # its own patch, put back
+    # its own patch, put back
+    torch.testing.assert_close(study.paste(inputs, patches, places, (4, 4)), inputs)
     assert not torch.equal(cases.pasted(trained, BALL, HOME)[1], patches)
 
 
 def test_a_token_moves_only_where_something_comes_in(trained, cases):
     found = cases.distances(trained, trained.model.encoder)
     assert found.shape == (2, 4, 3, len(cases.places))
-    torch.testing.assert_close(
-        found[:, :, 0], torch.zeros_like(found[:, :, 0]), rtol=0, atol=1e-5
-    )  # the embedding
+    # the embedding
+    torch.testing.assert_close(found[:, :, 0], torch.zeros_like(found[:, :, 0]), rtol=0, atol=1e-5)
     assert (found[:, :, -1].mean(-1) > 0.01).all()
 
 
@@ -121,7 +118,7 @@ SIZE = (4, 2)
 
 
 def images(count: int) -> torch.Tensor:
-    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(count))
+    return torch.randn(count, 3, 8, 12, generator=seeded(count))
 
 
 def test_only_the_place_changes():
@@ -154,7 +151,7 @@ FACTORS = ("patch", "place", "context")
 
 def centred(*shape: int, seed: int) -> torch.Tensor:
     """Random values whose mean over each axis but the last is 0: a term of one set of factors alone."""
-    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    values = torch.randn(*shape, generator=seeded(seed), dtype=torch.double)
     for axis in range(len(shape) - 1):
         if shape[axis] > 1:
             values = values - values.mean(axis, keepdim=True)

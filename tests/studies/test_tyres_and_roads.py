@@ -15,9 +15,8 @@ class Planted:
 
     def __init__(self, parts: Kinds, near: Tensor):
         values, vectors = torch.linalg.eigh(near.double())
-        self.of = (
-            vectors * values.clamp(min=0).sqrt()
-        )  # (K, K), products as near as they can be to `near`
+        # (K, K), products as near as they can be to `near`
+        self.of = vectors * values.clamp(min=0).sqrt()
         self.labels, self.done = parts.labels, 0
 
     def __call__(self, encoder: object, inputs: Tensor, alone: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 
 from studies.who_trains_them import BY_LAYER, measure_gradients, size, weights_and_gradients
 from vit.config import DecoderConfig, ViTConfig
@@ -26,12 +26,12 @@ def loss_of(model, images, mask):
 
 @pytest.fixture
 def images():
-    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    return torch.randn(4, 3, 16, 16, generator=seeded(1))
 
 
 @pytest.fixture
 def mask():
-    return make_mask("random", 4, (4, 4), 0.75, torch.Generator().manual_seed(2))
+    return make_mask("random", 4, (4, 4), 0.75, seeded(2))
 
 
 def test_they_are_the_slopes_of_the_loss(images, mask):

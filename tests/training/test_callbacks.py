@@ -183,9 +183,8 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
     assert (steps[0], steps[-1]) == (0, total)
     assert len(steps) == len(set(steps)) <= count
     gaps = [after - before for before, after in itertools.pairwise(steps)]
-    assert all(
-        later >= earlier - 1 for earlier, later in itertools.pairwise(gaps)
-    )  # but for rounding
+    # but for rounding
+    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))
     assert (snapshot_steps(total, 0), snapshot_steps(total, 1)) == ([], [total])
 
 

@@ -18,11 +18,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from tiny import noise, save_images
+from tiny import noise, save_images, without_pictures
 
 from vit.config import Config, RunConfig, TrainConfig
 from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
+from vit.train import fit
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
 from vit.training.state import load_state, saved_states
@@ -121,16 +122,15 @@ def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_core
         torch.set_num_threads(before)
 
 
-def test_what_cannot_be_shared_is_refused(monkeypatch):
-    values = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": 0,
-        "WORLD_SIZE": 9,
-        "LOCAL_RANK": 0,
-        "LOCAL_WORLD_SIZE": 1,
-    }
-    for key, value in values.items():
+def by_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, count: int, here: int) -> None:
+    """What torchrun tells a process: its rank among `count`, `here` of them on this machine."""
+    places = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": here}
+    for key, value in (places | {"TORCHELASTIC_RUN_ID": "x"}).items():
         monkeypatch.setenv(key, str(value))
+
+
+def test_what_cannot_be_shared_is_refused(monkeypatch):
+    by_torchrun(monkeypatch, rank=0, count=9, here=1)
     for config, message in (
         (Config(train=TrainConfig(batch_size=8)), r"train.batch_size: 8 .* 9 processes"),
         (Config(run=RunConfig(device="mps")), r"run.device: 'mps' cannot be shared"),
@@ -142,15 +142,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 @pytest.fixture
 def stores(monkeypatch) -> list[dist.Store]:
     """The second of two processes, which meets nobody; the stores of the groups that it forms."""
-    values = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": 1,
-        "WORLD_SIZE": 2,
-        "LOCAL_RANK": 1,
-        "LOCAL_WORLD_SIZE": 2,
-    }
-    for key, value in values.items():
-        monkeypatch.setenv(key, str(value))
+    by_torchrun(monkeypatch, rank=1, count=2, here=2)
     torchruns_store = dist.HashStore()
     stores = []
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
@@ -190,18 +182,37 @@ def test_an_error_ends_the_exchanges_of_gpus_at_once(gpus, stores, monkeypatch):
     assert ends == ["destroyed", "aborted" if gpus else "destroyed"]
 
 
-def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monkeypatch):
+@pytest.fixture
+def cores(monkeypatch) -> list[set[int]]:
+    """The cores of this process, and whatever it gets after them."""
     cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
     )
+    return cores
+
+
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, cores):
     for _ in range(2):
         with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
             assert here.local_world_size == 2
             assert not stores[-1].check(["address"])  # of the run before
             stores[-1].set("address", "here")
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
+
+
+def test_a_process_that_finds_no_group_gets_its_cores_back(stores, cores, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("no group")
+
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with (
+        pytest.raises(ValueError, match="no group"),
+        init_distributed(Config(run=RunConfig(device="cpu"))),
+    ):
+        pass
+    assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
 # --- train.py, started by torchrun ----------------------------------------------------------------
@@ -248,10 +259,16 @@ def losses(place: Path, out: str) -> list[float]:
     return [line["loss"] for line in lines]
 
 
+def train_alone(place: Path, out: str, config: str) -> None:
+    """The same run in this process."""
+    with pytest.MonkeyPatch.context() as patch, without_pictures():
+        patch.chdir(place)
+        fit(config, out, settings={"run.threads": 1})
+
+
 @pytest.fixture(scope="module")
 def alone(place: Path) -> list[float]:
-    code, _, errors = run(place, "alone")
-    assert code == 0, errors
+    train_alone(place, "alone", "reconstruct.yaml")
     return losses(place, "alone")
 
 
@@ -268,13 +285,13 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 
 @pytest.mark.slow
 def test_two_processes_learn_classes_as_one(place):
-    both = min(2, usable_cores())
-    for out, launcher, threads in (("one-classifies", None, 1), ("two-classify", TORCHRUN, both)):
-        code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
-        assert code == 0, errors
-        assert f"{threads} threads measure" in printed
-        # of each process, in training
-        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1
+    train_alone(place, "one-classifies", "classify.yaml")
+    words = ("--config", "classify.yaml")
+    code, printed, errors = run(place, "two-classify", *words, launcher=TORCHRUN)
+    assert code == 0, errors
+    assert f"{min(2, usable_cores())} threads measure" in printed
+    # of each process, in training
+    assert json.loads((place / "two-classify" / "summary.json").read_text())["threads"] == 1
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
     of_one = load_file(place / "one-classifies" / "model.safetensors")
     of_two = load_file(place / "two-classify" / "model.safetensors")

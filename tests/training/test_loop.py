@@ -295,10 +295,7 @@ def test_every_way_of_computing_has_the_losses_of_the_plain_one_over_200_steps(w
 
 
 @pytest.mark.slow
-def test_compiled_steps_have_the_losses_of_the_others_and_the_model_its_names(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def test_compiled_steps_have_the_losses_of_the_others_and_the_model_its_names():
     small = changed(CONFIG, model={"depth": 1})
     run = start(changed(small, run={"compile": "on"}))
     assert [step.loss for step in train_steps(run)] == pytest.approx(losses_of(small), rel=1e-4)

@@ -26,7 +26,7 @@ from vit.config import Config
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.device import Compute
-from vit.errors import ConfigError, RunError, TrainingError, UserError
+from vit.errors import ConfigError, RunError, UserError
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
@@ -601,13 +601,6 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
         strict=True,
     ):
         assert_same(one.state_dict(), other.state_dict())
-
-
-def test_a_state_is_not_saved_for_a_loss_that_is_not_finite(tmp_path):
-    run = begin(changed(CONFIG, optim={"blr": 1e37, "clip_grad": 0, "warmup_epochs": 0}))
-    with pytest.raises(TrainingError):
-        train_and_save(run, [], tmp_path)
-    assert saved_states(tmp_path) == []
 
 
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])

@@ -415,6 +415,11 @@ def _refuse_other_file(path: Path, start: bytes, names: list[str]) -> None:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the metadata of a safetensors file."""
+    # the library takes no other path, and its error reads as if the file were damaged
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{path}: its path is not UTF-8; rename it") from error
     tensors = {}
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no dict

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tiny import seeded
 from torch import Tensor
 
 from studies.analysis.correlation import (
@@ -28,9 +29,8 @@ def test_correlation_is_torch_s_own():
 
 def test_what_does_not_vary_goes_with_nothing():
     assert float(correlation(torch.full((6,), 0.1), torch.arange(6.0))) == 0
-    assert (
-        float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0
-    )  # but for rounding
+    # but for rounding
+    assert float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0
 
 
 def test_partial_correlation_by_its_formula():
@@ -66,9 +66,7 @@ UPPER = torch.triu_indices(12, 12, 1)
 
 
 def relation(seed: int, count: int = 12) -> Tensor:
-    values = torch.randn(
-        count, count, generator=torch.Generator().manual_seed(seed), dtype=torch.double
-    )
+    values = torch.randn(count, count, generator=seeded(seed), dtype=torch.double)
     return values + values.T
 
 
@@ -101,7 +99,7 @@ def test_held_constant_is_what_a_linear_fit_of_ranks_leaves():
 
 
 def test_a_planted_relation_is_found_and_its_absence_is_not():
-    points = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    points = torch.randn(12, 3, generator=seeded(0), dtype=torch.double)
     near = -torch.cdist(points, points)
     found = association(near, near + 0.3 * relation(8), [relation(9)])
     assert found.correlation > 0.8

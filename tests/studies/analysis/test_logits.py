@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import randomize
+from tiny import randomize, seeded
 from torch import nn
 
 from studies.analysis.logits import (
@@ -46,7 +46,7 @@ def encoder_of(**settings) -> VisionTransformer:
 
 
 def images(count: int = 3, seed: int = 1) -> torch.Tensor:
-    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(count, 3, 8, 12, generator=seeded(seed))
 
 
 @pytest.mark.parametrize("settings", [*KINDS, {"qkv": "identity"}, {"qk_norm": True}])
@@ -54,10 +54,9 @@ def test_logits_are_those_of_the_model(settings):
     encoder = encoder_of(**settings)
     with torch.no_grad(), AttentionMaps(encoder) as maps:
         encoder(images())
-    for number, layer in enumerate(queries_and_keys_by_layer(encoder, images())):
-        torch.testing.assert_close(
-            layer.logits.softmax(-1), maps.weights[number], rtol=0, atol=1e-6
-        )
+    layers = queries_and_keys_by_layer(encoder, images())
+    for layer, weights in zip(layers, maps.weights.values(), strict=True):
+        torch.testing.assert_close(layer.logits.softmax(-1), weights, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", KINDS)
