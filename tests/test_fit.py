@@ -96,9 +96,10 @@ def test_a_run_is_returned_and_saved(whole):
         assert torch.equal(value, run.result.state_dict()[name]), name
 
 
-def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path):
-    with pytest.raises(KeyError) as kept:  # with all frames, as a notebook keeps it
-        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5)])
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path, error):
+    with pytest.raises(error) as kept:  # with all frames, as a notebook keeps it
+        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5, error)])
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
