@@ -12,13 +12,16 @@ import pytest
 import yaml
 
 from vit.config import (
+    ClassifyConfig,
     Config,
     DataConfig,
     DecoderConfig,
     MaskConfig,
     ModelConfig,
     Positive,
+    ReconstructConfig,
     RunConfig,
+    TrainConfig,
     ViTConfig,
     allowed_by,
     convert,
@@ -196,6 +199,17 @@ def test_a_value_beyond_a_limit_is_refused_by_its_key(line):
 @pytest.mark.parametrize("line", GOOD)
 def test_limits_themselves_are_allowed(line):
     assert build_config([], settings_of(line))[0] != Config()
+
+
+def test_settings_of_another_objective_change_nothing():
+    """They may stand in a file that serves both: pretraining mixes no images, for example."""
+    classify = ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1000)
+    assert Config(classify=classify) == Config()
+    mask = MaskConfig(kind="block", ratio=0.5)
+    learns_labels = TrainConfig(objective="classify")
+    contrast = ReconstructConfig(contrast=0.1)
+    both = Config(mask=mask, reconstruct=contrast, train=learns_labels)
+    assert both == Config(train=learns_labels)
 
 
 def test_a_resumed_run_may_compute_and_find_its_data_elsewhere_and_change_nothing_else():

@@ -224,6 +224,12 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
     for argv in ([], ["--train.epochs", 2]):
         assert train_command("--config", path, *argv).notes == ()
 
+    # Another objective has no whole epochs
+    command = train_command(
+        "--config", finetune, "--train.epochs=1", "--train.objective=reconstruct"
+    )
+    assert command.notes == ()
+
     # Both named by the user contradict each other
     named = ["--train.epochs=1", "--classify.whole_epochs=2"]
     assert refusal("--config", finetune, *named).startswith("classify.whole_epochs: ")
@@ -248,7 +254,7 @@ def test_an_objective_added_after_settings_were_read_can_be_chosen(monkeypatch):
 def test_an_override_that_the_objective_does_not_read_is_refused():
     """Even one that repeats the default: it was given. A file may serve several objectives."""
     path = config_file("train: {objective: classify}\nmask: {ratio: 0.5}")
-    assert parse("--config", path).mask.ratio == 0.5
+    assert parse("--config", path).mask.ratio == MaskConfig.ratio
     message = refusal("--config", path, "--mask.ratio=0.75")
     assert message == "mask.ratio: cannot be used; it only applies to train.objective reconstruct"
     assert refusal("--config", path, "--reconstruct.contrast", 0).startswith("reconstruct.contrast")

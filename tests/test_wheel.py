@@ -51,9 +51,8 @@ def installed(tmp_path_factory) -> Path:
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
     source.mkdir()
     copied = re.findall(r"^COPY (.*) /source", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for path in (
-        ROOT / name for line in copied for name in line.split()
-    ):  # of what the image is built from
+    # of what the image is built from
+    for path in (ROOT / name for line in copied for name in line.split()):
         if path.is_dir():
             shutil.copytree(path, source / path.name, ignore=kept)
         else:

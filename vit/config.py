@@ -51,7 +51,7 @@ class ObjectiveInfo(NamedTuple):
     """What the settings need to know about an objective.
 
     Attributes:
-        sections: the objective-specific sections that it reads.
+        sections: the objective-specific sections that it reads; the others have their defaults.
         labels: whether it learns from labels.
     """
 
@@ -66,12 +66,15 @@ OBJECTIVES = {
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
-def _require(ok: bool, key: str, value: object, allowed: str) -> None:
-    if not ok:
-        raise ConfigError(f"{key}: {quoted(_plain(value))} cannot be used; {allowed}")
+def unread_sections(objective: str) -> set[str]:
+    """Return the names of the sections that only other objectives read."""
+    sections: set[str] = set()
+    for other in OBJECTIVES.values():
+        sections |= set(other.sections)
+    return sections - set(OBJECTIVES[objective].sections)
 
 
-# --- The values that a setting takes: types and ranges, whatever they come from ---------------
+# --- Numbers in a range ---------------------------------------------------------------------------
 
 
 class Range(NamedTuple):
@@ -90,105 +93,9 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
 Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
-SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
-"""The words of YAML 1.1, which is what most files are written in, for true and false."""
-TERMS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-}
 
 
-def allowed_by(hint: Any) -> str:
-    """Return in words which values a type allows."""
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if origin is Annotated:
-        return " and ".join(part.allowed for part in parts[1:])
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin in (Union, UnionType):
-        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
-    if origin is list or Ellipsis in parts:
-        return f"a list, each {allowed_by(parts[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(allowed_by, parts))}]"
-    return TERMS[hint]
-
-
-def convert(value: Any, hint: Any) -> Any:
-    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
-
-    Args:
-        value: as YAML, the command line or Python give it.
-        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
-            Annotated numbers state their `Range`.
-
-    Raises:
-        ValueError: the value is none of this type; the message says what is allowed.
-    """
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
-        value = value.tolist()
-
-    # A number in a range
-    if origin is Annotated:
-        number = convert(value, parts[0])
-        for part in parts[1:]:
-            if not part.holds(number):
-                raise ValueError(part.allowed)
-        return number
-
-    # The first of several types that fits; with None, which leaves a setting out, the other
-    if origin in (Union, UnionType):
-        if value is None and NoneType in parts:
-            return None
-        choices = [part for part in parts if part is not NoneType]
-        if len(choices) == 1:
-            return convert(value, choices[0])
-        for part in choices:
-            with suppress(ValueError):
-                return convert(value, part)
-
-    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
-    elif origin is Literal:
-        if isinstance(value, bool):
-            words = ("on", "yes") if value else ("off", "no")
-            value = next((word for word in words if word in parts), value)
-        if value in parts:
-            return value
-
-    # Several values
-    elif origin in (tuple, list) and isinstance(value, tuple | list):
-        if origin is list or Ellipsis in parts:
-            return origin(convert(item, parts[0]) for item in value)
-        if len(value) == len(parts):
-            return tuple(map(convert, value, parts))
-
-    # One value; YAML 1.1 gives 1e-3, without a point, as a text
-    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
-        return SWITCHES[value.lower()]
-    elif hint is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
-    elif type(value) is hint:
-        # the largest seed; no setting needs more
-        if hint is int and abs(value) >= 2**64:
-            raise ValueError("it needs a number below 2^64")
-        return value
-    raise ValueError(f"it needs {allowed_by(hint)}")
-
-
-@cache  # to read annotations, which are text, takes longer than all checks
-def hints_of(section: type) -> dict[str, Any]:
-    """Return the types of a section's settings, with their ranges."""
-    return get_type_hints(section, include_extras=True)
+# --- The sections, as in config.yaml --------------------------------------------------------------
 
 
 class Section:
@@ -206,9 +113,22 @@ class Section:
             try:
                 value = convert(value, hint)
             except ValueError as error:
-                message = f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {error}"
-                raise ConfigError(message) from error
+                raise self.refusal(name, str(error)) from error
             object.__setattr__(self, name, value)  # the section is frozen
+
+    def refusal(self, name: str, allowed: str, value: object = None) -> ConfigError:
+        """Return the error of a setting, with what is allowed.
+
+        Args:
+            name: of the setting.
+            allowed: in words.
+            value: in force, where that of the setting is None.
+        """
+        if value is None:
+            value = getattr(self, name)
+        return ConfigError(
+            f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {allowed}"
+        )
 
 
 @dataclass(frozen=True)
@@ -253,29 +173,9 @@ class DataConfig(Section, section="data"):
     def __post_init__(self) -> None:
         super().__post_init__()
         # a shell makes this of a variable that is not set, and it would be the current folder
-        _require(self.root != "", "data.root", self.root, "it needs the name of a folder")
-        _require(self.cache != "", "data.cache", self.cache, "it needs the name of a folder")
-
-
-def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
-    """Return `DataConfig`'s source and root for a command's --data.
-
-    Args:
-        data: a name in BUILT_IN, or a folder of images.
-        root: folder that holds (or receives) the archive of a built-in data set.
-
-    Raises:
-        ConfigError: `data` is none of these.
-    """
-    if data in BUILT_IN:
-        return {"source": data, "root": root}
-    folder = os.path.expanduser(data)
-    if os.path.isfile(folder):
-        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
-    if not os.path.isdir(folder):
-        names = ", ".join(BUILT_IN)
-        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
-    return {"source": "folder", "root": data}
+        for name in ("root", "cache"):
+            if getattr(self, name) == "":
+                raise self.refusal(name, "it needs the name of a folder")
 
 
 @dataclass(frozen=True)
@@ -311,8 +211,497 @@ class AugmentConfig(Section, section="augment"):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = self.crop_scale
-        allowed = "two shares, 0 < low <= high <= 1"
-        _require(0 < low <= high <= 1, "augment.crop_scale", self.crop_scale, allowed)
+        if not 0 < low <= high <= 1:
+            raise self.refusal("crop_scale", "two shares, 0 < low <= high <= 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section, section="model"):
+    """The encoder, the decoder, and which of their parts learn."""
+
+    # What it begins with, and its size
+    init: str = ""
+    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random
+    weights"""
+    preset: Literal["micro", "tiny", "small", "base"] = "tiny"
+    """width, depth and heads of encoder and decoder, unless given one by one"""
+    image_size: Pixels | tuple[Pixels, Pixels] = 32
+    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
+    and resized"""
+    patch_size: Pixels | tuple[Pixels, Pixels] = 4
+    """pixels: one number for squares, or [height, width]; divides the image"""
+    embed_dim: Units | None = None
+    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
+    depth: Units | None = None
+    """number of the encoder's blocks; null: the preset's"""
+    num_heads: Units | None = None
+    """attention heads per block; null: the preset's"""
+    mlp_ratio: float = 4.0
+    """hidden width of the MLPs / width of the tokens"""
+
+    # Tokens beside the patches, and positions
+    class_token: bool = True
+    """put a class token before the patches"""
+    registers: NonNegative = 0
+    """number of register tokens after the class token (Darcet et al. 2024)"""
+    pos_embed: Literal["learned", "sincos"] = "sincos"
+    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
+    always fixed)"""
+
+    # Blocks
+    qkv: Literal["linear", "identity"] = "linear"
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
+    matrices"""
+    qkv_bias: bool = True
+    """give the three maps a bias"""
+    layer_scale: float | None = None
+    """initial value of a learned scale on each residual branch of the encoder; null: none"""
+    drop_path: BelowOne = 0.0
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
+    from 0 at the first"""
+    global_pool: Literal["avg", "token"] = "avg"
+    """what a classifier reads: the mean of the patches, or the class token"""
+
+    # The decoder
+    decoder_dim: Units | None = None
+    """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
+    decoder_depth: Units | None = None
+    """number of the decoder's blocks; null: the preset's"""
+    decoder_heads: Units | None = None
+    """attention heads per decoder block; null: the preset's"""
+
+    # What learns
+    freeze: list[str] = field(default_factory=list)
+    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0,
+    decoder.W_Q, ..."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+
+        # Whole patches
+        for axis, side in enumerate(("height", "width")):
+            image = self.image_size_2d[axis]
+            if image % self.patch_size_2d[axis]:
+                divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
+                allowed = f"it must divide the image's {side} of {image} (model.image_size)"
+                raise self.refusal("patch_size", f"{allowed}: {divisors}")
+
+        # Heads of equal width, and positions in four parts: sine and cosine of row and column
+        dimensions = self.dimensions
+        for name, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
+            width = dimensions[name]
+            if width % dimensions[heads]:
+                allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
+                raise self.refusal(name, allowed, width)
+            has_table = name == "decoder_dim" or self.pos_embed == "sincos"
+            if has_table and width % 4:
+                raise self.refusal(name, "a multiple of 4, for its sin-cos positions", width)
+
+        # An MLP with a hidden unit, and a token for the head to read
+        width = dimensions["embed_dim"]
+        if self.mlp_ratio * width < 1:
+            allowed = f"at least 1 / {width}, for one hidden unit (model.embed_dim {width})"
+            raise self.refusal("mlp_ratio", allowed)
+        if self.global_pool == "token" and not self.class_token:
+            raise self.refusal("global_pool", "there is no class token (model.class_token)")
+
+    @property
+    def image_size_2d(self) -> tuple[int, int]:
+        """(H, W) in pixels."""
+        return pair(self.image_size)
+
+    @property
+    def patch_size_2d(self) -> tuple[int, int]:
+        """(p, q) in pixels."""
+        return pair(self.patch_size)
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        height, width = self.image_size_2d
+        p, q = self.patch_size_2d
+        return height // p, width // q
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """Width, depth and heads of encoder and decoder: as given, else the preset's."""
+        dimensions = dict(PRESETS[self.preset])
+        for key in dimensions:
+            value = getattr(self, key)
+            if value is not None:
+                dimensions[key] = value
+        return dimensions
+
+    def vit_config(self, **derived: Any) -> ViTConfig:
+        """Return the encoder's architecture; `derived` are fields that the objective decides."""
+        dimensions = self.dimensions
+        settings: dict[str, Any] = {
+            "image_size": self.image_size_2d,
+            "patch_size": self.patch_size_2d,
+            "embed_dim": dimensions["embed_dim"],
+            "depth": dimensions["depth"],
+            "num_heads": dimensions["num_heads"],
+            "mlp_ratio": self.mlp_ratio,
+            "class_token": self.class_token,
+            "registers": self.registers,
+            "pos_embed": self.pos_embed,
+            "qkv": self.qkv,
+            "qkv_bias": self.qkv_bias,
+            "layer_scale": self.layer_scale,
+            "drop_path": self.drop_path,
+            "global_pool": self.global_pool,
+        }
+        return ViTConfig(**settings | derived)
+
+    def decoder_config(self) -> DecoderConfig:
+        """Return the decoder's architecture; its blocks are like the encoder's."""
+        size = self.dimensions
+        return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
+
+
+@dataclass(frozen=True)
+class MaskConfig(Section, section="mask"):
+    """Pretraining: which patches are masked."""
+
+    kind: Literal["random", "block", "grid"] = "random"
+    """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
+    ratio: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 0.75
+    """share of patches to mask, above 0 and below 1; rounded, but at least one is masked and one
+    visible"""
+
+
+@dataclass(frozen=True)
+class ReconstructConfig(Section, section="reconstruct"):
+    """Objective reconstruct: the target, and an optional contrastive loss."""
+
+    norm_pix_loss: bool = True
+    """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
+    contrast: NonNegativeFloat = 0.0
+    """weight of a second loss: find the other view of an image among those of the batch (CAN);
+    0: off"""
+    temperature: PositiveFloat = 0.2
+    """contrast: divides the cosine similarities; lower values weight the nearest more"""
+
+
+@dataclass(frozen=True)
+class ClassifyConfig(Section, section="classify"):
+    """Objective classify: how training changes images and labels."""
+
+    # The labels and the images they belong to
+    label_smoothing: BelowOne = 0.0
+    """share of each label to spread over all classes"""
+    mixup: NonNegativeFloat = 0.0
+    """alpha of Mixup, which blends two images and their labels; 0: off"""
+    cutmix: NonNegativeFloat = 0.0
+    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each
+    gets half of the images"""
+
+    # Cheaper steps
+    drop_patches: BelowOne = 0.0
+    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation
+    sees all"""
+    whole_epochs: NonNegativeFloat = 0.0
+    """final epochs without drop_patches, so that the model has seen whole images"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.whole_epochs > 0 and self.drop_patches == 0:
+            raise self.refusal("whole_epochs", "it only applies with drop_patches")
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section, section="optim"):
+    """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
+
+    # The update, and the learning rate over time
+    name: Literal["adamw", "muon"] = "adamw"
+    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's
+    learning rate"""
+    blr: PositiveFloat = 1.5e-4
+    """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
+    warmup_epochs: NonNegativeFloat = 1.0
+    """epochs of warm-up"""
+    cooldown: Share = 1.0
+    """the last share of the steps, in which the learning rate falls; below 1, --resume may change
+    train.epochs: the run goes on from where it was held"""
+
+    # How weights are held back, and gradients averaged
+    weight_decay: NonNegativeFloat = 0.05
+    """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """decay rates of AdamW's averages of the gradient and of its square"""
+    layer_decay: Share = 1.0
+    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the
+    same"""
+    ema: BelowOne = 0.0
+    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model;
+    0: off"""
+    clip_grad: NonNegativeFloat = 1.0
+    """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise self.refusal("betas", "two numbers from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class TrainConfig(Section, section="train"):
+    """What is learned, and for how long."""
+
+    objective: str = "reconstruct"
+    """reconstruct: fill in masked patches (pretraining); classify: classify images (fine-tuning, or
+    from scratch)"""
+    epochs: Positive = 100
+    """passes over the training images"""
+    batch_size: Positive = 256
+    """images per step, over all processes; the last batch of an epoch holds the remainder, but with
+    reconstruct.contrast, or data.unlabelled in classification, it is left out"""
+    seed: NonNegative = 0
+    """the one seed of weights, data order, augmentation and masks"""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU the
+    faster of bf16 and fp32, timed at the start"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective not in OBJECTIVES:
+            raise self.refusal("objective", f"one of {', '.join(OBJECTIVES)}")
+
+
+@dataclass(frozen=True)
+class RunConfig(Section, section="run"):
+    """Where a run computes and what it writes: only the last bits of a result depend on it."""
+
+    # Where and how it computes
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to compute; auto: cuda, then mps, then cpu"""
+    threads: NonNegative = 0
+    """CPU threads per process; 0: torch's choice; another number may change the last bits"""
+    grad_accum_steps: NonNegative = 0
+    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0:
+    chosen by token count"""
+    attention: Literal["auto", "math", "flash"] = "auto"
+    """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
+    compile: Literal["auto", "on", "off", "graph"] = "auto"
+    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more; graph:
+    each step is replayed as one CUDA graph instead (one NVIDIA GPU)"""
+
+    # What it writes
+    save_every: Positive = 500
+    """steps between checkpoints"""
+    snapshots: NonNegative = 0
+    """copies of the weights to keep, in half precision, more of them early in the run: for films
+    and sliders"""
+    dynamics_every: NonNegative = 0
+    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ...
+    before; 0: off"""
+    val_every: NonNegative = 0
+    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only
+    at the end"""
+    knn_images: NonNegative = 50_000
+    """pretraining: training images that k-NN searches for neighbours, evenly spaced; 0: all"""
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
+    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip
+    install -e '.[wandb]'"""
+
+    def steps_between_lines(self, total_steps: int) -> int:
+        """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
+        return min(max(total_steps // 50, 1), 10)
+
+
+# --- All settings ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run, one section per concern."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mask: MaskConfig = field(default_factory=MaskConfig)
+    reconstruct: ReconstructConfig = field(default_factory=ReconstructConfig)
+    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        # A file may serve several objectives: what this one does not read has its defaults, so that
+        # it changes nothing
+        for name in unread_sections(self.train.objective):
+            default = type(getattr(self, name))()
+            object.__setattr__(self, name, default)
+
+        self._check_sizes()
+        self._check_contrast()
+        self._check_use_of_images()
+        self._check_unlabelled()
+
+    def _check_sizes(self) -> None:
+        """Refuse what does not fit into the image, the run or the batch."""
+        epochs = self.train.epochs
+        batch_size = self.train.batch_size
+
+        # Two patches or more: one to mask and one to see
+        if math.prod(self.model.grid_size) < 2:
+            allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
+            raise self.model.refusal("patch_size", allowed)
+
+        # The run
+        allowed = f"at most train.epochs, which is {epochs}"
+        if self.optim.warmup_epochs > epochs:
+            raise self.optim.refusal("warmup_epochs", allowed)
+        if self.run.val_every > epochs:
+            raise self.run.refusal("val_every", allowed)
+        if self.classify.whole_epochs >= epochs:
+            allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
+            raise self.classify.refusal("whole_epochs", allowed)
+
+        # The batch
+        if self.run.grad_accum_steps > batch_size:
+            allowed = f"at most train.batch_size, which is {batch_size}"
+            raise self.run.refusal("grad_accum_steps", allowed)
+
+    def _check_contrast(self) -> None:
+        """Refuse a contrastive loss that cannot compare two views with a whole batch."""
+        if self.reconstruct.contrast == 0:
+            return
+        if self.run.grad_accum_steps > 1:
+            allowed = "it compares images within a batch: leave run.grad_accum_steps out"
+            raise self.reconstruct.refusal("contrast", allowed)
+        if self.augment.views != 2:
+            raise self.augment.refusal("views", "reconstruct.contrast needs two views per image")
+        if self.train.batch_size == 1:
+            allowed = "2 or more: reconstruct.contrast compares an image with others"
+            raise self.train.refusal("batch_size", allowed)
+
+    def _check_use_of_images(self) -> None:
+        """Refuse what would use the test images too early, or do nothing."""
+        learns_labels = OBJECTIVES[self.train.objective].labels
+        if self.run.val_every > 0 and self.data.val_size == 0:
+            allowed = (
+                "test images are used once, at the end; hold out training images with data.val_size"
+            )
+            raise self.run.refusal("val_every", allowed)
+        if self.data.labels < 1 and not learns_labels:
+            allowed = "pretraining needs none; data.limit takes fewer images"
+            raise self.data.refusal("labels", allowed)
+        if self.augment.views > 1 and learns_labels:
+            raise self.augment.refusal("views", "several views only apply to pretraining")
+
+    def _check_unlabelled(self) -> None:
+        """Refuse what would make images without labels useless."""
+        data = self.data
+        if not data.unlabelled:
+            return
+        if data.source in BUILT_IN and data.labels == 1:
+            allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
+            raise data.refusal("unlabelled", allowed)
+        if not self.learns_guesses:
+            return
+        for name in ("mixup", "cutmix"):
+            if getattr(self.classify, name) > 0:
+                allowed = "images without labels (data.unlabelled) cannot be mixed"
+                raise self.classify.refusal(name, allowed)
+        if self.classify.drop_patches == 0:
+            allowed = (
+                "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
+            )
+            raise self.classify.refusal("drop_patches", allowed)
+        if self.train.batch_size < 4:
+            allowed = (
+                "4 or more: with data.unlabelled, a batch holds images with and without labels"
+            )
+            raise self.train.refusal("batch_size", allowed)
+
+    @property
+    def learns_guesses(self) -> bool:
+        """Whether images without labels are classified as an averaged model guesses."""
+        return self.data.unlabelled and OBJECTIVES[self.train.objective].labels
+
+    @property
+    def images_per_step(self) -> int:
+        """Images computed per step, over all processes; each view counts."""
+        return self.train.batch_size * self.augment.views
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, as YAML and JSON hold them."""
+        sections = asdict(self)
+        for section in sections.values():
+            for key, value in section.items():
+                section[key] = _plain(value)
+        return sections
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings that decide the result, by "section.key".
+
+        The images are known by their hash, not by the settings in `data`.
+        """
+        sections = self.to_dict()
+        del sections["data"], sections["run"]
+        return flat_settings(sections)
+
+    def steps_per_epoch(self, count: int) -> int:
+        """Return the number of steps in which `count` images come once.
+
+        The last one takes the remainder, which is 1 to `train.batch_size` images. The contrastive
+        loss is easier among fewer images, and a few may all lack a label, so with either the
+        remainder, other images in each epoch, is left out; only fewer images than a batch are a
+        batch of their own.
+        """
+        batch_size = self.train.batch_size
+        if self.reconstruct.contrast > 0 or self.learns_guesses:
+            return max(count // batch_size, 1)
+        return -(-count // batch_size)
+
+    def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
+        """Return the steps at which warm-up ends, cooldown begins, and the run ends."""
+        total = self.train.epochs * steps_per_epoch
+        warmup = round(self.optim.warmup_epochs * steps_per_epoch)
+        cooldown = total - round(self.optim.cooldown * total)
+        return warmup, max(warmup, cooldown), total
+
+    def held_steps(self, count: int) -> int:
+        """Return the number of steps, with `count` images, that a longer run would begin with.
+
+        They come before the last phase, in which the learning rate falls or classification sees
+        whole images; 0 if the rate falls from the start, towards the end of just this run.
+        """
+        if self.optim.cooldown == 1:
+            return 0
+        per_epoch = self.steps_per_epoch(count)
+        _, falls_from, _ = self.schedule(per_epoch)
+        whole_from = round((self.train.epochs - self.classify.whole_epochs) * per_epoch)
+        return min(falls_from, whole_from)
+
+    def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the settings that would turn a run into another.
+
+        Args:
+            before: all settings of that run, from `to_dict`.
+
+        Yields:
+            key, value before, value now.
+        """
+        saved = flat_settings(before)
+        for key, now in self.deciding().items():
+            old = saved.get(key, now)
+            if old != now:
+                yield key, old, now
+
+
+def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Flatten sections of settings to "section.key"."""
+    settings = {}
+    for name, section in sections.items():
+        for key, value in section.items():
+            settings[f"{name}.{key}"] = value
+    return settings
+
+
+# --- The architecture of a model, which a checkpoint states ---------------------------------------
 
 
 @dataclass(frozen=True)
@@ -412,146 +801,107 @@ class DecoderConfig:
         return replace(encoder, layer_scale=None, drop_path=0.0, **values)
 
 
-@dataclass(frozen=True)
-class ModelConfig(Section, section="model"):
-    """The encoder, the decoder, and which of their parts learn."""
+# --- Values: checked, converted, written ----------------------------------------------------------
 
-    # What it begins with, and its size
-    init: str = ""
-    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random
-    weights"""
-    preset: Literal["micro", "tiny", "small", "base"] = "tiny"
-    """width, depth and heads of encoder and decoder, unless given one by one"""
-    image_size: Pixels | tuple[Pixels, Pixels] = 32
-    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
-    and resized"""
-    patch_size: Pixels | tuple[Pixels, Pixels] = 4
-    """pixels: one number for squares, or [height, width]; divides the image"""
-    embed_dim: Units | None = None
-    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
-    depth: Units | None = None
-    """number of the encoder's blocks; null: the preset's"""
-    num_heads: Units | None = None
-    """attention heads per block; null: the preset's"""
-    mlp_ratio: float = 4.0
-    """hidden width of the MLPs / width of the tokens"""
+SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
+"""The words of YAML 1.1, which is what most files are written in, for true and false."""
+TERMS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+}
 
-    # Tokens beside the patches, and positions
-    class_token: bool = True
-    """put a class token before the patches"""
-    registers: NonNegative = 0
-    """number of register tokens after the class token (Darcet et al. 2024)"""
-    pos_embed: Literal["learned", "sincos"] = "sincos"
-    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
-    always fixed)"""
 
-    # Blocks
-    qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
-    matrices"""
-    qkv_bias: bool = True
-    """give the three maps a bias"""
-    layer_scale: float | None = None
-    """initial value of a learned scale on each residual branch of the encoder; null: none"""
-    drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
-    from 0 at the first"""
-    global_pool: Literal["avg", "token"] = "avg"
-    """what a classifier reads: the mean of the patches, or the class token"""
+def convert(value: Any, hint: Any) -> Any:
+    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
 
-    # The decoder
-    decoder_dim: Units | None = None
-    """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
-    decoder_depth: Units | None = None
-    """number of the decoder's blocks; null: the preset's"""
-    decoder_heads: Units | None = None
-    """attention heads per decoder block; null: the preset's"""
+    Args:
+        value: as YAML, the command line or Python give it.
+        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
+            Annotated numbers state their `Range`.
 
-    # What learns
-    freeze: list[str] = field(default_factory=list)
-    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0,
-    decoder.W_Q, ..."""
+    Raises:
+        ValueError: the value is none of this type; the message says what is allowed.
+    """
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        value = value.tolist()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    # A number in a range
+    if origin is Annotated:
+        number = convert(value, parts[0])
+        for part in parts[1:]:
+            if not part.holds(number):
+                raise ValueError(part.allowed)
+        return number
 
-        # Whole patches
-        for axis, side in enumerate(("height", "width")):
-            image = self.image_size_2d[axis]
-            patch = self.patch_size_2d[axis]
-            divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
-            allowed = f"it must divide the image's {side} of {image} (model.image_size): {divisors}"
-            _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
+    # The first of several types that fits; with None, which leaves a setting out, the other
+    if origin in (Union, UnionType):
+        if value is None and NoneType in parts:
+            return None
+        choices = [part for part in parts if part is not NoneType]
+        if len(choices) == 1:
+            return convert(value, choices[0])
+        for part in choices:
+            with suppress(ValueError):
+                return convert(value, part)
 
-        # Heads of equal width, and positions in four parts: sine and cosine of row and column
-        dimensions = self.dimensions
-        for width, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
-            value = dimensions[width]
-            allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
-            _require(value % dimensions[heads] == 0, f"model.{width}", value, allowed)
-            fits = value % 4 == 0 or (width == "embed_dim" and self.pos_embed != "sincos")
-            _require(fits, f"model.{width}", value, "a multiple of 4, for its sin-cos positions")
+    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
+    elif origin is Literal:
+        if isinstance(value, bool):
+            words = ("on", "yes") if value else ("off", "no")
+            value = next((word for word in words if word in parts), value)
+        if value in parts:
+            return value
 
-        # An MLP with a hidden unit, and a token for the head to read
-        embed_dim = dimensions["embed_dim"]
-        allowed = f"at least 1 / {embed_dim}, for one hidden unit (model.embed_dim {embed_dim})"
-        _require(self.mlp_ratio * embed_dim >= 1, "model.mlp_ratio", self.mlp_ratio, allowed)
-        has_token = self.class_token or self.global_pool != "token"
-        allowed = "there is no class token (model.class_token)"
-        _require(has_token, "model.global_pool", self.global_pool, allowed)
+    # Several values
+    elif origin in (tuple, list) and isinstance(value, tuple | list):
+        if origin is list or Ellipsis in parts:
+            return origin(convert(item, parts[0]) for item in value)
+        if len(value) == len(parts):
+            return tuple(map(convert, value, parts))
 
-    @property
-    def image_size_2d(self) -> tuple[int, int]:
-        """(H, W) in pixels."""
-        return pair(self.image_size)
+    # One value; YAML 1.1 gives 1e-3, without a point, as a text
+    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
+        return SWITCHES[value.lower()]
+    elif hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    elif type(value) is hint:
+        # the largest seed; no setting needs more
+        if hint is int and abs(value) >= 2**64:
+            raise ValueError("it needs a number below 2^64")
+        return value
+    raise ValueError(f"it needs {allowed_by(hint)}")
 
-    @property
-    def patch_size_2d(self) -> tuple[int, int]:
-        """(p, q) in pixels."""
-        return pair(self.patch_size)
 
-    @property
-    def grid_size(self) -> tuple[int, int]:
-        """(rows, columns) of patches."""
-        height, width = self.image_size_2d
-        p, q = self.patch_size_2d
-        return height // p, width // q
+def allowed_by(hint: Any) -> str:
+    """Return in words which values a type allows."""
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if origin is Annotated:
+        return " and ".join(part.allowed for part in parts[1:])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
+    if origin is list or Ellipsis in parts:
+        return f"a list, each {allowed_by(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(allowed_by, parts))}]"
+    return TERMS[hint]
 
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Width, depth and heads of encoder and decoder: as given, else the preset's."""
-        dimensions = dict(PRESETS[self.preset])
-        for key in dimensions:
-            value = getattr(self, key)
-            if value is not None:
-                dimensions[key] = value
-        return dimensions
 
-    def vit_config(self, **derived: Any) -> ViTConfig:
-        """Return the encoder's architecture; `derived` are channels and num_classes of the data."""
-        dimensions = self.dimensions
-        settings: dict[str, Any] = {
-            "image_size": self.image_size_2d,
-            "patch_size": self.patch_size_2d,
-            "embed_dim": dimensions["embed_dim"],
-            "depth": dimensions["depth"],
-            "num_heads": dimensions["num_heads"],
-            "mlp_ratio": self.mlp_ratio,
-            "class_token": self.class_token,
-            "registers": self.registers,
-            "pos_embed": self.pos_embed,
-            "qkv": self.qkv,
-            "qkv_bias": self.qkv_bias,
-            "layer_scale": self.layer_scale,
-            "drop_path": self.drop_path,
-            "global_pool": self.global_pool,
-        }
-        return ViTConfig(**settings | derived)
-
-    def decoder_config(self) -> DecoderConfig:
-        """Return the decoder's architecture; its blocks are like the encoder's."""
-        size = self.dimensions
-        return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
+@cache  # to read annotations, which are text, takes longer than all checks
+def hints_of(section: type) -> dict[str, Any]:
+    """Return the types of a section's settings, with their ranges."""
+    return get_type_hints(section, include_extras=True)
 
 
 def spelled(value: object) -> str:
@@ -569,327 +919,6 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-@dataclass(frozen=True)
-class MaskConfig(Section, section="mask"):
-    """Pretraining: which patches are masked."""
-
-    kind: Literal["random", "block", "grid"] = "random"
-    """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
-    ratio: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 0.75
-    """share of patches to mask, above 0 and below 1; rounded, but at least one is masked and one
-    visible"""
-
-
-@dataclass(frozen=True)
-class ReconstructConfig(Section, section="reconstruct"):
-    """Objective reconstruct: the target, and an optional contrastive loss."""
-
-    norm_pix_loss: bool = True
-    """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
-    contrast: NonNegativeFloat = 0.0
-    """weight of a second loss: find the other view of an image among those of the batch (CAN);
-    0: off"""
-    temperature: PositiveFloat = 0.2
-    """contrast: divides the cosine similarities; lower values weight the nearest more"""
-
-
-@dataclass(frozen=True)
-class ClassifyConfig(Section, section="classify"):
-    """Objective classify: how training changes images and labels."""
-
-    # The labels and the images they belong to
-    label_smoothing: BelowOne = 0.0
-    """share of each label to spread over all classes"""
-    mixup: NonNegativeFloat = 0.0
-    """alpha of Mixup, which blends two images and their labels; 0: off"""
-    cutmix: NonNegativeFloat = 0.0
-    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each
-    gets half of the images"""
-
-    # Cheaper steps
-    drop_patches: BelowOne = 0.0
-    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation
-    sees all"""
-    whole_epochs: NonNegativeFloat = 0.0
-    """final epochs without drop_patches, so that the model has seen whole images"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        effective = self.whole_epochs == 0 or self.drop_patches > 0
-        allowed = "it only applies with drop_patches"
-        _require(effective, "classify.whole_epochs", self.whole_epochs, allowed)
-
-
-@dataclass(frozen=True)
-class OptimConfig(Section, section="optim"):
-    """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
-
-    # The update, and the learning rate over time
-    name: Literal["adamw", "muon"] = "adamw"
-    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's
-    learning rate"""
-    blr: PositiveFloat = 1.5e-4
-    """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
-    warmup_epochs: NonNegativeFloat = 1.0
-    """epochs of warm-up"""
-    cooldown: Share = 1.0
-    """the last share of the steps, in which the learning rate falls; below 1, --resume may change
-    train.epochs: the run goes on from where it was held"""
-
-    # How weights are held back, and gradients averaged
-    weight_decay: NonNegativeFloat = 0.05
-    """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """decay rates of AdamW's averages of the gradient and of its square"""
-    layer_decay: Share = 1.0
-    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the
-    same"""
-    ema: BelowOne = 0.0
-    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model;
-    0: off"""
-    clip_grad: NonNegativeFloat = 1.0
-    """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stable = all(0 <= beta < 1 for beta in self.betas)
-        _require(stable, "optim.betas", self.betas, "two numbers from 0 to below 1")
-
-
-@dataclass(frozen=True)
-class TrainConfig(Section, section="train"):
-    """What is learned, and for how long."""
-
-    objective: str = "reconstruct"
-    """reconstruct: fill in masked patches (pretraining); classify: classify images (fine-tuning, or
-    from scratch)"""
-    epochs: Positive = 100
-    """passes over the training images"""
-    batch_size: Positive = 256
-    """images per step, over all processes; the last batch of an epoch holds the remainder, but with
-    reconstruct.contrast, or data.unlabelled in classification, it is left out"""
-    seed: NonNegative = 0
-    """the one seed of weights, data order, augmentation and masks"""
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU the
-    faster of bf16 and fp32, timed at the start"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        allowed = f"one of {', '.join(OBJECTIVES)}"
-        _require(self.objective in OBJECTIVES, "train.objective", self.objective, allowed)
-
-
-@dataclass(frozen=True)
-class RunConfig(Section, section="run"):
-    """Where a run computes and what it writes: only the last bits of a result depend on it."""
-
-    # Where and how it computes
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to compute; auto: cuda, then mps, then cpu"""
-    threads: NonNegative = 0
-    """CPU threads per process; 0: torch's choice; another number may change the last bits"""
-    grad_accum_steps: NonNegative = 0
-    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0:
-    chosen by token count"""
-    attention: Literal["auto", "math", "flash"] = "auto"
-    """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
-    compile: Literal["auto", "on", "off", "graph"] = "auto"
-    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more; graph:
-    each step is replayed as one CUDA graph instead (one NVIDIA GPU)"""
-
-    # What it writes
-    save_every: Positive = 500
-    """steps between checkpoints"""
-    snapshots: NonNegative = 0
-    """copies of the weights to keep, in half precision, more of them early in the run: for films
-    and sliders"""
-    dynamics_every: NonNegative = 0
-    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ...
-    before; 0: off"""
-    val_every: NonNegative = 0
-    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only
-    at the end"""
-    knn_images: NonNegative = 50_000
-    """pretraining: training images that k-NN searches for neighbours, evenly spaced; 0: all"""
-    track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
-    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip
-    install -e '.[wandb]'"""
-
-    def steps_between_lines(self, total_steps: int) -> int:
-        """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
-        return min(max(total_steps // 50, 1), 10)
-
-
-@dataclass(frozen=True)
-class Config:
-    """All settings of a run, one section per concern."""
-
-    data: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    mask: MaskConfig = field(default_factory=MaskConfig)
-    reconstruct: ReconstructConfig = field(default_factory=ReconstructConfig)
-    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-
-    def __post_init__(self) -> None:
-        data = self.data
-        train = self.train
-        run = self.run
-        learns_labels = OBJECTIVES[train.objective].labels
-
-        # Two patches or more: one to mask and one to see
-        patches = math.prod(self.model.grid_size)
-        allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
-        _require(patches >= 2, "model.patch_size", self.model.patch_size, allowed)
-
-        # What must fit the length of the run, or the batch
-        allowed = f"at most train.epochs, which is {train.epochs}"
-        warmup = self.optim.warmup_epochs
-        _require(warmup <= train.epochs, "optim.warmup_epochs", warmup, allowed)
-        _require(run.val_every <= train.epochs, "run.val_every", run.val_every, allowed)
-        allowed = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
-        whole_epochs = self.classify.whole_epochs
-        _require(whole_epochs < train.epochs, "classify.whole_epochs", whole_epochs, allowed)
-        allowed = f"at most train.batch_size, which is {train.batch_size}"
-        steps = run.grad_accum_steps
-        _require(steps <= train.batch_size, "run.grad_accum_steps", steps, allowed)
-
-        # The contrastive loss compares the two views of an image with the whole batch
-        contrast = self.reconstruct.contrast
-        views = self.augment.views
-        allowed = "it compares images within a batch: leave run.grad_accum_steps out"
-        _require(contrast == 0 or steps <= 1, "reconstruct.contrast", contrast, allowed)
-        allowed = "reconstruct.contrast needs two views per image"
-        _require(contrast == 0 or views == 2, "augment.views", views, allowed)
-        allowed = "2 or more: reconstruct.contrast compares an image with others"
-        has_others = contrast == 0 or train.batch_size > 1
-        _require(has_others, "train.batch_size", train.batch_size, allowed)
-
-        # What would do nothing, or use the test images too early
-        allowed = (
-            "test images are used once, at the end; hold out training images with data.val_size"
-        )
-        _require(run.val_every == 0 or data.val_size > 0, "run.val_every", run.val_every, allowed)
-        allowed = "pretraining needs none; data.limit takes fewer images"
-        _require(data.labels == 1 or learns_labels, "data.labels", data.labels, allowed)
-        allowed = "several views only apply to pretraining"
-        _require(views == 1 or not learns_labels, "augment.views", views, allowed)
-        self._check_unlabelled()
-
-    def _check_unlabelled(self) -> None:
-        """Check what images without labels need (`data.unlabelled`).
-
-        Raises:
-            ConfigError: a setting would make them useless.
-        """
-        data = self.data
-        if not data.unlabelled:
-            return
-        allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
-        has_others = data.source not in BUILT_IN or data.labels < 1
-        _require(has_others, "data.unlabelled", data.unlabelled, allowed)
-        if not self.learns_guesses:
-            return
-        allowed = "images without labels (data.unlabelled) cannot be mixed"
-        for key in ("mixup", "cutmix"):
-            alpha = getattr(self.classify, key)
-            _require(alpha == 0, f"classify.{key}", alpha, allowed)
-        allowed = "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
-        dropped = self.classify.drop_patches
-        _require(dropped > 0, "classify.drop_patches", dropped, allowed)
-        allowed = "4 or more: with data.unlabelled, a batch holds images with and without labels"
-        batch_size = self.train.batch_size
-        _require(batch_size >= 4, "train.batch_size", batch_size, allowed)
-
-    @property
-    def learns_guesses(self) -> bool:
-        """Whether images without labels are classified as an averaged model guesses."""
-        return self.data.unlabelled and OBJECTIVES[self.train.objective].labels
-
-    @property
-    def images_per_step(self) -> int:
-        """Images computed per step, over all processes; each view counts."""
-        return self.train.batch_size * self.augment.views
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, as YAML and JSON hold them."""
-        sections = asdict(self)
-        for section in sections.values():
-            for key, value in section.items():
-                section[key] = _plain(value)
-        return sections
-
-    def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide the result, by "section.key".
-
-        The images are known by their hash, not by the settings in `data`.
-        """
-        sections = self.to_dict()
-        del sections["data"], sections["run"]
-        return flat_settings(sections)
-
-    def steps_per_epoch(self, count: int) -> int:
-        """Return the number of steps in which `count` images come once.
-
-        The last one takes the remainder, which is 1 to `train.batch_size` images. The contrastive
-        loss is easier among fewer images, and a few may all lack a label, so with either the
-        remainder, other images in each epoch, is left out; only fewer images than a batch are a
-        batch of their own.
-        """
-        batch_size = self.train.batch_size
-        if self.reconstruct.contrast > 0 or self.learns_guesses:
-            return max(count // batch_size, 1)
-        return -(-count // batch_size)
-
-    def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
-        """Return the steps at which warm-up ends, cooldown begins, and the run ends."""
-        total = self.train.epochs * steps_per_epoch
-        warmup = round(self.optim.warmup_epochs * steps_per_epoch)
-        cooldown = total - round(self.optim.cooldown * total)
-        return warmup, max(warmup, cooldown), total
-
-    def held_steps(self, count: int) -> int:
-        """Return the number of steps, with `count` images, that a longer run would begin with.
-
-        They come before the last phase, in which the learning rate falls or classification sees
-        whole images; 0 if the rate falls from the start, towards the end of just this run.
-        """
-        if self.optim.cooldown == 1:
-            return 0
-        per_epoch = self.steps_per_epoch(count)
-        _, falls_from, _ = self.schedule(per_epoch)
-        whole_from = round((self.train.epochs - self.classify.whole_epochs) * per_epoch)
-        return min(falls_from, whole_from)
-
-    def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the settings that would turn a run into another.
-
-        Args:
-            before: all settings of that run, from `to_dict`.
-
-        Yields:
-            key, value before, value now.
-        """
-        saved = flat_settings(before)
-        for key, now in self.deciding().items():
-            old = saved.get(key, now)
-            if old != now:
-                yield key, old, now
-
-
-def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Flatten sections of settings to "section.key"."""
-    settings = {}
-    for name, section in sections.items():
-        for key, value in section.items():
-            settings[f"{name}.{key}"] = value
-    return settings
-
-
 def _plain(value: object) -> object:
     """Return a value as YAML and JSON hold it: a list for a tuple or an array."""
     if hasattr(value, "tolist"):
@@ -897,3 +926,27 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return list(value)
     return value
+
+
+# --- A command's --data ---------------------------------------------------------------------------
+
+
+def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
+    """Return `DataConfig`'s source and root for a command's --data.
+
+    Args:
+        data: a name in BUILT_IN, or a folder of images.
+        root: folder that holds (or receives) the archive of a built-in data set.
+
+    Raises:
+        ConfigError: `data` is none of these.
+    """
+    if data in BUILT_IN:
+        return {"source": data, "root": root}
+    folder = os.path.expanduser(data)
+    if os.path.isfile(folder):
+        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
+    if not os.path.isdir(folder):
+        names = ", ".join(BUILT_IN)
+        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
+    return {"source": "folder", "root": data}

@@ -250,20 +250,19 @@ def _rgb(image: Image.Image) -> Image.Image:
 # ---- From tensors --------------------------------------------------------------------------------
 
 
-def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
+def to_float(images: Tensor, image_size: tuple[int, int]) -> Tensor:
     """Turn uint8 images into floats of another size: cropped to its shape, then resized.
 
     This prepares every image of a data set, in training and evaluation.
 
     Args:
         images: uint8 (B, C, h, w).
-        image_size: (H, W); images of that size are not resized.
-        interpolation: "bicubic" or "bilinear", with antialiasing.
+        image_size: (H, W); images of that size are not resized, others bicubically.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1.
     """
-    return resize_to_float(cut_to_shape(images, image_size), image_size, interpolation)
+    return resize_to_float(cut_to_shape(images, image_size), image_size, "bicubic")
 
 
 def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: str) -> Tensor:

@@ -14,7 +14,7 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from vit.atomic import replacing
-from vit.errors import RunError, UserError
+from vit.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,11 +98,11 @@ def read_json(content: str) -> Any:
 PARSERS: dict[str, Callable[[str], Any]] = {".yaml": yaml.safe_load, ".json": read_json}
 
 
-def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file.
 
     Raises:
-        UserError: of the class `error`: the file is damaged.
+        RunError: the file is damaged.
     """
     if not path.is_file():
         return {}
@@ -111,9 +111,9 @@ def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any
         parse = PARSERS[path.suffix]
         value = parse(content)
     except (ValueError, RecursionError, yaml.YAMLError) as problem:
-        raise error(f"{path} is damaged: {problem}") from problem
+        raise RunError(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
-        raise error(f"{path} is damaged: keys and values are expected")
+        raise RunError(f"{path} is damaged: keys and values are expected")
     return value
 
 

@@ -24,7 +24,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
 
-from vit.config import BUILT_IN, OBJECTIVES, Config, flat_settings, hints_of, named_data, spelled
+from vit.config import (
+    BUILT_IN,
+    OBJECTIVES,
+    Config,
+    flat_settings,
+    hints_of,
+    named_data,
+    spelled,
+    unread_sections,
+)
 from vit.errors import ConfigError, did_you_mean, quoted
 
 SECTIONS: dict[str, Any] = {item.name: item.default_factory for item in fields(Config)}
@@ -230,11 +239,11 @@ def build_config(
     config = Config(**sections)
 
     # A file may serve several objectives; an override is meant for this one
-    used = OBJECTIVES[config.train.objective].sections
+    unread = unread_sections(config.train.objective)
     for key in overrides:
         section = key.partition(".")[0]
         for name, objective in OBJECTIVES.items():
-            if section in objective.sections and section not in used:
+            if section in unread and section in objective.sections:
                 message = f"cannot be used; it only applies to train.objective {name}"
                 raise ConfigError(f"{key}: {message}")
     return config, keys
@@ -537,11 +546,13 @@ def fit_epochs(files: Files, settings: Mapping[str, Any]) -> tuple[dict[str, Any
     if whole_epochs >= epochs:
         too_long["classify.whole_epochs"] = whole_epochs
 
-    # What the user asks for too is a contradiction, which the sections refuse
+    # What the user asks for too is a contradiction, which the sections refuse; what the objective
+    # does not read has no effect
+    unread = unread_sections(sections["train"].objective)
     shortened = {}
     notes = []
     for key, value in too_long.items():
-        if key not in settings:
+        if key not in settings and key.partition(".")[0] not in unread:
             shortened[key] = epochs / 4
             message = f"{key}: {value:g} does not fit into train.epochs {epochs}"
             notes.append(f"{message}; using {epochs / 4:g}")

@@ -1,8 +1,8 @@
 """A whole run: set up, train, finish.
 
 The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/,
-model.safetensors, config.json and summary.json; run.dynamics_every adds dynamics.jsonl. `vit train`
-adds the pictures and report.html.
+showcase.safetensors, model.safetensors, config.json and summary.json; run.dynamics_every adds
+dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and report.html.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation,
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.evaluation import measure
-from vit.training.initial import follow, refuse_unloaded
+from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, setup
@@ -176,31 +176,31 @@ def read_command(
 
     # settings that differ from their defaults count as given; types are checked as a file's are
     defaults = flat_settings(Config().to_dict())
-    explicit = {}
+    given = {}
     for key, value in flat_settings(config.to_dict()).items():
         if value != defaults[key]:
-            explicit[key] = value
-    build_sections([], explicit)
+            given[key] = value
+    build_sections([], given)
 
     # what followed from model.init when the run began
     if resume:
         saved = read_config(config_of_run(out))
         followed = {}
         for key, value in vars(saved.model).items():
-            if f"model.{key}" not in explicit:
+            if f"model.{key}" not in given:
                 followed[key] = value
         config = replace(config, model=replace(config.model, **followed))
         refuse_conflicts(config, saved, out, config.train.epochs)
-    return TrainCommand(config, out, resume, given=frozenset(explicit))
+    return TrainCommand(config, out, resume, given=frozenset(given))
 
 
 def with_init(command: TrainCommand, init: Model) -> TrainCommand:
     """Name the source of a loaded model in the settings.
 
     Raises:
-        ConfigError: they name another checkpoint, or the model was not loaded.
+        ConfigError: they name another checkpoint, or as `refuse_init`.
     """
-    refuse_unloaded(command.config, init)
+    refuse_init(command.config, init)
     settings = command.config.model
     source = init.origin.source
     if settings.init and Path(settings.init) != Path(source):
@@ -239,7 +239,7 @@ def set_up(
             folder.refuse_if_taken()
             if config.data.source == "folder":
                 refuse_run_among_images(folder.path, config.data.root)
-        refuse_unloaded(config, init)
+        refuse_init(config, init)
     refuse_names(callbacks)
     trackers: list[Callback] = []
     if dist.is_main:

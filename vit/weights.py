@@ -240,15 +240,15 @@ def read_settings(config: dict[str, Any]) -> OwnSettings:
         if unknown:
             raise KeyError(f"{sorted(unknown)[0]} is not a setting of {kind.__name__}")
     return OwnSettings(
-        encoder,
-        decoder,
-        config["norm_pix_loss"],
-        tuple(map(float, config["mean"])),
-        tuple(map(float, config["std"])),
-        config.get("interpolation"),
-        config.get("crop_share"),
-        tuple(map(str, config["class_names"])),
-        config.get("squash", False),
+        encoder=encoder,
+        decoder=decoder,
+        norm_pix_loss=config["norm_pix_loss"],
+        mean=tuple(map(float, config["mean"])),
+        std=tuple(map(float, config["std"])),
+        interpolation=config.get("interpolation"),
+        crop_share=config.get("crop_share"),
+        class_names=tuple(map(str, config["class_names"])),
+        squash=config.get("squash", False),
     )
 
 

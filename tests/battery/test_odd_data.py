@@ -113,9 +113,8 @@ def test_odd_images_are_used_or_refused_in_one_line(battery, monkeypatch):
                 "cache": f"{place}/cache",
                 "on_bad_image": bad,
             }
-            if (
-                kind == "damaged"
-            ):  # without a run: what is left of the file is an image, or it is named
+            # without a run: what is left of the file is an image, or it is named
+            if kind == "damaged":
                 try:
                     load_folder(Path(place) / "images", (16, 16), bad, Path(place) / "cache")
                 except DataError as error:

@@ -135,9 +135,8 @@ def small_timm(name: str) -> nn.Module:
         {"depth": 2, "img_size": 4 * patch},
         {},
     ):
-        with contextlib.suppress(
-            Exception
-        ):  # its code does not take them, in whatever way it says so
+        # its code does not take them, in whatever way it says so
+        with contextlib.suppress(Exception):
             return timm.create_model(name, pretrained=False, **settings)
     return timm.create_model(name, pretrained=False)
 
@@ -199,9 +198,8 @@ def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused(batt
                 try:
                     with torch.device("meta"):
                         small_transformers(kind, auto)
-                except (
-                    Exception
-                ):  # needs settings of its own, or another library, or cannot be made on meta
+                # needs settings of its own, or another library, or cannot be made on meta
+                except Exception:
                     left_out.append(kind)
                 else:
                     yield kind, partial(small_transformers, kind, auto)

@@ -30,7 +30,7 @@ from vit.data.draws import (
 )
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
-from vit.inputs import Normalization, cut_to_shape, to_float
+from vit.inputs import Normalization, cut_to_shape, resize_to_float, to_float
 from vit.patches import patchify
 
 CROPS = ["resized", "pad", "none"]
@@ -178,7 +178,7 @@ def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_si
 
 @pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_to_float_cuts_and_resizes_as_torchvision(size, interpolation):
+def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
     images = noise(4, size=SIZE)
     # the largest part of that shape
     height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(size, (12, 16))
@@ -186,9 +186,11 @@ def test_to_float_cuts_and_resizes_as_torchvision(size, interpolation):
     theirs = torchvision.resize(
         cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
     )
-    ours = to_float(images, size, interpolation)
+    ours = resize_to_float(cut_to_shape(images, size), size, interpolation)
     torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
     assert 0 <= ours.min() <= ours.max() <= 1
+    if interpolation == "bicubic":
+        assert torch.equal(to_float(images, size), ours)
 
 
 def test_normalised_images_have_mean_0_and_deviation_1():

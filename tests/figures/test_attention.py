@@ -472,9 +472,8 @@ def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tm
     for frame, exact, picture in zip(frames, pictures, shown, strict=True):
         assert (picture[0, 0] == [255, 255, 255]).all()
         assert np.abs(picture.astype(int) - exact).mean() < 1.5
-        for wanted, found in zip(
-            crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True
-        ):  # maps and bar
+        # maps and bar
+        for wanted, found in zip(crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True):
             away = np.abs(found.astype(int) - wanted).max(-1)
             assert np.quantile(away, 0.95) <= 6
     save_film(pictures, tmp_path / "again.gif", seconds=0.25)

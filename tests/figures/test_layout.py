@@ -276,9 +276,8 @@ def test_no_text_overlaps_another_or_leaves_the_page(name):
         high = min(first.y1, second.y1) - max(first.y0, second.y0)
         assert wide <= 1 or high <= 1, (one, other)
     for part in [figure, *figure.subfigs]:
-        for legend in (
-            part.legends if name != "sheet with parts" else []
-        ):  # of which one canvas holds all
+        # of which one canvas holds all
+        for legend in part.legends if name != "sheet with parts" else []:
             box = legend.get_window_extent()
             assert not any(
                 box.overlaps(axes.get_tightbbox())

@@ -182,18 +182,37 @@ def test_an_error_ends_the_exchanges_of_gpus_at_once(gpus, stores, monkeypatch):
     assert ends == ["destroyed", "aborted" if gpus else "destroyed"]
 
 
-def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, monkeypatch):
+@pytest.fixture
+def cores(monkeypatch) -> list[set[int]]:
+    """The cores of this process, and whatever it gets after them."""
     cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
     )
+    return cores
+
+
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, cores):
     for _ in range(2):
         with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
             assert here.local_world_size == 2
             assert not stores[-1].check(["address"])  # of the run before
             stores[-1].set("address", "here")
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
+
+
+def test_a_process_that_finds_no_group_gets_its_cores_back(stores, cores, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("no group")
+
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with (
+        pytest.raises(ValueError, match="no group"),
+        init_distributed(Config(run=RunConfig(device="cpu"))),
+    ):
+        pass
+    assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
 # --- train.py, started by torchrun ----------------------------------------------------------------

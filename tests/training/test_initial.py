@@ -318,6 +318,14 @@ def test_training_loads_nothing(mae):
     assert handed.init_hash == initial(config(init=mae[0])).init_hash
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_model_of_other_images_than_those_in_colour_is_refused(tmp_path, channels):
+    theirs = VisionTransformer(TINY.vit_config(channels=channels))
+    save_model(tmp_path, theirs, Normalization([0.5] * channels, [0.2] * channels))
+    with pytest.raises(ConfigError, match=f"^model.init: .* takes {channels}-channel images, "):
+        initial_model(config(), dataset(), load_model(tmp_path))
+
+
 # --- what is said of it ---------------------------------------------------------------------------
 
 

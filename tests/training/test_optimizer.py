@@ -23,34 +23,31 @@ from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
 from vit.training.optimizer import AveragedWeights, make_optimizer, parameter_groups
 from vit.training.schedule import learning_rate, set_learning_rate
 
-# (total steps, warm-up steps, peak, end): the rate of every step
+# (total steps, warm-up steps, peak): the rate of every step
 SCHEDULES = {
-    (10, 4, 1.0, 0.0): [0.25, 0.5, 0.75, 1.0, 1.0, 0.9330127, 0.75, 0.5, 0.25, 0.0669873],
-    (4, 0, 3.0, 1.0): [3.0, 2.7071068, 2.0, 1.2928932],
-    (3, 3, 0.6, 0.0): [0.2, 0.4, 0.6],
-    (1, 0, 0.5, 0.0): [0.5],
-    (1, 1, 0.5, 0.0): [0.5],
+    (10, 4, 1.0): [0.25, 0.5, 0.75, 1.0, 1.0, 0.9330127, 0.75, 0.5, 0.25, 0.0669873],
+    (4, 0, 2.0): [2.0, 1.7071068, 1.0, 0.2928932],
+    (3, 3, 0.6): [0.2, 0.4, 0.6],
+    (1, 0, 0.5): [0.5],
+    (1, 1, 0.5): [0.5],
 }
-# two steps of warm-up, four of cool-down, to 0.2
-HELD = [0.5, *[1.0] * 6, 0.8828427, 0.6, 0.3171573]
+# two steps of warm-up, four of cool-down
+HELD = [0.5, *[1.0] * 6, 0.8535534, 0.5, 0.1464466]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_learning_rate_is_the_written_list(schedule):
-    total, warmup, peak, end = schedule
-    rates = [learning_rate(step, warmup, warmup, total, peak, end) for step in range(total)]
+    total, warmup, peak = schedule
+    rates = [learning_rate(step, warmup, warmup, total, peak) for step in range(total)]
     assert rates == pytest.approx(SCHEDULES[schedule], abs=1e-7)
-    assert total == warmup or learning_rate(
-        total, warmup, warmup, total, peak, end
-    ) == pytest.approx(end)
+    assert total == warmup or learning_rate(total, warmup, warmup, total, peak) == 0
 
 
 def test_learning_rate_is_held_until_the_cooldown():
     config = Config(optim=OptimConfig(warmup_epochs=1, cooldown=0.4), train=TrainConfig(epochs=5))
     assert config.schedule(2) == (2, 6, 10)
-    assert [
-        learning_rate(step, *config.schedule(2), 1.0, 0.2) for step in range(10)
-    ] == pytest.approx(HELD, abs=1e-7)
+    rates = [learning_rate(step, *config.schedule(2), 1.0) for step in range(10)]
+    assert rates == pytest.approx(HELD, abs=1e-7)
     assert config.schedule(1) == (1, 3, 5)
     # no step is in both parts
     overlapping = replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4))

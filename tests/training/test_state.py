@@ -113,11 +113,8 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         assert saved_states(folder) == []
         assert load_latest_state(folder) is None
-    for step in (
-        99_999_999,
-        100_000_000,
-        100_000_001,
-    ):  # the order is that of the steps, not of the names
+    # the order is that of the steps, not of the names
+    for step in (99_999_999, 100_000_000, 100_000_001):
         save_state(tmp_path, step, small_state(step))
     assert steps(tmp_path) == [100_000_000, 100_000_001]
     assert load_latest_state(tmp_path)[0]["step"] == 100_000_001

@@ -13,14 +13,12 @@ from vit.mae import Model
 from vit.training.initial import follow
 
 
-def load_initial(
-    config: Config, explicit: Collection[str] | None
-) -> tuple[Config, Model, list[str]]:
+def load_initial(config: Config, given: Collection[str] | None) -> tuple[Config, Model, list[str]]:
     """Load the checkpoint `config.model.init`, at the size that the settings say.
 
     Args:
         config: all settings.
-        explicit: keys of the settings given explicitly; all others follow the checkpoint. None:
+        given: keys of the settings given explicitly; all others follow the checkpoint. None:
             all are given, as those of a run that is resumed.
 
     Returns:
@@ -34,13 +32,9 @@ def load_initial(
     # what the checkpoint is; settings that are not given follow it
     source = find(config.model.init)
     network = read_network(source, LoadOptions())
-    if network.encoder.channels != 3:
-        raise source.error(
-            f"it takes {network.encoder.channels}-channel images, training makes 3-channel ones"
-        )
     notes: list[str] = []
-    if explicit is not None:
-        config, notes = follow(config, explicit, network.encoder, network.decoder)
+    if given is not None:
+        config, notes = follow(config, given, network.encoder, network.decoder)
 
     # the size that the settings say, and a decoder only if the objective may take it over
     options = LoadOptions(

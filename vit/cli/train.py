@@ -92,8 +92,8 @@ def train(command: TrainCommand) -> None:
         has_state = command.resume and saved_states(folder.checkpoints)
         if command.config.model.init and not has_state:
             # a resumed run has all its settings
-            explicit = None if command.resume else command.given
-            config, init, notes = load_initial(command.config, explicit)
+            given = None if command.resume else command.given
+            config, init, notes = load_initial(command.config, given)
             command = replace(command, config=config, notes=(*command.notes, *notes))
 
         run = train_model(command, folder, stop, init=init)

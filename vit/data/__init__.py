@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,11 +57,8 @@ class ImageSet:
         if self.known_hashes is not None:
             return self.known_hashes
         hashes = []
-        # 16 MB at a time, because memory-mapped images need not fit in memory
-        count = max(2**24 // max(math.prod(self.images.shape[1:]), 1), 1)
-        for start in range(0, len(self), count):
-            for pixels in self.images[start : start + count].contiguous().numpy():
-                hashes.append(image_hash(pixels.data))
+        for part in _in_parts(self.images):
+            hashes += [image_hash(pixels.data) for pixels in part]
         return torch.tensor(hashes, dtype=torch.int64)
 
     @property
@@ -99,8 +98,8 @@ class ImageSet:
         if self.known_hashes is not None:
             hashes = self.known_hashes[indices]
         images_hash = _identify(images, labels, hashes)
-        return ImageSet(
-            images, labels, self.class_names, images_hash, self.skipped, self.notes, hashes
+        return replace(
+            self, images=images, labels=labels, content_hash=images_hash, known_hashes=hashes
         )
 
     def without_labels(self, indices: Tensor) -> ImageSet:
@@ -170,12 +169,17 @@ def image_hash(pixels: bytes | memoryview) -> int:
 def content_hash(images: Images, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
-    # 16 MB at a time, because memory-mapped images need not fit in memory
-    count = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)
-    for start in range(0, len(images), count):
-        digest.update(images[start : start + count].contiguous().numpy().data)
+    for part in _in_parts(images):
+        digest.update(part.data)
     digest.update(labels.to(torch.int64).contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def _in_parts(images: Images) -> Iterator[np.ndarray]:
+    """Yield 16 MB of images at a time, because memory-mapped ones need not fit in memory."""
+    count = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)
+    for start in range(0, len(images), count):
+        yield images[start : start + count].contiguous().numpy()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -147,7 +148,14 @@ def load_folder(
             kept = f"{split}-unlabelled"
         path = cache_path(cache, str(root), kept, image_size, prepared)
         pictures = Pictures(
-            split, files, key, decode_file, size_of, brightest_grey_of, name_of, _in_threads
+            split=split,
+            items=files,
+            key=key,
+            decode=decode_file,
+            size_of=size_of,
+            brightest_grey_of=brightest_grey_of,
+            name_of=name_of,
+            parallel=_in_threads,
         )
         result = cached(path, pictures, image_size, size, on_bad_image)
         return result._replace(images=replace(result.images, class_names=class_names))
@@ -310,7 +318,7 @@ def choose_readable(paths: Sequence[str | Path], count: int = 0) -> list[int]:
     tried: set[int] = set()
     starts = evenly_spaced(len(paths), count).tolist()
     for start in track(starts, "checking", unit=" images"):
-        for number in (*range(start, len(paths)), *range(start)):
+        for number in chain(range(start, len(paths)), range(start)):
             if number in tried:
                 continue
             tried.add(number)

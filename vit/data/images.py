@@ -169,9 +169,10 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     # Rank each image at random within its class, as a share of the class: from 0 to below 1.
     # `rank` is in the order of `order`.
     order = torch.randperm(len(labels), generator=make_generator(seed, purpose))
+    shuffled = labels[order]
     rank = torch.empty(len(labels))
     for label in labels.unique():
-        members = labels[order] == label
+        members = shuffled == label
         size = int(members.sum())
         rank[members] = (torch.arange(size) + 0.5) / size
 

@@ -298,8 +298,16 @@ def _pictures(
     if fingerprint:
         shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, len(dataset))
         key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    rows = range(len(dataset))
-    return Pictures(split, rows, key, decode_row, size_of, brightest_grey_of, name_of, _in_order)
+    return Pictures(
+        split=split,
+        items=range(len(dataset)),
+        key=key,
+        decode=decode_row,
+        size_of=size_of,
+        brightest_grey_of=brightest_grey_of,
+        name_of=name_of,
+        parallel=_in_order,
+    )
 
 
 def _fingerprint(dataset: Any, columns: Columns) -> tuple[Any, ...]:

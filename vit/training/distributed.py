@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -194,7 +194,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
 
     Raises:
         ConfigError: this many processes cannot share the device or the batch.
-        TrainingError: another process has ended, and this one cannot continue alone.
+        TrainingError: as `_group`.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
@@ -208,19 +208,46 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     on_gpus = config.run.device in ("auto", "cuda") and torch.cuda.is_available()
     _refuse_to_share(config, place, on_gpus)
 
-    # give each process its own GPU or CPU cores: threads that move lose their caches
-    all_cores: list[int] = []
-    if on_gpus:
-        torch.cuda.set_device(place.local_rank)
-    elif place.local_world_size > 1 and hasattr(os, "sched_setaffinity"):
-        all_cores = sorted(os.sched_getaffinity(0))
-        count = len(all_cores) // place.local_world_size
-        if count > 0:
-            first = place.local_rank * count
-            os.sched_setaffinity(0, all_cores[first : first + count])
+    # each process has its own GPU or CPU cores
+    with ExitStack() as undo:
+        if on_gpus:
+            torch.cuda.set_device(place.local_rank)
+        else:
+            undo.enter_context(_own_cores(place))
+        undo.enter_context(_group(place, on_gpus))
+        yield place
 
-    # form the group; the long timeout lets the others wait while the first downloads, decodes or
-    # evaluates, and the prefix keeps the addresses of an earlier group apart
+
+@contextmanager
+def _own_cores(place: Distributed) -> Iterator[None]:
+    """Within the block, compute on this process's share of the machine's CPU cores.
+
+    Threads that move from core to core lose their caches.
+    """
+    # only Linux tells which cores there are
+    if place.local_world_size == 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    all_cores = sorted(os.sched_getaffinity(0))
+    count = len(all_cores) // place.local_world_size
+    if count > 0:
+        first = place.local_rank * count
+        os.sched_setaffinity(0, all_cores[first : first + count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, all_cores)
+
+
+@contextmanager
+def _group(place: Distributed, on_gpus: bool) -> Iterator[None]:
+    """Form the group of all processes, and end it after the block.
+
+    Raises:
+        TrainingError: another process has ended, and this one cannot continue alone.
+    """
+    # the long timeout lets the others wait while the first downloads, decodes or evaluates, and the
+    # prefix keeps the addresses of an earlier group apart
     timeout = timedelta(hours=2)
     store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
     store = dist.PrefixStore(f"vit-{next(_groups)}", store)
@@ -233,7 +260,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     )
     end = dist.destroy_process_group
     try:
-        yield place
+        yield
     except BaseException as error:
         # nccl would wait for exchanges under way, which a process that has ended never joins
         if on_gpus:
@@ -255,8 +282,6 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         # cycles, such as an error's traceback, may keep the group, and its threads abort the process
         # if they outlive Python
         gc.collect()
-        if all_cores:
-            os.sched_setaffinity(0, all_cores)
 
 
 def _refuse_to_share(config: Config, place: Distributed, on_gpus: bool) -> None:

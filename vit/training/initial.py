@@ -44,18 +44,27 @@ class InitialModel(NamedTuple):
     init_seconds: float = 0.0
 
 
-def refuse_unloaded(config: Config, loaded: Model | None) -> None:
-    """Refuse a `model.init` whose model nobody has loaded: training loads nothing.
+def refuse_init(config: Config, loaded: Model | None) -> None:
+    """Refuse a model that a run cannot begin with.
 
     Raises:
-        ConfigError: the model is missing, or it was not loaded from a checkpoint.
+        ConfigError: `model.init` names one that is not loaded (training loads nothing), it was not
+            loaded from a checkpoint, or it takes images of other than three channels.
     """
     if config.model.init and loaded is None:
         load = f"fit(..., init=load_model({config.model.init!r}))"
         raise ConfigError(f"model.init: in Python, hand the loaded model over: {load}")
-    if loaded is not None and getattr(loaded, "origin", None) is None:
+    if loaded is None:
+        return
+    if getattr(loaded, "origin", None) is None:
         raise ConfigError(
             "init: this model was not loaded from a checkpoint; pass one of vit.load_model"
+        )
+    channels = loaded.encoder.config.channels
+    if channels != 3:
+        raise ConfigError(
+            f"model.init: {loaded.origin.source} takes {channels}-channel images, training makes "
+            "3-channel ones; use another checkpoint"
         )
 
 
@@ -69,13 +78,13 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
 
     Raises:
-        ConfigError: `model.init` is not loaded, or its architecture differs from the settings.
+        ConfigError: as `refuse_init`, or the architecture differs from the settings.
         DataError: the data lacks what the objective needs.
         RunError: the summary of the run that left the loaded model is damaged.
     """
     objective = objective_class(config.train.objective)
     derived = objective.encoder_settings(config, data)
-    refuse_unloaded(config, loaded)
+    refuse_init(config, loaded)
     if loaded is None:
         model = objective.build_model(config, config.model.vit_config(**derived))
         return InitialModel(model, Normalization.of(data.train.images), [])
@@ -131,13 +140,13 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
 
 
 def follow(
-    config: Config, explicit: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
+    config: Config, given: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
 ) -> tuple[Config, list[str]]:
     """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
 
     Args:
         config: all settings.
-        explicit: keys of the settings given explicitly; the others have their defaults.
+        given: keys of the settings given explicitly; the others have their defaults.
         encoder: of the checkpoint.
         decoder: of the checkpoint; None if it has none.
 
@@ -167,7 +176,7 @@ def follow(
             differing[key] = height
 
     # settings that nobody gave follow it; given sizes resize it
-    fixed = {key.removeprefix("model.") for key in explicit if key.startswith("model.")}
+    fixed = {key.removeprefix("model.") for key in given if key.startswith("model.")}
     if "preset" in fixed:
         fixed |= PRESETS[config.model.preset].keys()
     followed = {key: value for key, value in differing.items() if key not in fixed}

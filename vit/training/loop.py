@@ -190,7 +190,15 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         part = shard(batch_images, dist.rank, dist.world_size)
         process_share = (part.stop - part.start) / batch_images
         lr = learning_rate(step, *schedule, peak)
-        inputs = StepInputs(images, targets, draws, process_share, first_bad, step + 1, lr)
+        inputs = StepInputs(
+            images=images,
+            targets=targets,
+            draws=draws,
+            share=process_share,
+            first_bad=first_bad,
+            number=step + 1,
+            lr=lr,
+        )
         is_full = batch_images == full_batch
         with compute.only_compiled_for(is_full):
             values = take_full(inputs) if is_full else take_any(inputs)

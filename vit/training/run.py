@@ -338,20 +338,48 @@ def find_state(
     Raises:
         RunError: every saved state is damaged, or it belongs to other data or settings.
     """
-
-    def read(last: int | None = None) -> tuple[dict[str, Any], list[str]] | None:
-        latest = dist.broadcast_from_main(lambda: load_latest_state(folder, last))
-        if latest is not None:
-            with refusing_other_states():
-                _refuse_other_types(latest[0])
-        return latest
-
-    latest = read()
+    latest = _read_state(folder, dist)
     if latest is None:
         return None
-    state, damaged = latest
+    state, notes = latest
+    _refuse_another_run(state, config, data)
 
-    # the same images and settings, except for those that may change
+    # steps that a run of this length would not have made are not used
+    with refusing_other_states():
+        epochs = state["config"]["train"]["epochs"]
+    before = replace(config, train=replace(config.train, epochs=epochs))
+    held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
+    if epochs != config.train.epochs and state["step"] > held:
+        earlier = _read_state(folder, dist, held)
+        if earlier is None:
+            out = shlex.quote(str(folder.parent))
+            raise RunError(
+                f"train.epochs: the run is at step {state['step']:,} of {epochs} epochs, and of "
+                f"{config.train.epochs} epochs only the first {held:,} steps would be the same, of "
+                "which no state is kept; leave it out, or begin another run with its model: "
+                f"--model.init {out} --out DIR"
+            )
+        state, notes = earlier
+        notes.append(
+            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
+            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+        )
+    return {**state, "notes": notes}
+
+
+def _read_state(
+    folder: Path, dist: Distributed, last: int | None = None
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Read the newest undamaged state in the main process, for all; see `load_latest_state`."""
+    latest = dist.broadcast_from_main(lambda: load_latest_state(folder, last))
+    if latest is not None:
+        with refusing_other_states():
+            _refuse_other_types(latest[0])
+    return latest
+
+
+def _refuse_another_run(state: dict[str, Any], config: Config, data: Dataset) -> None:
+    """Refuse a state of other images, or of other settings than those that may change."""
     if state["data_content_hash"] != data.content_hash:
         raise RunError(
             "the training data has changed since this run began: its content hash was "
@@ -360,7 +388,6 @@ def find_state(
         )
     with refusing_other_states():
         conflicts = list(config.conflicts(state["config"]))
-        epochs = state["config"]["train"]["epochs"]
     for key, old, new in conflicts:
         # while the learning rate is held, a run need not know its length
         if key == "train.epochs" and config.optim.cooldown < 1:
@@ -369,27 +396,6 @@ def find_state(
             f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with "
             "--out"
         )
-
-    # steps that a run of this length would not have made are not used
-    step = state["step"]
-    before = replace(config, train=replace(config.train, epochs=epochs))
-    held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
-    if epochs != config.train.epochs and step > held:
-        earlier = read(held)
-        if earlier is None:
-            out = shlex.quote(str(folder.parent))
-            raise RunError(
-                f"train.epochs: the run is at step {step:,} of {epochs} epochs, and of "
-                f"{config.train.epochs} epochs only the first {held:,} steps would be the same, of "
-                "which no state is kept; leave it out, or begin another run with its model: "
-                f"--model.init {out} --out DIR"
-            )
-        state, damaged = earlier
-        damaged.append(
-            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
-            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
-        )
-    return {**state, "notes": damaged}
 
 
 def _refuse_other_types(state: dict[str, Any]) -> None:
