@@ -158,6 +158,12 @@ def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_pa
     assert run.config.model.embed_dim == config.model.embed_dim
 
 
+def test_a_function_is_no_callback(config, tmp_path):
+    with pytest.raises(ConfigError, match="a function is no object of a subclass of vit.Callback"):
+        fit(config, tmp_path / "run", PAIRS, TEST, [lambda run, done: None])
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_callback_with_a_state_needs_a_name(config, tmp_path):
     class Nameless(Witness):
         name = ""
