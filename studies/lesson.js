@@ -399,6 +399,9 @@
   const style = (name) => (colours[name] ||= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
   const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
+  /** A number that may be tiny after some steps: with so many decimals, or with a power of ten. */
+  const small = (value, digits = 3) => (value && Math.abs(value) < 10 ** -digits
+    ? value.toExponential(1).replaceAll("-", "−") : number(value, digits));
   const percent = (share) => `${(100 * share).toFixed(1)}%`;
   const place = (patch) => (patch < 0 ? "the class token" : `row ${Math.floor(patch / columns)}, column ${patch % columns}`);
 
@@ -553,14 +556,14 @@
     $("say-error").textContent = `The rest of the model turns the token of the masked patch in ${place(state.guessed)} into pixels. The error is their mean squared difference from the patch’s own: ${number(numbers.error, 3)}.`;
     const mean = numbers.shares.reduce((total, a, j) => total + a * numbers.helps[j], 0), help = numbers.helps[key], slope = numbers.gscores[key];
     const wish = slope < 0 ? "It is negative: a higher score would lower the error, so a step of training raises the score." : "It is positive: a higher score would raise the error, so a step of training lowers the score.";
-    $("say-slope").textContent = `For the chosen key: ${number(share, 3)} × (${number(help, 4)} − ${mean < 0 ? `(${number(mean, 4)})` : number(mean, 4)}) = ${number(slope, 4)}. ${wish}`;
+    $("say-slope").textContent = `For the chosen key: ${number(share, 3)} × (${small(help, 4)} − ${mean < 0 ? `(${small(mean, 4)})` : small(mean, 4)}) = ${small(slope, 4)}. ${wish}`;
 
     // The maps: scores and shares in the ink of the page, what would help in red and blue
     const ink = style("--ink"), less = style("--g"), more = style("--x");
     drawMap("map-scores", numbers, numbers.scores, ink, style("--q"), (value) => number(value, 1));
     drawMap("map-shares", numbers, numbers.shares, ink, ink, percent);
-    drawMap("map-helps", numbers, numbers.helps.map((value) => value - mean), less, more, (value) => number(value, 3));
-    drawMap("map-slopes", numbers, numbers.gscores, less, more, (value) => number(value, 3));
+    drawMap("map-helps", numbers, numbers.helps.map((value) => value - mean), less, more, small);
+    drawMap("map-slopes", numbers, numbers.gscores, less, more, small);
 
     // Before and after the steps
     $("row-score").textContent = `score of ${place(keyPatch)}`;

@@ -381,16 +381,40 @@ def test_a_norm_of_queries_as_wide_as_the_tokens_is_a_guess_of_one_head():
 # --- settings of transformers ---------------------------------------------------------------------
 
 
+OF_IMAGES = HUGGINGFACE | {"num_attention_heads": 8, "layer_norm_eps": 0.1}
+OF_TEXT = dict(
+    vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+)
+
+
 def captioner(**settings: object) -> nn.Module:
     """An encoder of images and a decoder of text, whose settings stand under their names."""
     config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
-        hf.ViTConfig(**HUGGINGFACE | {"num_attention_heads": 8, "layer_norm_eps": 0.1} | settings),
-        hf.BertConfig(
-            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
-            intermediate_size=8, is_decoder=True, add_cross_attention=True,
-        ),
-    )  # fmt: skip
+        hf.ViTConfig(**OF_IMAGES | settings),
+        hf.BertConfig(**OF_TEXT, is_decoder=True, add_cross_attention=True),
+    )
     return random_model(hf.VisionEncoderDecoderModel(config))
+
+
+def two_towers(**settings: object) -> nn.Module:
+    """An encoder of images and one of text: the settings of vision_model are vision_config."""
+    config = hf.VisionTextDualEncoderConfig.from_vision_text_configs(
+        hf.ViTConfig(**OF_IMAGES | settings), hf.BertConfig(**OF_TEXT)
+    )
+    model = hf.VisionTextDualEncoderModel(config)
+    random_model(model.vision_model)
+    return model.eval()
+
+
+def test_settings_of_one_of_two_towers_are_its_own(images):
+    theirs = two_towers()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        ours = load_model(theirs)
+    close(ours(images), theirs.vision_model(images).last_hidden_state)
+    words = " ".join(str(warning.message) for warning in caught)
+    assert "heads of the encoder are a guess" not in words
+    assert "is not known here" not in words
+    assert "the activation 'gelu_new'" in refused(two_towers(hidden_act="gelu_new"))
 
 
 @pytest.mark.parametrize("place", ["memory", "module", "folder"])

@@ -189,6 +189,16 @@ def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
     assert after["error"] < before["error"]
 
 
+def test_no_scale_of_colours_ends_at_zero_after_many_steps(page):
+    choose(page)
+    page.execute_script("for (let i = 0; i < 10; i++) lesson.step()")
+    ends = "return [...document.querySelectorAll('.ends')].map((e) => e.lastChild.textContent)"
+    highest = page.execute_script(ends)
+    assert len(highest) == 4
+    for number in highest:
+        assert float(number.strip("%").replace("−", "-")) > 0
+
+
 def test_untrained_weights_follow_the_encoders_rules(page):
     """The spread of each kind of matrix is that of a new model."""
     choose(page, kind="untrained")

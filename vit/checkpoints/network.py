@@ -325,10 +325,10 @@ def _no_network(source: Source) -> CheckpointError:
 
 def _read_hints(file_format: Format, source: Source, prefix: str, options: LoadOptions) -> Hints:
     """Return what the settings say, with the options in place of what they say of the input."""
-    # one of several networks has settings of its own, under its name or NAME_config
+    # one of several networks has settings of its own: those of vision_model, vision_config
     config = source.config
     for word in prefix.split("."):
-        for key in (word, f"{word}_config"):
+        for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
     source = replace(source, config=config)

@@ -348,7 +348,7 @@ def _changes_unseen(name: str, module: nn.Module) -> bool:
 
     An MLP's activation is checked with its MLP.
     """
-    if list(module.children()) or list(module.parameters()) or list(module.buffers()):
+    if [*module.children(), *module.parameters(), *module.buffers()]:
         return False
     return not isinstance(module, UNCHANGED) and not name.endswith("mlp.act")
 
