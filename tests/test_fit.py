@@ -159,7 +159,7 @@ def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_pa
 
 
 def test_a_function_is_no_callback(config, tmp_path):
-    with pytest.raises(ConfigError, match="a function is no object of a subclass of vit.Callback"):
+    with pytest.raises(ConfigError, match="a function is no object of a subclass"):
         fit(config, tmp_path / "run", PAIRS, TEST, [lambda run, done: None])
     assert not (tmp_path / "run").exists()
 
