@@ -96,9 +96,10 @@ def test_a_run_is_returned_and_saved(whole):
         assert torch.equal(value, run.result.state_dict()[name]), name
 
 
-def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path):
-    with pytest.raises(KeyError) as kept:  # with all frames, as a notebook keeps it
-        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5)])
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path, error):
+    with pytest.raises(error) as kept:  # with all frames, as a notebook keeps it
+        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5, error)])
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
@@ -155,6 +156,12 @@ def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_pa
     assert run.config.model.init == str(base)
     assert run.summary["init_content_hash"] == whole[0].summary["content_hash"]
     assert run.config.model.embed_dim == config.model.embed_dim
+
+
+def test_a_function_is_no_callback(config, tmp_path):
+    with pytest.raises(ConfigError, match="a function is no object of a subclass"):
+        fit(config, tmp_path / "run", PAIRS, TEST, [lambda run, done: None])
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_callback_with_a_state_needs_a_name(config, tmp_path):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+
+_lock = threading.Lock()
+_filters = ExitStack()
+_ignoring = 0
+"""Blocks of `without_warnings` that are open, in all threads."""
 
 
 @contextmanager
@@ -38,3 +45,24 @@ def isolated() -> Iterator[None]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignore warnings within the block; blocks of several threads may overlap.
+
+    The filters are the process's: the first block sets them, and the last one that ends puts them
+    back. `warnings.catch_warnings` alone would put back those that another block has set.
+    """
+    global _ignoring
+    with _lock:
+        if _ignoring == 0:
+            _filters.enter_context(warnings.catch_warnings(action="ignore"))
+        _ignoring += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _ignoring -= 1
+            if _ignoring == 0:
+                _filters.close()

@@ -373,6 +373,8 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     names = {MetricsFile.name, Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"callbacks: a {kind} is no object of a subclass of vit.Callback")
         if type(callback).state_dict is not Callback.state_dict and not callback.name:
             raise ConfigError(f"callbacks: {kind} has a state_dict but no name; give it one")
         if callback.name in names:

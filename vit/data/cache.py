@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from vit.data import HASHED, ImageSet, content_hash, image_hash
 from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
+from vit.isolation import without_warnings
 from vit.progress import track
 
 DETAIL = 2
@@ -178,7 +178,7 @@ def _measure(pictures: Pictures[Any], image_size: Size) -> tuple[list[list[int]]
     sizes = []
     brightest = 0
     # Pillow's warnings name no file
-    with warnings.catch_warnings(action="ignore"):
+    with without_warnings():
         for number in evenly_spaced(len(pictures.items), MEASURED).tolist():
             size = pictures.size_of(pictures.items[number])
             if size is not None:
@@ -349,7 +349,7 @@ def _image_set(
         images_hash: the content hash; "": to be computed.
     """
     # torch warns of read-only pixels, but nobody writes to them
-    with warnings.catch_warnings(action="ignore"):
+    with without_warnings():
         images = torch.from_numpy(pixels)
     numbers = torch.tensor(labels, dtype=torch.int64)
     if not images_hash:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from vit.data.cache import (
 from vit.data.images import choose_test_images, class_key, evenly_spaced, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
+from vit.isolation import without_warnings
 from vit.openmp import usable_cores
 from vit.progress import track
 from vit.runs import RunFiles
@@ -532,7 +532,7 @@ def _in_threads(
     pool = ThreadPoolExecutor(threads)
     try:
         # Pillow's warnings name no file
-        with warnings.catch_warnings(action="ignore"):
+        with without_warnings():
             # `map` starts all its tasks at once, so it gets only some files at a time
             for start in range(0, len(files), IN_MEMORY):
                 yield from pool.map(decode_file, files[start : start + IN_MEMORY])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +34,7 @@ from vit.data.cache import (
 from vit.data.images import class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
+from vit.isolation import without_warnings
 
 PICTURE_NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
@@ -340,7 +340,7 @@ def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Gene
     """
     for row in rows:
         # Pillow's warnings name no file
-        with warnings.catch_warnings(action="ignore"):
+        with without_warnings():
             decoded = decode_row(row)
         yield decoded
 

@@ -81,7 +81,7 @@ def train_and_save(
     except TrainingError:
         # a step that was not finite, which no state may hold
         raise
-    except Exception:
+    except (Exception, SystemExit):
         if run.step > saved_step:
             save_after_error(run, callbacks, checkpoints)
         raise

@@ -174,11 +174,11 @@ def for_each(callbacks: Sequence[Callback], work: Callable[[Callback], None]) ->
 
     So all others have done their part of the step, and its state can be saved.
     """
-    errors = []
+    errors: list[Exception | SystemExit] = []
     for callback in callbacks:
         try:
             work(callback)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             errors.append(error)
     if errors:
         raise errors[0]
