@@ -152,11 +152,11 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
     # How cosines go with occurring together, stage by stage
     associations: dict[tuple[str, str, str], Tensor] = {}
     for where, often in kinds.together.items():
-        for (arm, view), cosines_of_seeds in cosines.items():
-            of_seeds = []
-            for stages in cosines_of_seeds:
-                of_seeds.append([association(stage, often, appearance[view]) for stage in stages])
-            associations[where, arm, view] = torch.tensor(of_seeds)
+        for (arm, view), of_seeds in cosines.items():
+            rows = []
+            for stages in of_seeds:
+                rows.append([association(stage, often, appearance[view]) for stage in stages])
+            associations[where, arm, view] = torch.tensor(rows)
     pixels = {view: similarities[0] for view, similarities in appearance.items()}
     return Measured(kinds, pixels, cosines, associations, logits)
 
