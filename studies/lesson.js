@@ -560,7 +560,7 @@
 
     // The maps: scores and shares in the ink of the page, what would help in red and blue
     const ink = style("--ink"), less = style("--g"), more = style("--x");
-    drawMap("map-scores", numbers, numbers.scores, ink, style("--q"), (value) => number(value, 1));
+    drawMap("map-scores", numbers, numbers.scores, ink, style("--v"), (value) => number(value, 1));
     drawMap("map-shares", numbers, numbers.shares, ink, ink, percent);
     drawMap("map-helps", numbers, numbers.helps.map((value) => value - mean), less, more, small);
     drawMap("map-slopes", numbers, numbers.gscores, less, more, small);
@@ -743,7 +743,7 @@
     if ([...order].sort((a, b) => a - b).join() === [...Array(patches).keys()].join()) state.order = order;
   }
 
-  makeMap("map-scores", "stronger: a higher score; orange: below 0");
+  makeMap("map-scores", "stronger: a higher score; purple: below 0");
   makeMap("map-shares", "stronger: a larger share; all together are 100%");
   makeMap("map-helps", "blue: below the average, a larger share lowers the error; red: raises it");
   makeMap("map-slopes", "blue: a step raises this score; red: a step lowers it");

@@ -97,9 +97,9 @@ def study(experiment: Experiment) -> Results:
             limits=(0, None),
         ),
     ]
-    caption = (
-        f"{models[0].data.name}, {count:,} test images · line: mean over seeds, band: their range"
-    )
+    caption = f"{models[0].data.name}, {count:,} test images"
+    if len(models) > 1:
+        caption += " · line: mean over seeds, band: their range"
     ticks = [f"{size:,}" for size in sizes]
     title = "A patch embedding as a table"
     figure = layers_figure(panels, title, caption, ticks, "rows of the table")
