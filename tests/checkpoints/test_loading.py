@@ -372,6 +372,14 @@ def test_a_model_in_memory_needs_no_guess(images):
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
+    # in memory, also where the settings do not say it
+    theirs = transformers_model()
+    theirs.layers[0].mlp.activation_fn = nn.GELU()  # as exact as its own
+    load_model(theirs)
+    for replacement in (nn.GELU("tanh"), nn.ReLU()):
+        theirs.layers[1].mlp.activation_fn = replacement
+        assert f"{type(replacement).__name__!r} is not computed" in refused(theirs)
+
 
 def test_settings_that_changed_behind_our_back_are_found(tmp_path):
     save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)

@@ -165,7 +165,25 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     if "sha256" in config:
         config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
     config["architectures"] = [type(library_model).__name__]
+    config["hidden_act"] = _activation(library_model, config.get("hidden_act", "gelu"))
     return Source(Path(name), tensors, values, config=config, whole=model)
+
+
+def _activation(model: nn.Module, setting: str) -> str:
+    """Return the activation in the blocks of a transformers model, also where it was replaced.
+
+    It is the one of its settings, unless these say gelu and a block computes something else.
+    """
+    if setting != "gelu":
+        return setting
+    for name, module in model.named_modules():
+        # transformers' name for it, and its former one
+        if not name.endswith((".activation_fn", ".intermediate_act_fn")):
+            continue
+        kind = type(module).__name__
+        if kind != "GELUActivation" and not (kind == "GELU" and module.approximate == "none"):
+            return kind
+    return setting
 
 
 def _library_of(module: nn.Module) -> str:
