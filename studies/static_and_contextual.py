@@ -14,7 +14,7 @@ pasted patch is often one that would not occur there.
 
 # python -m studies static-and-contextual --checkpoint vit-tiny-p4-cifar10 --data cifar10
 # A minute on one thread. Expect: training takes the share of the image's mean from 73% to 10%, that
-# of position from 5% to 40%, and that of context that depends on place or patch from 2% to 20%.
+# of position from 5% to 40%, and that of token-specific context from 2% to 20%.
 # Without --checkpoint it trains six small models, in 55 minutes.
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PATCHES, PLACES, IMAGES = 16, 9, 16  # in all combinations: 2,304 images
 TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance of patches at places of images
     "its own patch": [("patch",)],
     "its position": [("place",)],
-    "context that depends on place or patch": [
+    "token-specific context": [
         ("place", "image"),
         ("patch", "image"),
         ("patch", "place", "image"),

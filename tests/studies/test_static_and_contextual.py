@@ -77,7 +77,7 @@ def test_the_mean_of_the_image_is_not_context_that_depends_on_place_or_patch(tra
     expected = {
         "its own patch": 1,
         "its position": 1,
-        "context that depends on place or patch": 2,
+        "token-specific context": 2,
         "mean of the image": 4,
         "patch with position": 0,
     }

@@ -61,7 +61,7 @@ NAMED = {
     "positions": "position",
     "its position": "position",
     "its own patch": "x",
-    "context that depends on place or patch": "o",  # what attention adds
+    "token-specific context": "o",  # what attention adds
     "its context": "o",
     "mean of the image": "image",
     "trained": "trained",
