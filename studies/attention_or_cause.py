@@ -36,7 +36,6 @@ from studies.figures import arms_figure, scatter_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
-from vit.encoder import eval_mode
 from vit.errors import AttentionError, RunError
 from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
@@ -47,6 +46,7 @@ from vit.interpret.capture import AttentionMaps
 from vit.interpret.explanations import relevance
 from vit.interpret.layers import intercept_attention
 from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation
+from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, mask_from_noise, num_keep
 from vit.patches import patchify, unpatchify

@@ -45,7 +45,7 @@ from vit.training.loop import train_and_save
 from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
 from vit.training.step import Callback, restore
-from vit.weights import build_model, weights_hash
+from vit.weights import build_model, checkpoint_hash
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
 
@@ -346,7 +346,7 @@ class Experiment:
         compute = choose_compute(config.run, "fp32")
         if self.checkpoint is not None:
             name = "checkpoint"
-            folder = self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}"
+            folder = self.folder / f"{checkpoint_hash(self.checkpoint)}-{data.content_hash}"
             model = self.checkpoint
             initial = untrained(self.checkpoint, seed)
         else:

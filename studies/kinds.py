@@ -19,9 +19,10 @@ from vit.config import ModelConfig
 from vit.data import Dataset
 from vit.data.images import evenly_spaced
 from vit.data.sources import SCENES_SEED
-from vit.encoder import Block, VisionTransformer, eval_mode
+from vit.encoder import Block, VisionTransformer
 from vit.errors import RunError
 from vit.inputs import Normalization, cut_to_shape, to_float
+from vit.isolation import eval_mode
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 

@@ -25,7 +25,7 @@ from vit.machine import choose_compute
 from vit.mae import Model
 from vit.report.record import settings_that_matter
 from vit.runs import read_mapping
-from vit.weights import weights_hash
+from vit.weights import checkpoint_hash
 
 
 def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
@@ -111,7 +111,8 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     checkpoint = None
     if experiment.checkpoint is not None:
         sections = {key: sections[key] for key in ("data", "model", "mask")}  # the others train
-        checkpoint = {"name": experiment.name, "content_hash": weights_hash(experiment.checkpoint)}
+        content_hash = checkpoint_hash(experiment.checkpoint)
+        checkpoint = {"name": experiment.name, "content_hash": content_hash}
     return {
         "settings": settings_that_matter(flat_settings(sections)),
         "seeds": list(experiment.study.seeds),

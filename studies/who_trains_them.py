@@ -30,9 +30,9 @@ from torch import Tensor
 from studies.experiment import USUAL, Experiment, Trained
 from studies.figures import arms_figure
 from studies.tables import Results, Seeds, Table, seeds
-from vit.encoder import eval_mode
 from vit.figures.measures import Panel
 from vit.figures.style import Figure
+from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
 from vit.training.dynamics import Matrix, matrices_of

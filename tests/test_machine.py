@@ -77,10 +77,21 @@ def test_a_gpu_that_does_not_compute_is_refused_in_one_line(
         choose_compute(RunConfig(device=device))
 
 
-def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False)
-    assert bf16_pays(CPU) is False
+@pytest.mark.parametrize(
+    ("avx512", "amx", "name", "pays"),
+    [
+        (False, False, "AMD EPYC", False),
+        (True, False, "AMD EPYC", True),
+        (True, False, "Intel Xeon", False),
+        (True, True, "Intel Xeon", True),
+    ],
+)
+def test_bf16_pays_by_the_kind_of_processor_alone(monkeypatch, avx512, amx, name, pays):
+    """Not by a stopwatch: the precision decides the result, and a busy core must not."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(vit.machine, "device_name", lambda device: name)
+    assert bf16_pays(CPU) is pays
     assert bf16_pays(torch.device("mps")) is False
 
 

@@ -6,9 +6,6 @@ Letters: B batch, L patches, K visible patches, N tokens (prefix + patches), D w
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,43 +16,6 @@ from vit.attention import MultiHeadSelfAttention
 from vit.config import ViTConfig
 from vit.masking import Mask, keep_visible
 from vit.patches import PatchEmbed, patchify, position_table
-
-# Attributes that blocks hold now: (id of the owner, name) -> (value before, number of blocks)
-_held: dict[tuple[int, str], tuple[Any, int]] = {}
-_held_lock = threading.Lock()
-
-
-@contextmanager
-def held(owner: Any, name: str, value: object) -> Iterator[Any]:
-    """Hold an attribute at a value within the block; yields the value before.
-
-    Blocks of several threads may overlap in any order: the last to end restores the attribute.
-    """
-    key = (id(owner), name)
-    with _held_lock:
-        before, blocks = _held.get(key, (getattr(owner, name), 0))
-        _held[key] = (before, blocks + 1)
-        setattr(owner, name, value)
-    try:
-        yield before
-    finally:
-        with _held_lock:
-            before, blocks = _held.pop(key)
-            if blocks > 1:
-                _held[key] = (before, blocks - 1)
-            else:
-                setattr(owner, name, before)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put `model` in evaluation mode within the block; restore every module's mode afterwards."""
-    with ExitStack() as undo:
-        for module in model.modules():
-            undo.enter_context(held(module, "training", False))
-        # A module may do more than set its mode
-        model.eval()
-        yield
 
 
 class Mlp(nn.Module):

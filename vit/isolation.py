@@ -6,10 +6,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch import nn
 
 _lock = threading.Lock()
+# Attributes that blocks hold now: (id of the owner, name) -> (value before, number of blocks)
+_held: dict[tuple[int, str], tuple[Any, int]] = {}
 _filters = ExitStack()
 _ignoring = 0
 """Blocks of `without_warnings` that are open, in all threads."""
@@ -66,3 +70,36 @@ def without_warnings() -> Iterator[None]:
             _ignoring -= 1
             if _ignoring == 0:
                 _filters.close()
+
+
+@contextmanager
+def held(owner: Any, name: str, value: object) -> Iterator[Any]:
+    """Hold an attribute at a value within the block; yields the value before.
+
+    Blocks of several threads may overlap in any order: the last to end restores the attribute.
+    """
+    key = (id(owner), name)
+    with _lock:
+        before, blocks = _held.get(key, (getattr(owner, name), 0))
+        _held[key] = (before, blocks + 1)
+        setattr(owner, name, value)
+    try:
+        yield before
+    finally:
+        with _lock:
+            before, blocks = _held.pop(key)
+            if blocks > 1:
+                _held[key] = (before, blocks - 1)
+            else:
+                setattr(owner, name, before)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put `model` in evaluation mode within the block; restore every module's mode afterwards."""
+    with ExitStack() as undo:
+        for module in model.modules():
+            undo.enter_context(held(module, "training", False))
+        # A module may do more than set its mode
+        model.eval()
+        yield

@@ -33,9 +33,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def setting() -> str:
-    """Return the environment's setting as NAME=VALUE."""
-    settings = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
-    return " ".join(settings) or "OpenMP's own rules"

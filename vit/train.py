@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit import openmp
 from vit.atomic import write_json, write_text
 from vit.config import Config, RunConfig, flat_settings
 from vit.data import Dataset
@@ -465,9 +464,6 @@ def announce(run: Run, folder: RunFolder) -> None:
     say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
 
     say(f"compute  {describe_compute(run)}")
-    if run.compute.device.type == "cpu":
-        advice = "set it, or OMP_WAIT_POLICY, before the command"
-        say(f"threads  waiting: {openmp.setting()} ({advice})")
 
     length = plural(run.total_steps, "step")
     if run.step:

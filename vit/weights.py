@@ -82,7 +82,7 @@ def save_model(
         "class_names": class_names,
         "data": data,
         "data_content_hash": data_content_hash,
-        "content_hash": _hash_weights(model),
+        "content_hash": weights_hash(model),
     }
     if squash:
         config["squash"] = True
@@ -144,25 +144,29 @@ def config_hash(config: dict[str, Any]) -> str:
 
 
 def weights_hash(model: Model) -> str:
-    """Return 16 hexadecimal digits that identify a model's weights, or those of its checkpoint.
+    """Return 16 hexadecimal digits that identify a model's weights.
 
-    A loaded model has the hash in its checkpoint's config.json, if any, even if it was resized, lost
-    its head, or was trained since. A copy in half precision has the same.
+    They are a hash of names, shapes and half-precision values, so that a copy in half precision has
+    the same.
     """
-    details = getattr(model.origin, "details", {})
-    stored = details.get("content_hash")
-    if isinstance(stored, str):
-        return stored
-    return _hash_weights(model)
-
-
-def _hash_weights(model: Model) -> str:
-    """Hash names, shapes and half-precision values, in the order of the names."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().half().contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def checkpoint_hash(model: Model) -> str:
+    """Return the hash of the weights in a model's checkpoint, else that of the model's own.
+
+    A loaded model has the hash in its checkpoint's config.json, even if it was resized, lost its
+    head, or was trained since.
+    """
+    details = getattr(model.origin, "details", {})
+    stored = details.get("content_hash")
+    if isinstance(stored, str):
+        return stored
+    return weights_hash(model)
 
 
 # ---- The architecture ----------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from vit.inputs import Normalization
 from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
-from vit.weights import WEIGHTS, weights_hash
+from vit.weights import WEIGHTS, checkpoint_hash, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -150,6 +150,13 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     for name in ("whole", "half"):
         hashes.add(weights_hash(load_model(tmp_path / name)))
     assert len(hashes) == 1
+
+    # a loaded model that is trained has weights of its own, and the checkpoint that it had
+    loaded = load_model(tmp_path / "whole")
+    with torch.no_grad():
+        loaded.encoder.blocks[0].attn.qkv.bias[3] += 0.01
+    assert weights_hash(loaded) not in hashes
+    assert checkpoint_hash(loaded) in hashes
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
     assert weights_hash(model) not in hashes

@@ -37,7 +37,7 @@ from vit.mae import Model
 from vit.metrics import aligned, results_lines
 from vit.runs import RunFiles
 from vit.settings import tell_apart
-from vit.weights import weights_hash
+from vit.weights import checkpoint_hash
 
 USED_BY = {
     "every_layer": ("linear",),
@@ -160,7 +160,7 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     }
     results: dict[str, Any] = {
         "checkpoint": origin.source,
-        "content_hash": weights_hash(model),
+        "content_hash": checkpoint_hash(model),
         "trained_on": origin.data,
         "data": {key: data.facts[key] for key in FACTS},
         "settings": settings,

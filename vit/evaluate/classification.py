@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.device import Compute
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
 from vit.evaluate.features import Prepare, batches
 from vit.inputs import Images
+from vit.isolation import eval_mode
 
 DENSE_CLASSES = 100
 """Most classes for a dense confusion matrix; of 10,000 classes it would have 100 million cells."""

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.device import Compute
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
 from vit.inputs import Images
+from vit.isolation import eval_mode
 from vit.progress import track
 
 Prepare = Callable[[Tensor], Tensor]

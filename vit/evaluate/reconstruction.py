@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vit.data.draws import make_generator
 from vit.device import Compute
-from vit.encoder import eval_mode
 from vit.errors import TrainingError
 from vit.evaluate.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
+from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vit.encoder import eval_mode
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.measures import full_precision
+from vit.isolation import eval_mode
 
 
 def relevance(

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.attention import MultiHeadSelfAttention
-from vit.encoder import held
 from vit.errors import AttentionError
+from vit.isolation import held
 
 # Mixes a layer's values: its number, weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)
 Hook = Callable[[int, Tensor, Tensor], Tensor]

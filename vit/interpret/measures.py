@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.encoder import eval_mode
 from vit.errors import AttentionError
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import Hook, intercept_attention
+from vit.isolation import eval_mode
 
 
 def attention_rollout(

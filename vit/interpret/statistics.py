@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit.encoder import eval_mode
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
 from vit.interpret.measures import attention_distance, attention_entropy
+from vit.isolation import eval_mode
 
 
 @dataclass(frozen=True)

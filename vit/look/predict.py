@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vit.checkpoints.heads import LOST_HEAD
 from vit.checkpoints.origin import Origin
-from vit.encoder import eval_mode
 from vit.errors import CheckpointError, DataError
+from vit.isolation import eval_mode
 from vit.mae import Model
 
 # An image file, or a PIL image

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import VisionTransformer
 from vit.evaluate.features import Prepare, batches, encoder_features, pixel_features
 from vit.evaluate.knn import K, knn_correct
 from vit.evaluate.reconstruction import fixed_mask, mean_visible, nearest_visible
 from vit.inputs import to_float
+from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, Model
 from vit.training.run import Run
 

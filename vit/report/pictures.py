@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit import figures as draw
 from vit.config import flat_settings
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import VisionTransformer
 from vit.errors import plural
 from vit.evaluate.classification import read_confusion
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
@@ -20,6 +20,7 @@ from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps, geometry_of
+from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
 from vit.metrics import METRICS
 from vit.report.curves import curves_of

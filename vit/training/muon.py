@@ -59,6 +59,10 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
+        # A CPU chooses here whether to update, without waiting; a GPU with each update
+        if self.found_inf is not None and self.found_inf.device.type == "cpu" and self.found_inf:
+            return
+
         matrices: list[tuple[Tensor, dict[str, Any]]] = []  # each with its group
         for group in self.param_groups:
             learning = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -131,7 +135,7 @@ class Muon(torch.optim.Optimizer):
 
         The device makes this choice, for all at once; an `if` would wait for it.
         """
-        if self.found_inf is not None:
+        if self.found_inf is not None and self.found_inf.device.type != "cpu":
             old = torch.cat([value.flatten() for value in values])
             new = torch.cat([value.flatten() for value in new_values])
             chosen = torch.where(self.found_inf > 0, old, new)

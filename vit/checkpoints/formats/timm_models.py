@@ -28,8 +28,8 @@ from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, in_order, only_given
 from vit.checkpoints.reading import Source, shorten
-from vit.encoder import held
 from vit.errors import CheckpointError
+from vit.isolation import held
 
 # `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
 ARGUMENTS = (
