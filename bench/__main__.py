@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import NoReturn
 
 from bench.job import Job
 from vit.atomic import write_json
 from vit.cli.outputs import output_file
+from vit.cli.parsers import OneLineParser, typed
 from vit.cli.startup import start
-from vit.config import OBJECTIVES, PRESETS
+from vit.config import OBJECTIVES, PRESETS, BelowOne, Positive
 from vit.errors import ConfigError
 
 PROGRAM = "python -m bench"
@@ -24,32 +24,13 @@ WHAT = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
-
-
-def positive(text: str) -> int:
-    """Return a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; 1 or more")
-    return int(text)
-
-
-def below_one(text: str) -> float:
-    """Return a share from 0 to below 1."""
-    share = float(text)
-    if not 0 <= share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; from 0 to below 1")
-    return share
-
-
 def bench_parser() -> argparse.ArgumentParser:
     """Return the parser of all options."""
     style = argparse.ArgumentDefaultsHelpFormatter
-    parser = Parser(prog=PROGRAM, description=WHAT, formatter_class=style, allow_abbrev=False)
+    positive = typed(Positive)
+    parser = OneLineParser(
+        prog=PROGRAM, description=WHAT, formatter_class=style, allow_abbrev=False
+    )
 
     # Several values of these: each combination is timed
     add = parser.add_argument
@@ -80,7 +61,7 @@ def bench_parser() -> argparse.ArgumentParser:
     add("--image-size", type=positive, default=32, metavar="N", help="pixels")
     add(
         "--mask-ratio",
-        type=below_one,
+        type=typed(BelowOne),
         default=0.75,
         metavar="X",
         help="share of the patches to hide",

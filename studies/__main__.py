@@ -7,13 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
 from vit.cli.outputs import require_folder
-from vit.cli.parsers import settings_parser
+from vit.cli.parsers import OneLineParser, settings_parser, typed
 from vit.cli.startup import start
-from vit.config import OBJECTIVES, Config
+from vit.config import OBJECTIVES, Config, NonNegative
 from vit.errors import ConfigError, one_line
 from vit.settings import build_config, given_settings
 
@@ -26,24 +25,11 @@ SETTINGS = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
-
-
-def whole_number(text: str) -> int:
-    """Return a whole number from 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a whole number")
-    return int(text)
-
-
 def study_parser() -> argparse.ArgumentParser:
     """Return the parser of the options that follow a study's name."""
     usage = f"{PROGRAM} NAME [options]; NAME is all, or one of {', '.join(STUDIES)}"
-    parser = Parser(
+    whole_number = typed(NonNegative)
+    parser = OneLineParser(
         prog=PROGRAM, usage=usage, description=WHAT, epilog=SETTINGS, allow_abbrev=False
     )
     add = parser.add_argument

@@ -455,21 +455,13 @@ class ModelInputs:
             DataError: the images are no uint8 pictures.
             CheckpointError: the model takes neither colour nor grey images.
         """
-        images = self._to_shape(images)
-        size = self._resized(whole)
-        if images.shape[-2:] != size:
-            # torchvision takes seconds to import
-            from torchvision.transforms import InterpolationMode
-            from torchvision.transforms.v2.functional import resize
-
-            mode = InterpolationMode(self.interpolation)
-            images = resize(images, list(size), mode, antialias=True)
-        return _cut_centre(images, self.image_size)
+        resized = self._resize(images, whole)
+        return (255 * resized).round().byte()
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
         """Turn a data set's images into the model's input, as in training.
 
-        Unlike `fit`, it does not round resized pixels to whole numbers.
+        Unlike `fit`, it does not round pixels to whole numbers.
 
         Args:
             images: uint8 (B, 3, h, w).
@@ -482,24 +474,19 @@ class ModelInputs:
             DataError: the images are no uint8 pictures.
             CheckpointError: the model takes neither colour nor grey images.
         """
-        images = self._to_shape(images)
-        images = resize_to_float(images, self._resized(whole), self.interpolation)
-        return self.normalize(_cut_centre(images, self.image_size))
+        return self.normalize(self._resize(images, whole))
 
-    def _to_shape(self, images: Tensor) -> Tensor:
-        """Return images (B, 3 or 1, h, w) in the model's channels, cut to its shape if it is."""
+    def _resize(self, images: Tensor, whole: bool) -> Tensor:
+        """Crop and resize uint8 (B, 3, h, w) as `inputs` says: float32 (B, C, H, W) from 0 to 1."""
         images = self._in_channels(images)
-        if self.squash:
-            return images
-        return cut_to_shape(images, self.image_size)
-
-    def _resized(self, whole: bool) -> tuple[int, int]:
-        """Return the size (h, w) to which images are resized before they are cropped."""
-        if whole:
-            return self.image_size
+        if not self.squash:
+            images = cut_to_shape(images, self.image_size)
+        # the size before the crop
         height, width = self.image_size
-        share = self.prepared.crop_share
-        return round(height / share), round(width / share)
+        share = 1.0 if whole else self.prepared.crop_share
+        size = (round(height / share), round(width / share))
+        resized = resize_to_float(images, size, self.interpolation)
+        return _cut_centre(resized, self.image_size)
 
     def _in_channels(self, images: Tensor) -> Tensor:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -315,17 +316,27 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         for key, sentence in sentences_of(section).items():
             default = spelled(defaults[name][key])
             text = f"{sentence} (default: {default})".replace("%", "%%")
-            placeholder = _placeholder(hints[key])
-            group.add_argument(f"--{name}.{key}", default=SUPPRESS, metavar=placeholder, help=text)
+            value = placeholder(hints[key])
+            group.add_argument(f"--{name}.{key}", default=SUPPRESS, metavar=value, help=text)
 
 
-def _placeholder(hint: Any) -> str:
+def placeholder(hint: Any) -> str:
     """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
+    hint = underlying(hint)
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
-    if get_origin(hint) is Annotated:
-        return _placeholder(hint.__origin__)
     return {bool: "true|false", int: "N", float: "X", str: "TEXT"}.get(hint, "VALUE")
+
+
+def underlying(hint: Any) -> Any:
+    """Return a type without its range (`Annotated`), and without None."""
+    if get_origin(hint) is Annotated:
+        return underlying(hint.__origin__)
+    if get_origin(hint) in (Union, UnionType):
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        if len(parts) == 1:
+            return underlying(parts[0])
+    return hint
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -366,6 +377,7 @@ def from_text(text: str, hint: Any) -> Any:
 
     A text stays as it is; 3,4 is a list like [3, 4], and so is a single value of several.
     """
+    hint = underlying(hint)
     if hint is str:
         return text
     if "," in text and not text.startswith("["):

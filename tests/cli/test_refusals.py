@@ -47,7 +47,7 @@ REFUSED = {
     ],
     "checkpoint": [
         ("", "a command is missing; one of inspect, convert"),
-        ("inspect mae --image-size 0", "image_size: 0 cannot be used"),
+        ("inspect mae --image-size 0", "--image-size: '0' cannot be used"),
         ("convert mae --to timm", "required: --out"),
         ("convert mae --to keras --out x", "--to: invalid choice: 'keras'"),
         ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),

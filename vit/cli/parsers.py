@@ -14,7 +14,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from vit.config import BelowOne, NonNegative, Positive, Probability, Range, Share, convert
+from vit.config import (
+    BelowOne,
+    NonNegative,
+    Positive,
+    Probability,
+    Range,
+    Share,
+    convert,
+    hints_of,
+)
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import shipped_models
@@ -25,6 +34,7 @@ from vit.settings import (
     add_settings,
     from_text,
     given_settings,
+    placeholder,
     sentences_of,
     train_command,
     unknown_setting,
@@ -38,8 +48,15 @@ MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
 Inches = Annotated[float, Range("above 0 and at most 40 inches", lambda x: 0 < x <= 40)]
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with what was probably meant."""
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+
+class Parser(OneLineParser):
+    """A parser of a command of `vit`, which says what was probably meant."""
 
     def __init__(self, prog: str, arguments: str, purpose: str):
         usage = f"{prog} {arguments}"
@@ -209,42 +226,20 @@ def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
     """
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
-    # How it is read: the sentences of the options are those of the fields
+    # How it is read: an option for each field
     group = parser.add_argument_group("how the checkpoint is read; by default as it is")
-    sentences = sentences_of(LoadOptions)
-
-    def add(flag: str, **settings: Any) -> None:
-        name = flag.removeprefix("--").replace("-", "_")
-        group.add_argument(flag, help=sentences[name], **settings)
-
-    # Architecture and size
-    size = typed(int | tuple[int, int])
-    switch = typed(bool)
-    numbers = typed(tuple[float, ...])
-    add("--part", choices=("encoder",))
-    add("--image-size", type=size, metavar="H[,W]")
-    add("--patch-size", type=size, metavar="P[,Q]")
-    add("--channels", type=typed(int), metavar="N")
-    add("--num-classes", type=typed(int), metavar="N")
-    add("--class-token", type=switch, metavar="true|false")
-    add("--global-pool", choices=("token", "avg"))
-    add("--fc-norm", type=switch, metavar="true|false")
-
-    # What the tensors' shapes do not say
-    add("--num-heads", type=typed(int), metavar="N")
-    add("--decoder-heads", type=typed(int), metavar="N")
-    add("--norm-pix-loss", type=switch, metavar="true|false")
-    add("--norm-eps", type=typed(float), metavar="X")
-    add("--mean", type=numbers, metavar="X,...")
-    add("--std", type=numbers, metavar="X,...")
-    add("--crop-share", type=typed(float), metavar="X")
-    add("--grid-size", type=typed(tuple[int, int]), metavar="R,C")
-
-    # Which of the tensors
-    add("--branch", metavar="NAME")
-    module = sentences["head"]
-    group.add_argument(head, dest="classifier", metavar="MODULE", help=module)
-    add("--allow", nargs="+", action="extend", default=[], metavar="NAME")
+    hints = hints_of(LoadOptions)
+    for name, sentence in sentences_of(LoadOptions).items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "allow":
+            group.add_argument(
+                flag, nargs="+", action="extend", default=[], metavar="NAME", help=sentence
+            )
+        elif name == "head":
+            group.add_argument(head, dest="classifier", metavar="MODULE", help=sentence)
+        else:
+            hint = hints[name]
+            group.add_argument(flag, type=typed(hint), metavar=placeholder(hint), help=sentence)
 
 
 def add_data_place(parser: Parser, text: str) -> None:
