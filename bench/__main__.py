@@ -94,16 +94,10 @@ def bench_parser() -> argparse.ArgumentParser:
     )
     add("--ablation", action="store_true", help="time ours without each technique")
     add(
-        "--scaling",
-        action="store_true",
-        help="measure how cost grows with tokens, depth, width, batch, images",
-    )
-    add(
         "--gpu-check",
         action="store_true",
         help="check in three minutes what only a GPU shows, and print a table; nothing else is timed",
     )
-    add("--plot", type=Path, metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
     add("--json", type=Path, metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
     return parser
@@ -114,14 +108,8 @@ def run(argv: Sequence[str]) -> int:
     options = bench_parser().parse_args(argv)
 
     # Refuse what cannot be done before anything is timed
-    if OBJECTIVES[options.objective].labels and (options.peers is not None or options.scaling):
-        raise ConfigError(
-            f"--objective: {options.objective} is timed alone; leave --peers and --scaling out"
-        )
-    if options.plot is not None:
-        if not options.scaling:
-            raise ConfigError("--plot: draws the scaling; give --scaling too")
-        output_file(options.plot, option="--plot", overwrite=options.overwrite)
+    if OBJECTIVES[options.objective].labels and options.peers is not None:
+        raise ConfigError(f"--objective: {options.objective} is timed alone; leave --peers out")
     if options.json is not None:
         output_file(options.json, (".json",), option="--json", overwrite=options.overwrite)
 
@@ -163,9 +151,7 @@ def run(argv: Sequence[str]) -> int:
     else:
         from bench.report import bench
 
-        report = bench(
-            jobs, options.rounds, peers or (), options.ablation, options.scaling, options.plot
-        )
+        report = bench(jobs, options.rounds, peers or (), options.ablation)
     if options.json is not None:
         write_json(options.json, report)
     # what a check found wrong is the exit code too

@@ -36,7 +36,6 @@ class Job:
         patch: patch size in pixels.
         precision: "auto", "bf16", "fp16" or "fp32".
         batch: images per step.
-        embed_dim, depth: of the encoder; None for the preset's.
         with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in a run.
         images: number of images in that data set.
         allocator: ours only: whether freed memory is kept.
@@ -59,8 +58,6 @@ class Job:
     patch: int = 4
     precision: str = "auto"
     batch: int = 256
-    embed_dim: int | None = None
-    depth: int | None = None
     with_data: bool = False
     images: int = 4096
     allocator: bool = True
@@ -84,7 +81,7 @@ class Job:
                 "augment": AugmentConfig(crop="pad", rand_augment=2),
                 "classify": ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0),
             }
-        names = ["preset", "image_size", "embed_dim", "depth", "class_token"]
+        names = ["preset", "image_size", "class_token"]
         names += ["decoder_dim", "decoder_depth", "decoder_heads"]
         return Config(
             data=DataConfig(source="scenes"),

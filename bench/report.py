@@ -7,7 +7,6 @@ import importlib.metadata
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ import torch
 from bench.compare import Spread, compare
 from bench.contestants import flops_per_image
 from bench.job import Job
-from bench.scaling import AXES, scaling, variants
 from vit.device import device_name
 from vit.machine import choose_compute, missing_for_compile, versions
 
@@ -32,14 +30,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def bench(
-    jobs: Sequence[Job],
-    rounds: int,
-    peers: Sequence[str],
-    ablation: bool,
-    scaled: bool,
-    plot: Path | None,
-) -> dict[str, Any]:
+def bench(jobs: Sequence[Job], rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:
     """Measure, print the results as they come, and return them for JSON.
 
     Args:
@@ -47,8 +38,6 @@ def bench(
         rounds: with one step of each contestant.
         peers: on the same jobs.
         ablation: also our step with each of ABLATIONS.
-        scaled: also how the cost of the first job grows along AXES.
-        plot: picture of the scaling.
 
     Raises:
         TrainingError: a contestant cannot be timed.
@@ -63,9 +52,6 @@ def bench(
             can = compute.device.type == "cuda" and not missing_for_compile(compute.device)
             compiles = "on" if can else "off"
         settled.append(replace(job, precision=compute.precision, compile=compiles))
-    for axis in AXES if scaled else ():
-        for _, changed in variants(settled[0], axis):
-            changed.config()
 
     # The machine
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
@@ -84,10 +70,7 @@ def bench(
 
     # The steps
     steps = [bench_step(job, rounds, peers, ablation) for job in settled]
-    report: dict[str, Any] = {"machine": machine, "steps": steps, "rounds": rounds}
-    if scaled:
-        report["scaling"] = scaling(settled[0], rounds, plot)
-    return report
+    return {"machine": machine, "steps": steps, "rounds": rounds}
 
 
 def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:

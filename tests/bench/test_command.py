@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import bench.report
-import bench.scaling
 from bench.__main__ import main
 
 SMALL = """--preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --device cpu --threads 1
@@ -24,16 +23,8 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         bench.report, "ABLATIONS", {name: bench.report.ABLATIONS[name] for name in few}
     )
-    axes = {"batch": ("batch", (2, 4))}
-    monkeypatch.setattr(bench.report, "AXES", axes)
-    monkeypatch.setattr(bench.scaling, "AXES", axes)
-    plot, written = tmp_path / "scaling.svg", tmp_path / "report.json"
-    assert (
-        main(
-            [*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(written)]
-        )
-        == 0
-    )
+    written = tmp_path / "report.json"
+    assert main([*SMALL.split(), "--ablation", "--json", str(written)]) == 0
     printed = capsys.readouterr().out
 
     # The step
@@ -64,14 +55,6 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert f"faster than ours in every round: {', '.join(faster) or 'none of these'}\n" in printed
     assert max(map(len, printed.splitlines())) <= 128
 
-    # How it grows
-    scaling = report["scaling"]
-    assert set(scaling) == {"batch"}
-    assert [axis["expected_slope"] for axis in scaling.values()] == pytest.approx([1])
-    assert all(seconds > 0 for axis in scaling.values() for seconds in axis["seconds"])
-    assert printed.count("/ 1.00") == 1
-    assert "<svg" in plot.read_text()
-
 
 @pytest.mark.parametrize(
     ("line", "said"),
@@ -80,18 +63,16 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         ("--patch 0", "--patch: '0' cannot be used; 1 or more"),
         ("--mask-ratio 1", "--mask-ratio: '1' cannot be used; from 0 to below 1"),
         ("--peers nobody", "--peers"),
-        ("--plot a.png", "--scaling"),
-        ("--scaling --plot there.png", "there.png already exists"),
+        ("--json there.json", "there.json already exists"),
         ("--json there.txt", "'there.txt' cannot be used; name a file that ends in .json"),
         ("--objective classify --peers", "--objective: classify is timed alone"),
         ("--device mps", "error: run.device: 'mps' cannot be used; torch finds cpu"),
-        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
         ("--fast", "unrecognized arguments: --fast"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_in_one_line(line, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "there.png").touch()
+    (tmp_path / "there.json").touch()
     assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("python -m bench: error: ")

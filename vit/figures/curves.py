@@ -1,4 +1,4 @@
-"""The curves of one run, of several runs, and of how the cost of a step grows."""
+"""The curves of one run, and of several runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from vit.figures.measures import SERIES, Panel, percent_tick
 from vit.figures.style import (
@@ -163,42 +163,6 @@ def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
         label = fitted(line.label, (room - 1.4) * 72, 8)
         key = line_look(len(values), style) | {"marker": mark, "markersize": 5.5}
         axes.plot([], [], color=colour, label=label, **key)
-
-
-@styled
-def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: str) -> Figure:
-    """Draw a log-log panel for each axis: the measured time, and what the operation count predicts.
-
-    Args:
-        axes: name -> "x", "seconds", "flops" (equally long), "slope" (None: too noisy to quote) and
-            "expected_slope".
-    """
-    subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
-    figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
-    blue, orange, *_ = COLOURS.series
-    for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
-        x = np.asarray(values["x"], dtype=float)
-        seconds = np.asarray(values["seconds"], dtype=float)
-        flops = np.asarray(values["flops"], dtype=float)
-
-        # The prediction goes through the cheapest point
-        cheapest = int(flops.argmin())
-        expected = seconds[cheapest] * flops / flops[cheapest]
-        panel.loglog(x, expected, color=orange, linestyle="--", linewidth=1.4)
-        panel.loglog(x, seconds, color=blue, marker="o")
-        measured = "too noisy"
-        if values["slope"] is not None:
-            measured = f"slope {values['slope']:.2f}"
-        panel.set_title(f"{name}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
-        panel.set_xticks(x, [f"{value:g}" for value in x])
-        panel.xaxis.set_minor_formatter(NullFormatter())
-        panel.yaxis.set_major_formatter("{x:g}")
-        # Minor ticks have labels too: an axis may hold only one power of ten
-        panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        panel.yaxis.set_minor_formatter("{x:g}")
-        panel.set_ylabel("seconds an epoch" if name == "images" else "seconds a step")
-        panel.tick_params(labelsize=7.5, which="both")
-    return figure
 
 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:
