@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import hashlib
 import inspect
 import json
-import os
 import re
-import signal
-import threading
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from vit.checkpoints import load_model
-from vit.cli.train import acknowledging
 from vit.config import spelled
 from vit.settings import SECTIONS
-from vit.training.process import Stopped, StopRequests
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
@@ -75,29 +69,6 @@ def test_a_bad_setting_is_one_line_and_leaves_no_trace(
     monkeypatch.chdir(tmp_path)
     assert message in refused("train", *argv)
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_signal_is_acknowledged_while_torch_computes(capfd, monkeypatch):
-    """The handler runs after the computation, and a handler that runs at once says it alone."""
-    monkeypatch.setattr("vit.cli.train.PATIENCE", 0)
-    before = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(before)
-
-    def compute():
-        with StopRequests() as stop, acknowledging(stop), stop.deferred():
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-            # one call, in which Python handles no signals
-            hashlib.pbkdf2_hmac("sha512", b"a", b"b", 500_000)
-
-    with pytest.raises(Stopped):
-        compute()
-    lines = capfd.readouterr().err.splitlines()
-    assert [line.partition(":")[2][:10] for line in lines] == [" received;", " stopping "]
-
-    # No trace is left
-    after = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(after)
-    assert after == before
 
 
 @pytest.mark.usefixtures("unpainted")

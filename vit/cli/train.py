@@ -9,11 +9,8 @@ import os
 import shlex
 import signal
 import sys
-import threading
-import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 from vit.atomic import write_json
@@ -32,16 +29,13 @@ from vit.report.record import read_run
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, to_yaml
 from vit.train import train as train_model
-from vit.training.process import SIGNALS, Stopped, StopRequests, keep_freed_memory
+from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder
 from vit.training.state import saved_states
 
 BEST_SHIPPED = "vit-tiny-p4-cifar10"
 """The model of `vit models` whose features classify best by nearest neighbours."""
-
-PATIENCE = 0.5
-"""Seconds that a signal's handler has before the signal is acknowledged without it."""
 
 
 def run(options: Namespace) -> int:
@@ -86,7 +80,7 @@ def train(command: TrainCommand) -> None:
         Stopped: a signal ended the run.
     """
     keep_freed_memory()
-    with RunFolder(command.out) as folder, StopRequests() as stop, acknowledging(stop):
+    with RunFolder(command.out) as folder, StopRequests() as stop:
         # a run that has saved a state continues from that, any other from its checkpoint
         init = None
         has_state = command.resume and saved_states(folder.checkpoints)
@@ -116,41 +110,6 @@ def train(command: TrainCommand) -> None:
             if (folder.path / name).exists():
                 print(f"  {name:<20} {content}")
         print(f"\nThe report: {one_line(str(folder.report))}", flush=True)
-
-
-@contextmanager
-def acknowledging(stop: StopRequests) -> Iterator[None]:
-    """Say that a signal has come where torch still computes and Python's handlers must wait.
-
-    The backward pass of a large batch is one call, which takes up to minutes on a CPU. Python lets
-    the system write the signal's number into a pipe at once, and a thread reads it.
-    """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-
-    def watch() -> None:
-        while True:
-            numbers = os.read(reader, 16)
-            if not numbers:
-                return
-            # the handler has its own words, unless it cannot run yet
-            time.sleep(PATIENCE)
-            if numbers[0] in SIGNALS and not stop.requested:
-                name = signal.Signals(numbers[0]).name
-                with suppress(OSError):
-                    os.write(2, f"{name}: received; torch is still computing ...\n".encode())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        # the thread reads the end of the pipe
-        os.close(writer)
-        thread.join()
-        os.close(reader)
 
 
 def shipped_baseline(run: Run) -> Model | None:
