@@ -130,7 +130,7 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
 
 
 @pytest.mark.parametrize(
-    ("side", "dino", "mae"),  # in percent; docs/checkpoints.md has the range
+    ("side", "dino", "mae"),  # in percent
     [(4, 3.9, 4.0), (6, 2.0, 1.6), (7, 1.9, 1.2), (9, 1.3, 1.0), (12, 1.3, 1.0), (16, 1.3, 1.1)],
 )
 def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino, mae):

@@ -65,7 +65,7 @@ def test_without_attention_no_token_knows_its_image(trained):
     assert shares[-1, 4] > 0  # each MLP mixes patch and position
 
 
-def test_the_mean_of_the_image_is_not_context_that_depends_on_place_or_patch(trained, monkeypatch):
+def test_the_mean_of_the_image_is_not_token_specific_context(trained, monkeypatch):
     """Tokens of a sum of three terms: the split gives each its own share."""
     patch, place, image = (
         centred(*shape, 8, seed=i) for i, shape in enumerate(((5, 1, 1), (1, 4, 1), (1, 1, 6)))

@@ -400,7 +400,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
         def broadcast_from_main(self, make: object) -> str:
             return "bf16"
 
-    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: False)  # as it was measured here
+    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: False)  # as on this machine
     run = setup(changed(CONFIG, train={"precision": "auto"}), dataset(IMAGES), Second())
     assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 

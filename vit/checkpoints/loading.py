@@ -170,9 +170,9 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
 
 
 def _activation(model: nn.Module, setting: str) -> str:
-    """Return the activation in the blocks of a transformers model, also where it was replaced.
+    """Return the activation of a transformers model's settings.
 
-    It is the one of its settings, unless these say gelu and a block computes something else.
+    If these say gelu and a block computes something else, because it was replaced, return that.
     """
     if setting != "gelu":
         return setting
@@ -180,8 +180,10 @@ def _activation(model: nn.Module, setting: str) -> str:
         # transformers' name for it, and its former one
         if not name.endswith((".activation_fn", ".intermediate_act_fn")):
             continue
+        if isinstance(module, nn.GELU) and module.approximate != "none":
+            return f"gelu, {module.approximate}"
         kind = type(module).__name__
-        if kind != "GELUActivation" and not (kind == "GELU" and module.approximate == "none"):
+        if kind not in ("GELUActivation", "GELU"):
             return kind
     return setting
 

@@ -15,7 +15,7 @@ from vit.inputs import Normalization
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
-from vit.weights import weights_hash
+from vit.weights import checkpoint_hash
 
 # fields in which settings may differ from a checkpoint: those that a run chooses, and those that
 # only foreign models vary
@@ -32,7 +32,7 @@ class InitialModel(NamedTuple):
             (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know about both.
-        init_hash: `vit.weights.weights_hash` of the checkpoint; "" for random weights.
+        init_hash: `vit.weights.checkpoint_hash`; "" for random weights.
         init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a
             finished run.
     """
@@ -136,7 +136,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     # the time behind it, if it is a run's
     summary = read_mapping(RunFiles(Path(config.model.init)).summary)
     seconds = float(summary.get("seconds", 0)) + float(summary.get("init_seconds", 0))
-    return InitialModel(model, origin.normalize, notes, weights_hash(loaded), seconds)
+    return InitialModel(model, origin.normalize, notes, checkpoint_hash(loaded), seconds)
 
 
 def follow(

@@ -59,7 +59,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
-        # A CPU chooses here whether to update, without waiting; a GPU with each update
+        # A CPU can read it without waiting; a GPU applies it in AdamW and in `_replace`
         if self.found_inf is not None and self.found_inf.device.type == "cpu" and self.found_inf:
             return
 
@@ -133,7 +133,8 @@ class Muon(torch.optim.Optimizer):
     def _replace(self, values: list[Tensor], new_values: tuple[Tensor, ...] | list[Tensor]) -> None:
         """Copy the new values into the old ones, unless `found_inf` is 1.
 
-        The device makes this choice, for all at once; an `if` would wait for it.
+        A GPU makes this choice, for all at once; an `if` would wait for it. On a CPU, `step` has
+        made it.
         """
         if self.found_inf is not None and self.found_inf.device.type != "cpu":
             old = torch.cat([value.flatten() for value in values])

@@ -71,7 +71,7 @@ class Run:
         loss_scale: of the loss before the backward pass.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init_hash: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
+        init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see
             `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session

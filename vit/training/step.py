@@ -219,11 +219,13 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
 
 
 def is_readable(state: Any) -> bool:
-    """Return whether `torch.load` reads `state` again: it is of tensors and plain values."""
+    """Return whether `state` is of tensors and plain values alone, which `torch.load` reads again."""
     # exactly these: a number of NumPy's is a float too, and is refused
     kind = type(state)
     if kind in (dict, OrderedDict):
         return all(is_readable(key) and is_readable(value) for key, value in state.items())
     if kind in (list, tuple, set):
         return all(is_readable(value) for value in state)
-    return kind in (Tensor, nn.Parameter, bool, int, float, complex, str, bytes, NoneType)
+    if kind in (bool, int, float, complex, str, NoneType):
+        return True
+    return kind in (Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device)
