@@ -25,7 +25,7 @@ from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import build_config, given_settings
 from vit.training.initial import InitialModel, initial_model
-from vit.weights import weights_hash, write_weights
+from vit.weights import checkpoint_hash, write_weights
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -340,7 +340,7 @@ def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "other", ("a", "b", "c"))
     assert notes(config()) == initial(config()).init_hash == ""
     began = initial(config(init=mae[0]))
-    assert began.init_hash == weights_hash(load_model(mae[0], part="encoder"))
+    assert began.init_hash == checkpoint_hash(load_model(mae[0], part="encoder"))
     for init, head in {
         mae[0]: "a new",
         tmp_path / "other": "a new",
