@@ -13,7 +13,7 @@ from vit.errors import TrainingError
 from vit.evaluate.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
-from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
@@ -29,7 +29,6 @@ def fixed_mask(
     return make_mask(kind, batch, grid_size, mask_ratio, generator)
 
 
-@torch.no_grad()
 def score_reconstruction(
     model: MaskedAutoencoder,
     images: Images,
@@ -39,23 +38,46 @@ def score_reconstruction(
     compute: Compute,
     batch_size: int = 256,
 ) -> dict[str, float]:
-    """Return the losses over the masked patches of test images, under the fixed test mask.
-
-    All are in the model's own target space, and so comparable with each other. An image's mask
-    depends on `batch_size`, which is part of the protocol.
-
-    Returns:
-        The model's "loss", and those of two baselines: "mean_of_visible_patches" (per image) and
-        "nearest_visible_patch".
+    """Return the mean of each of the losses of `reconstruction_losses`.
 
     Raises:
-        TrainingError: the loss is nan or infinite.
+        TrainingError: a loss is nan or infinite.
     """
-    # sums over images, in float64 because there may be many
-    grid_size = model.encoder.patch_embed.grid_size
-    names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
-    sums = torch.zeros(len(names), dtype=torch.float64)
     title = f"{kind} masks, {mask_ratio:.0%} masked"
+    losses = reconstruction_losses(
+        model, images, prepare, kind, mask_ratio, compute, title, batch_size
+    )
+    if not all(bool(values.isfinite().all()) for values in losses.values()):
+        raise TrainingError(
+            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
+        )
+    # in float64, because there may be many images
+    return {name: float(values.double().mean()) for name, values in losses.items()}
+
+
+@torch.no_grad()
+def reconstruction_losses(
+    model: MaskedAutoencoder,
+    images: Images,
+    prepare: Prepare,
+    kind: str,
+    mask_ratio: float,
+    compute: Compute,
+    title: str,
+    batch_size: int = 256,
+) -> dict[str, Tensor]:
+    """Return the losses over the masked patches of each test image, under the fixed test mask.
+
+    All are in the model's own target space, and so comparable with each other. An image's mask
+    depends on `batch_size`, which is part of the protocol. The progress bar is called `title`.
+
+    Returns:
+        float32 (N,) each: the model's "loss", and those of two baselines that learn nothing:
+        "mean_of_visible_patches" (of the image) and "nearest_visible_patch".
+    """
+    grid_size = model.encoder.patch_embed.grid_size
+    parts: dict[str, list[Tensor]] = {"loss": [], "mean_of_visible_patches": []}
+    parts["nearest_visible_patch"] = []
     start = 0
     for inputs in batches(images, prepare, compute, title, batch_size):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
@@ -63,21 +85,27 @@ def score_reconstruction(
             prediction = model(inputs, mask)  # (B, L, P)
         targets = model.targets(inputs)  # (B, L, P)
 
-        # the loss of the model, and of each baseline in the order of `names`
-        guesses = (
-            prediction,
-            mean_visible(targets, mask),
-            nearest_visible(targets, mask, grid_size),
-        )
-        losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
-        # every image masks as many patches, so a batch counts by its images
-        sums += torch.tensor(losses, dtype=torch.float64) * len(inputs)
+        # what the model fills in, and the guesses
+        guesses = {
+            "loss": prediction,
+            "mean_of_visible_patches": mean_visible(targets, mask),
+            "nearest_visible_patch": nearest_visible(targets, mask, grid_size),
+        }
+        for name, guess in guesses.items():
+            parts[name].append(loss_by_image(guess, targets, mask.mask).cpu())
         start += len(inputs)
-    if not bool(sums.isfinite().all()):
-        raise TrainingError(
-            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
-        )
-    return dict(zip(names, (sums / len(images)).tolist(), strict=True))
+    return {name: torch.cat(losses) for name, losses in parts.items()}
+
+
+def loss_by_image(prediction: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean squared error over the masked patches of each image: (B,).
+
+    Args:
+        prediction, targets: (B, L, P).
+        mask: (B, L), 1 = masked.
+    """
+    error = (prediction.float() - targets.float()).square().mean(dim=-1)  # (B, L)
+    return (error * mask).sum(1) / mask.sum(1)
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:

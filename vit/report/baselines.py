@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
-from vit.evaluate.features import Prepare, batches, encoder_features, pixel_features
+from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.knn import K, knn_correct
-from vit.evaluate.reconstruction import fixed_mask, mean_visible, nearest_visible
-from vit.inputs import to_float
-from vit.isolation import eval_mode
+from vit.evaluate.reconstruction import reconstruction_losses
 from vit.mae import MaskedAutoencoder, Model
 from vit.training.run import Run
 
@@ -79,7 +76,7 @@ def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]
 
     # What each network makes of them
     encoder = run.result.encoder
-    prepare = prepare_for(run)
+    prepare = run.prepare
     networks = 2
     if shipped is not None:
         networks = 3
@@ -118,11 +115,6 @@ def compare_neighbours(run: Run, shipped: Model | None = None) -> dict[str, Any]
     }
 
 
-def prepare_for(run: Run) -> Prepare:
-    """Return what maps uint8 images (B, C, h, w) to the run's input (B, C, H, W)."""
-    return lambda images: run.normalize(to_float(images, run.config.model.image_size_2d))
-
-
 def features_of(
     run: Run,
     encoder: VisionTransformer,
@@ -154,7 +146,6 @@ def untrained(run: Run) -> VisionTransformer:
     return model.encoder
 
 
-@torch.no_grad()
 def compare_losses(run: Run) -> dict[str, Any]:
     """Fill in the same images by the model, and by the guesses that need no model.
 
@@ -163,49 +154,21 @@ def compare_losses(run: Run) -> dict[str, Any]:
         mean_of_visible_patches, nearest_visible_patch: "mean", by how much the guess's loss is
             above the model's, and its "standard_error", None for a single image.
     """
-    # The images
-    model = cast(MaskedAutoencoder, run.result)
     test = run.data.test
     images = test.images[evenly_spaced(len(test), MOST)]
-    mask_kind = run.config.mask.kind
-    grid_size = run.config.model.grid_size
-
-    # The loss of each image, in batches: (B,)
-    losses: dict[str, list[Tensor]] = {"model": [], "mean_of_visible_patches": []}
-    losses["nearest_visible_patch"] = []
-    start = 0
-    for inputs in batches(images, prepare_for(run), run.compute, "comparing, guesses"):
-        mask = fixed_mask(mask_kind, start, len(inputs), grid_size, run.config.mask.ratio)
-        mask = mask.to(run.compute.device)
-        with eval_mode(model), run.compute.autocast():
-            prediction = model(inputs, mask)  # (B, L, P)
-        targets = model.targets(inputs)  # (B, L, P)
-        # What the model fills in, and the guesses
-        losses["model"].append(loss_by_image(prediction, targets, mask.mask))
-        guess = mean_visible(targets, mask)
-        losses["mean_of_visible_patches"].append(loss_by_image(guess, targets, mask.mask))
-        guess = nearest_visible(targets, mask, grid_size)
-        losses["nearest_visible_patch"].append(loss_by_image(guess, targets, mask.mask))
-        start += len(inputs)
+    model = cast(MaskedAutoencoder, run.result)
+    mask = run.config.mask
+    losses = reconstruction_losses(
+        model, images, run.prepare, mask.kind, mask.ratio, run.compute, "comparing, guesses"
+    )
 
     # The differences image by image: images differ more from each other than the guesses do
     compared: dict[str, Any] = {"images": len(images)}
-    of_model = torch.cat(losses.pop("model"))
-    for name, parts in losses.items():
-        differences = torch.cat(parts) - of_model
+    of_model = losses.pop("loss")
+    for name, of_guess in losses.items():
+        differences = of_guess - of_model
         error = None
         if len(images) > 1:
             error = float(differences.std()) / math.sqrt(len(images))
         compared[name] = {"mean": float(differences.mean()), "standard_error": error}
     return compared
-
-
-def loss_by_image(prediction: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared error over the masked patches of each image: (B,).
-
-    Args:
-        prediction, targets: (B, L, P).
-        mask: (B, L), 1 = masked.
-    """
-    error = (prediction.float() - targets.float()).square().mean(dim=-1)  # (B, L)
-    return ((error * mask).sum(1) / mask.sum(1)).cpu()

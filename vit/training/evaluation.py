@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from vit.evaluate import Options, as_summary, evaluate
-from vit.inputs import to_float
 from vit.training.run import Run
 
 NEED_LABELS = ("knn", "linear", "head")
@@ -36,15 +33,11 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     if not (data.train.has_classes and data.test.has_classes):
         methods = [method for method in methods if method not in NEED_LABELS]
 
-    def prepare(images: Tensor) -> Tensor:
-        """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
-        return run.normalize(to_float(images, config.model.image_size_2d))
-
     # as in training, with the same share of masked patches
     options = Options(
         masks=((config.mask.kind, config.mask.ratio),),
         raw_pixels=baselines,
         knn_images=config.run.knn_images,
     )
-    evaluation = evaluate(run.result, data, methods, prepare, run.compute, options)
+    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
     return as_summary(evaluation.scores)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vit.attention import choose_kernel, set_kernel
 from vit.config import Config, ViTConfig, convert, hints_of
@@ -16,7 +17,7 @@ from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
-from vit.inputs import Normalization
+from vit.inputs import Normalization, to_float
 from vit.machine import choose_compute
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
@@ -142,6 +143,10 @@ class Run:
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
+        return self.normalize(to_float(images, self.config.model.image_size_2d))
 
     def refuse_lost_folder(self) -> None:
         """Refuse to write into a run folder that somebody removed, renamed or replaced.
