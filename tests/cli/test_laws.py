@@ -59,7 +59,6 @@ def place(tmp_path_factory):
 
 WRITERS = {
     "data scenes --data.limit 20 --out {}": "there.png",
-    "compare run --hours {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",
     "similar run photo.png photos --out {}": "there.html",

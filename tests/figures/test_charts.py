@@ -11,8 +11,6 @@ from matplotlib.colors import to_rgb
 from vit.figures import (
     Curve,
     Panel,
-    RunLine,
-    compared_figure,
     confusion_figure,
     curves_figure,
     dynamics_figure,
@@ -52,7 +50,6 @@ def test_a_single_value_is_seen_and_no_line_in_the_legend_either():
         curves_figure([step], [Curve("loss", "loss")], "", ""),
         dynamics_figure(steps, courses, "", ""),
         layers_figure([alone], "", "", dots="a head"),
-        compared_figure([Panel("x", [RunLine(0, [1.0], [0.5], label="run")])], "", ""),
     ]
     for figure in figures:
         for line in (line for axes in figure.axes for line in axes.lines):

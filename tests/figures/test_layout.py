@@ -19,7 +19,7 @@ from tiny import seeded
 
 from studies.figures import arms_figure, pairs_figure, relations_figure, scatter_figure
 from vit import figures as draw
-from vit.figures import Curve, Panel, RunLine, save_figure
+from vit.figures import Curve, Panel, save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.film import rendered
 from vit.figures.images import pasted_figure
@@ -119,10 +119,6 @@ MATRICES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
 NAMED = [f"{name}: long name of a series" for name in "abcd"]
 BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
-RUNS = [
-    Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
-    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b")], share=True),
-]
 
 FIGURES = {
     "16 images, one map": lambda: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4)),
@@ -169,18 +165,6 @@ FIGURES = {
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
     ),
     "two curves, with a spike": lambda: draw.curves_figure([*METRICS, SPIKE], [LOSS, HELD], *T),
-    "runs": lambda: draw.compared_figure(RUNS, *T),
-    "runs that begin later": lambda: draw.compared_figure(
-        [
-            Panel(
-                "a",
-                [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)],
-                share=True,
-            )
-        ]
-        * 2,
-        *T,
-    ),
     "four panels of layers": lambda: layers_figure(
         [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
     ),

@@ -606,14 +606,7 @@ def compare_parser() -> Parser:
     )
     parser = Parser("vit compare", f"RUN ... {OPTIONS}", purpose)
     parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")
-    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
-    hours = (
-        "also draw accuracy over hours of training, of runs that measured it meanwhile"
-        " (run.val_every): .png, .svg or .pdf"
-    )
-    parser.add_argument("--hours", type=path, metavar="FILE", help=hours)
     add_json_option(parser)
-    add_overwrite_option(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ Every figure has a heading of `title` and `subtitle`, unless the title is empty.
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
 from vit.figures.classification import confusion_figure, reliability_figure, why_not_drawn
-from vit.figures.curves import Curve, RunLine, compared_figure, curves_figure
+from vit.figures.curves import Curve, curves_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.figures.film import film_frames, save_film
@@ -21,10 +21,8 @@ __all__ = [
     "ExploredImage",
     "Moment",
     "Panel",
-    "RunLine",
     "Scale",
     "attention_figure",
-    "compared_figure",
     "confusion_figure",
     "curves_figure",
     "dynamics_figure",

@@ -1,4 +1,4 @@
-"""The curves of one run, and of several runs."""
+"""The curves of a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vit.figures.measures import SERIES, Panel, percent_tick
+from vit.figures.measures import percent_tick
 from vit.figures.style import (
     COLOURS,
     begin_at,
-    fitted,
-    legend_below,
     line_look,
-    panel_axes,
     styled,
     titled_figure,
 )
@@ -94,75 +91,6 @@ def curves_figure(
     for place, curve in zip(small, STEERING, strict=True):
         _draw(figure.add_subplot(place), metrics, curve)
     return figure
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run in a panel of `compared_figure`.
-
-    Attributes:
-        series: index into SERIES, for colour, line and mark; runs that differ only in the seed
-            share one.
-        x, values: hours, and what was measured then, during training.
-        end: when it ended, and what was measured then; None if nothing was.
-        label: for the legend; "" if its series is there already.
-        start: when it began, if not at 0: a vertical line, once per series.
-    """
-
-    series: int
-    x: Sequence[float]
-    values: Sequence[float]
-    end: tuple[float, float] | None = None
-    label: str = ""
-    start: float = 0.0
-
-
-@styled
-def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw several runs over their hours.
-
-    A line for the training, a mark for the measurement at its end.
-
-    Args:
-        panels: side by side on one scale, each with its legend below; values: a `RunLine` per run.
-    """
-    # Room for the longest legend
-    keys = 0
-    for panel in panels:
-        keys = max(keys, sum(bool(line.label) for line in panel.values))
-    room = max(PANEL, 6.4 / len(panels))
-    figure = titled_figure(room * len(panels), 3.8 + 0.18 * keys, title, subtitle)
-    all_axes = panel_axes(figure, len(panels), len(panels), sharex=True)
-    for axes, panel in zip(all_axes, panels, strict=True):
-        for line in panel.values:
-            _draw_run(axes, line, room)
-        if panel.share:
-            axes.yaxis.set_major_formatter(percent_tick)
-        axes.set_title(panel.title)
-        axes.set_xlabel("hours of training")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
-        legend_below(axes, 0.44, fontsize=8, handlelength=3)
-    axes.set_xlim(left=0)
-    return figure
-
-
-def _draw_run(axes: Axes, line: RunLine, room: float) -> None:
-    """Draw a run: its line, its start, its end, and its entry in a legend of `room` inches."""
-    # Colour, line and mark say which settings a run has; seeds share them
-    style, mark = SERIES[line.series]
-    colour = COLOURS.series[line.series]
-    values = np.asarray(line.values, dtype=float)
-    axes.plot(line.x, values, color=colour, **line_look(len(values), style, mark))
-    if line.start and line.label:
-        axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
-    if line.end is not None:
-        look: dict[str, Any] = {"markersize": 8, "markeredgecolor": COLOURS.paper, "zorder": 5}
-        axes.plot(*line.end, color=colour, marker=mark, clip_on=False, **look)
-    if line.label:
-        # An empty line that only the legend shows
-        label = fitted(line.label, (room - 1.4) * 72, 8)
-        key = line_look(len(values), style) | {"marker": mark, "markersize": 5.5}
-        axes.plot([], [], color=colour, label=label, **key)
 
 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:

@@ -340,31 +340,16 @@ def metric_of(column: str) -> Metric | None:
     return None
 
 
-def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
-    """Return rows with the same columns as lines, on its side if it is too wide for a terminal.
-
-    Args:
-        markdown: as a Markdown table.
-    """
+def as_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return rows with the same columns as lines, on its side if it is too wide for a terminal."""
     columns = list(rows[0])
     cells = [[*row.values()] for row in rows]
-    if markdown:
-        return markdown_table([columns, ["---"] * len(columns), *cells])
 
     # On its side, runs become columns; more runs than columns would not get narrower
     upright = aligned([columns, *cells])
     if max(len(line) for line in upright) <= TERMINAL_WIDTH or len(rows) >= len(columns):
         return upright
     return aligned(list(zip(columns, *cells, strict=True)))
-
-
-def markdown_table(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    lines = []
-    for cells in table:
-        escaped = [cell.replace("|", "\\|") for cell in cells]
-        lines.append(f"| {' | '.join(escaped)} |")
-    return lines
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
