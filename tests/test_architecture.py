@@ -220,6 +220,15 @@ def test_the_package_names_what_a_user_asks_for_first():
         from vit import no_such_thing  # noqa: F401
 
 
+def test_attention_maps_need_no_torchvision():
+    """It takes seconds to import, and whoever looks into one of its models has done so."""
+    program = "import sys, vit.interpret; print('torchvision' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
+
+
 def test_settings_and_commands_are_light_to_import():
     modules = "vit, vit.config, vit.pretrained, vit.runs, vit.cli, vit.cli.outputs, vit.cli.parsers"
     program = f"import sys, {modules}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"

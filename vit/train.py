@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, RunConfig, flat_settings
+from vit.config import FEW_STEPS, Config, RunConfig, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.images import visits_of
@@ -51,8 +51,6 @@ from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
 
-FEW_STEPS = 300
-"""A run of fewer steps learns less than its images would allow (docs/your-own-images.md)."""
 SMALL_BATCH = 16
 """The smallest batch that is recommended."""
 

@@ -36,6 +36,7 @@ from vit.interpret import (
     in_grid_order,
     relevance,
 )
+from vit.interpret.geometry import usual_query
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -375,6 +376,26 @@ def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
 def prefix_mass_of(maps: AttentionMaps) -> Tensor:
     patches = [maps.to_grid(0, divmod(patch, 4)).prefix_mass for patch in range(16)]
     return torch.stack(patches).mean(0)[0]
+
+
+def test_the_usual_query_is_a_token_on_which_the_output_depends():
+    outputs = []
+    for settings, query in (
+        (dict(num_classes=2, global_pool="avg"), "mean"),
+        (dict(num_classes=2, global_pool="token"), "cls"),
+        (dict(), "cls"),
+        (dict(class_token=False), (1, 3)),
+    ):
+        encoder = VisionTransformer(ViTConfig(**SIZES, **settings)).eval()
+        assert usual_query(encoder) == query
+        if encoder.config.num_classes:
+            # the part of the last layer's output that the logits read
+            hook = encoder.blocks[-1].register_forward_hook(lambda *call: outputs.append(call[2]))
+            logits = encoder.forward_head(encoder(torch.randn(1, 3, 8, 12)))
+            hook.remove()
+            (gradient,) = torch.autograd.grad(logits.sum(), outputs[-1])
+            read = gradient[0].abs().sum(-1) > 0  # (N,)
+            assert read.tolist() == [query == "cls"] + [query == "mean"] * 12
 
 
 def test_a_model_with_an_unknown_layout_raises():

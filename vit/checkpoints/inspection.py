@@ -58,21 +58,22 @@ def facts(network: Network) -> dict[str, Any]:
 
 def _count_values(network: Network) -> None:
     """Report the tensors with values that cannot be used, as problems or as notes."""
-    # in the tensors for the model
-    problems = network.report.problems
-    for name in network.tensors:
+    # in the tensors for the model, unless the options allow them there
+    checked: set[str] = set()
+    for name, tensor in network.tensors.items():
         problem = network.problem(name)
         if problem:
-            problems.append(problem)
+            network.report.problems.append(problem)
+        if problem or not network.allows(name):
+            checked.update(tensor.theirs)
 
     # in all others, under their own names
-    for name, tensor in network.source.tensors.items():
-        if tensor.device.type == "meta":
+    for key, value in network.source.tensors.items():
+        if key in checked or value.device.type == "meta":
             continue
-        count = count_not_finite(tensor)
-        reported = any(problem.startswith(f"{name} holds") for problem in problems)
-        if count and not reported:
-            network.note(f"{name} holds {count} values that are nan or infinite")
+        count = count_not_finite(value)
+        if count:
+            network.note(f"{key} holds {count} values that are nan or infinite")
 
 
 def describe(values: dict[str, Any], report: object) -> str:

@@ -23,6 +23,7 @@ from vit.data.images import class_key
 from vit.errors import ConfigError, RunError, one_line, plural
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
+from vit.interpret.geometry import usual_query
 from vit.look.filled import fill_in
 from vit.look.panels import (
     Panels,
@@ -238,13 +239,10 @@ def with_mask_and_query(
             # The encoder has queries for visible patches only
             subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
-    # By default the class token; without one, the visible patch nearest to the middle
+    # The usual one; where that is the middle patch, which may be masked, the visible one nearest to it
     if query == "auto":
-        if subject.geometry.class_token:
-            query = "cls"
-        elif subject.mask is None:
-            query = subject.geometry.middle
-        else:
+        query = usual_query(subject.model.encoder)
+        if isinstance(query, tuple) and subject.mask is not None:
             query = subject.middle_patches(~subject.masked)
     return replace(subject, query=query), masked_patches
 

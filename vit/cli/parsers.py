@@ -41,7 +41,7 @@ from vit.settings import (
 )
 
 MODEL_FILES = ("config.json", "model.safetensors", "config.yaml", "checkpoints")
-MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".npz")
 """What a model's folder holds, and how its file is called; enough to tell it from images."""
 
 
@@ -471,7 +471,8 @@ def attention_parser() -> Parser:
     add("--head", type=numbers, default="all", metavar="N|mean|all", help=head)
     token = (
         "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N';"
-        " auto: the class token, or without one the middle patch (default: auto)"
+        " auto: mean for a classifier that averages the patches, else the class token, or without"
+        " one the middle patch (default: auto)"
     )
     add("--query", type=query, default="auto", metavar="R,C|cls|mean", help=token)
 

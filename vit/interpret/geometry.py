@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torchvision
 from torch import nn
 
 from vit.config import pair
@@ -132,6 +132,19 @@ class Geometry:
         return self.num_prefix_tokens + row * columns + column
 
 
+def usual_query(encoder: Any) -> str | tuple[int, int]:
+    """Return the token to look from in one of our encoders, if none is named.
+
+    It is what its output depends on: "mean" over the patches for a classifier that averages them,
+    else "cls"; without a class token, the patch (row, column) in the middle.
+    """
+    if encoder.config.num_classes and encoder.config.global_pool == "avg":
+        return "mean"
+    if encoder.config.class_token:
+        return "cls"
+    return geometry_of(encoder).middle
+
+
 def geometry_of(model: nn.Module) -> Geometry:
     """Return the layout of the tokens of a model of ours, timm's, transformers' or torchvision's.
 
@@ -146,8 +159,9 @@ def geometry_of(model: nn.Module) -> Geometry:
     if hasattr(embedding, "grid_size") and hasattr(encoder, "num_prefix_tokens"):
         return _from_patch_embedding(encoder)
 
-    # torchvision's have one class token
-    if isinstance(model, torchvision.models.VisionTransformer):
+    # torchvision's have one class token; whoever has one has imported torchvision, which takes seconds
+    torchvision: Any = sys.modules.get("torchvision")
+    if torchvision is not None and isinstance(model, torchvision.models.VisionTransformer):
         rows = model.image_size // model.patch_size
         return Geometry((rows, rows), (model.patch_size, model.patch_size), 1, class_token=True)
 

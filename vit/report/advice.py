@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from vit.config import FEW_STEPS
 from vit.errors import plural
 from vit.evaluate.classification import read_confusion
 from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
 from vit.report.text import enumerated
 from vit.report.verdicts import judge_constant_guess, loss_verdicts, neighbour_verdicts
-from vit.train import FEW_STEPS
 
 FEW_TO_TRAIN_ON = 5000
 """Below so many training images, beginning with trained weights is worth a try."""

@@ -19,7 +19,8 @@ from vit.figures import save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
 from vit.inputs import to_float
-from vit.interpret import AttentionMaps, geometry_of
+from vit.interpret import AttentionMaps
+from vit.interpret.geometry import usual_query
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
 from vit.metrics import METRICS
@@ -184,23 +185,18 @@ class LastAttention(NamedTuple):
 
 
 def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
-    """Return the attention of the most telling query.
-
-    It is that of the patches that a head averages, of the class token, or of the middle patch.
+    """Return the attention of the usual query.
 
     Args:
         inputs: normalised (B, C, H, W), on the encoder's device. The result is on the CPU.
     """
-    # The token that the model's output depends on; without one, the middle patch
-    row, column = geometry_of(encoder).middle
-    query: str | tuple[int, int] = (row, column)
-    subject = f"the patch in row {row}, column {column}"
-    if encoder.config.num_classes and encoder.config.global_pool == "avg":
-        query = "mean"
+    query = usual_query(encoder)
+    if query == "mean":
         subject = "the patches, on average,"
-    elif encoder.config.class_token:
-        query = "cls"
+    elif query == "cls":
         subject = "the class token"
+    else:
+        subject = f"the patch in row {query[0]}, column {query[1]}"
 
     # Capture the last layer while it computes
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
