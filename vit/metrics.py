@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -316,20 +316,28 @@ def _of_seeds(choice: Any, form: str = "") -> str:
     return format(choice, form)
 
 
-def aligned(lines: Sequence[Line]) -> list[str]:
+def score_table(lines: Sequence[Line]) -> list[str]:
     """Return scores for a terminal: labels, values and remarks in columns, baselines indented."""
-    # Labels
-    labels = []
+    table = []
     for line in lines:
         indent = "  " if line.metric.baseline_of else ""
-        labels.append(indent + line.metric.label)
-
-    # As wide as the longest
-    label_width = max((len(label) for label in labels), default=0)
-    value_width = max((len(line.value) for line in lines), default=0)
-
-    rows = []
-    for label, line in zip(labels, lines, strict=True):
         remark = f"({line.remark})" if line.remark else ""
-        rows.append(f"{label:<{label_width}}  {line.value:<{value_width}}  {remark}".rstrip())
-    return rows
+        table.append((indent + line.metric.label, line.value, remark))
+    return aligned(table)
+
+
+def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table with columns as wide as their longest cell.
+
+    Args:
+        table: rows of cells.
+        right: numbers of the columns whose cells stand at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for cells in table:
+        padded = []
+        for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            padded.append(cell.rjust(width) if number in right else cell.ljust(width))
+        lines.append("  ".join(padded).rstrip())
+    return lines

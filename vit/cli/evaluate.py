@@ -34,7 +34,7 @@ from vit.evaluate.classification import confusion, reliability
 from vit.load_options import LoadOptions
 from vit.machine import versions
 from vit.mae import Model
-from vit.metrics import aligned, results_lines
+from vit.metrics import results_lines, score_table
 from vit.runs import RunFiles
 from vit.settings import tell_apart
 from vit.weights import checkpoint_hash
@@ -228,7 +228,7 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
         print(f"note: {results['note']}")
 
     # The scores
-    print("\n".join(aligned(results_lines(results))))
+    print("\n".join(score_table(results_lines(results))))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 

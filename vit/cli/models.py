@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.cli.outputs import print_json
 from vit.errors import one_line
-from vit.metrics import METRICS
+from vit.metrics import METRICS, aligned
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
@@ -26,19 +26,10 @@ def run(options: Namespace) -> int:
         print("no models come with this installation")
         return 0
 
-    # A column is as wide as its widest cell; numbers stand at its right
     rows = [list(COLUMNS)]
     for model in models:
         rows.append([one_line(cell) for cell in row(model)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        line = []
-        for column, cell, width in zip(COLUMNS, cells, widths, strict=True):
-            if column in NUMBERS:
-                line.append(cell.rjust(width))
-            else:
-                line.append(cell.ljust(width))
-        print("  ".join(line).rstrip())
+    print("\n".join(aligned(rows, [COLUMNS.index(name) for name in NUMBERS])))
     return 0
 
 

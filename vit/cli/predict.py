@@ -17,6 +17,7 @@ from vit.cli.small_input import note_small_input
 from vit.errors import one_line
 from vit.look.predict import predict, require_head
 from vit.mae import Model
+from vit.metrics import aligned
 from vit.progress import track
 
 
@@ -80,19 +81,10 @@ def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
 
 def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line per image: its file, and the classes with their probabilities, aligned."""
-    # The width of each column
-    file_width = 0
-    widths = [0] * len(predictions[0]["classes"])
+    table = []
     for prediction in predictions:
-        file_width = max(file_width, len(one_line(prediction["file"])))
-        for column, entry in enumerate(prediction["classes"]):
-            widths[column] = max(widths[column], len(one_line(entry["class"])))
-
-    # A line per image
-    lines = []
-    for prediction in predictions:
-        cells = [f"{one_line(prediction['file']):<{file_width}}"]
-        for entry, width in zip(prediction["classes"], widths, strict=True):
-            cells.append(f"{one_line(entry['class']):<{width}} {entry['probability']:6.1%}")
-        lines.append("  ".join(cells))
-    return lines
+        cells = [one_line(prediction["file"])]
+        for entry in prediction["classes"]:
+            cells += [one_line(entry["class"]), f"{entry['probability']:.1%}"]
+        table.append(cells)
+    return aligned(table, range(2, len(table[0]), 2))

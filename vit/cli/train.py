@@ -19,7 +19,7 @@ from vit.checkpoints.initial import load_initial
 from vit.cli.parsers import command_of
 from vit.errors import one_line, plural
 from vit.mae import Model
-from vit.metrics import aligned, summary_lines
+from vit.metrics import score_table, summary_lines
 from vit.pretrained import located
 from vit.progress import OptionalStream
 from vit.report.baselines import OWN_IMAGES, measure_baselines
@@ -128,5 +128,5 @@ def print_summary(run: Run) -> None:
     speed = f"{run.summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {steps}, {speed}")
     print(f"measured on {run.data.tested}:")
-    for line in aligned(summary_lines(run.summary)):
+    for line in score_table(summary_lines(run.summary)):
         print(line)

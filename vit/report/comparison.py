@@ -11,7 +11,7 @@ from typing import Any
 
 from vit.config import OBJECTIVES, spelled
 from vit.errors import RunError, one_line
-from vit.metrics import METRICS, Metric, tested_images
+from vit.metrics import METRICS, Metric, aligned, tested_images
 from vit.report.record import (
     WRONG_VALUES,
     RunRecord,
@@ -350,15 +350,3 @@ def as_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     if max(len(line) for line in upright) <= TERMINAL_WIDTH or len(rows) >= len(columns):
         return upright
     return aligned(list(zip(columns, *cells, strict=True)))
-
-
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table with columns as wide as their longest cell."""
-    widths = []
-    for column in zip(*table, strict=True):
-        widths.append(max(len(cell) for cell in column))
-    lines = []
-    for cells in table:
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return lines
