@@ -42,12 +42,8 @@ class LoadOptions:
     """image channels: adapt the patch kernels"""
     num_classes: Classes | None = None
     """classes of the head; 0 leaves it out"""
-    class_token: bool | None = None
-    """whether there is a class token; false leaves it out"""
     global_pool: Literal["token", "avg"] | None = None
     """what the head reads"""
-    fc_norm: bool | None = None
-    """whether the last norm follows the pooling"""
 
     # What the tensors' shapes do not say
     num_heads: Count | None = None

@@ -428,24 +428,6 @@ def test_assumptions_about_blocks_are_noted_even_if_their_heads_are_known():
         assert sum("an exact GELU, no rotary positions" in note for note in notes) == count
 
 
-def test_an_added_class_token_does_not_move_the_pooling():
-    state = timm_state(class_token=False, global_pool="avg", fc_norm=False)
-    for options, pool in (({}, "avg"), ({"global_pool": "token"}, "token")):
-        with pytest.warns(UserWarning, match="cls_token"):
-            ours = load_model(state, num_heads=4, class_token=True, **options)
-        assert ours.config.global_pool == pool
-
-
-def test_a_head_that_loses_its_token_is_noted():
-    ours = load_model(timm_state(), num_heads=4, class_token=False)
-    assert any("head was trained on the class token" in note for note in ours.origin.report.notes)
-    assert "global_pool can only be 'avg'" in refused(
-        timm_state(), num_heads=4, class_token=False, global_pool="token"
-    )
-    bare = load_model(timm_state(num_classes=0), num_heads=4, class_token=False)
-    assert not any("head" in note for note in bare.origin.report.notes if "heads" not in note)
-
-
 def test_a_guess_is_a_warning_that_names_the_option():
     with pytest.warns(UserWarning, match="the state dict: ") as caught:
         load_model(timm_state(embed_dim=128))
@@ -613,7 +595,6 @@ def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
     assert model.decoder.pos_embed.shape == (1, 65, 24)
     assert "part encoder" in refused(tmp_path, patch_size=8)
     assert "part encoder" in refused(tmp_path, channels=1)
-    assert "part='encoder' (--part encoder)" in refused(tmp_path, class_token=False)
     assert load_model(tmp_path, patch_size=8, part="encoder").patch_embed.grid_size == (2, 2)
 
 
@@ -639,7 +620,6 @@ def test_a_new_head_is_untrained_and_told():
         dict(patch_size=5),
         dict(grid_size=(2, 7)),
         dict(branch="student"),
-        dict(fc_norm=1),
         dict(norm_eps=0),
         dict(decoder_heads=3),
         dict(norm_pix_loss=False),

@@ -47,41 +47,15 @@ def test_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_st
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
 
-@pytest.mark.parametrize("registers", [0, 2])
-def test_a_class_token_may_be_left_out_with_its_position(registers, images):
-    theirs = timm_model(reg_tokens=registers, global_pool="avg", fc_norm=False)
-    ours = load_model(theirs.state_dict(), class_token=False, num_heads=4)
-    patches = theirs.patch_embed(images) + theirs.pos_embed[:, 1 + registers :]
-    prefix = (
-        []
-        if not registers
-        else [(theirs.reg_token + theirs.pos_embed[:, 1 : 1 + registers]).expand(2, -1, -1)]
-    )
-    expected = theirs.norm(theirs.blocks(torch.cat([*prefix, patches], dim=1)))
-    close(ours(images), expected)
-    assert ours.origin.report.dropped == {"cls_token": "no class token was requested"}
-    assert "class token's row left out" in ours.origin.report.converted["pos_embed"][1]
-
-
 def test_positions_without_the_class_tokens_stay_as_they_are(images):
     theirs = timm_model(no_embed_class=True)
     ours = load_model(theirs.state_dict(), num_heads=4)
     close(ours(images), theirs.forward_features(images))
-    without = load_model(theirs.state_dict(), class_token=False, num_heads=4)
-    assert torch.equal(without.pos_embed, theirs.pos_embed)
 
 
 def test_the_final_norm_is_never_left_untrained():
     theirs = timm_model(global_pool="token")
     state = theirs.state_dict()
-    # what fine-tuning by MAE's recipe does
-    ours = load_model(state, global_pool="avg", fc_norm=True, num_heads=4)
-    assert torch.equal(ours.fc_norm.weight, theirs.norm.weight)
-    assert torch.equal(ours.fc_norm.bias, theirs.norm.bias)
-    assert ours.origin.report.converted["fc_norm.weight"] == (
-        ("norm.weight",),
-        "norm as fc_norm, as requested",
-    )
     del state["norm.bias"]
     with pytest.raises(CheckpointError, match=r"missing: norm\.bias, which would stay untrained; "):
         load_model(state, num_heads=4)
@@ -347,14 +321,6 @@ def test_a_model_in_memory_is_not_judged_by_its_first_block(case):
     load_model(theirs)
     CHANGED[case](theirs)
     assert "which this encoder does not compute" in refused(theirs)
-
-
-def test_a_decoder_keeps_the_norm_before_it():
-    state = mae_state(random_model(autoencoder()))
-    options = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True, fc_norm=True)
-    assert "its decoder expects normalised tokens" in refused(state, **options)
-    del options["decoder_heads"], options["norm_pix_loss"]
-    assert load_model(state, part="encoder", **options).config.fc_norm
 
 
 # --- what no tensor shows -------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def read(line: str, command: str = "attention"):
         ("--query=cls", {"query": "cls"}),
         ("--keep 0.5 --keep 1", {"keep": 1.0}),
         ("--image-size 32 --patch-size 4,2", {"image_size": 32, "patch_size": (4, 2)}),
-        ("--class-token false --norm-eps 1e-6", {"class_token": False, "norm_eps": 1e-6}),
+        ("--norm-pix-loss false --norm-eps 1e-6", {"norm_pix_loss": False, "norm_eps": 1e-6}),
         ("--mean 0.5,0.5,0.5 --std 1", {"mean": (0.5, 0.5, 0.5), "std": (1.0,)}),
         ("--allow head.* a --allow b,c", {"allow": ["head.*", "a", "b,c"]}),
         ("a.jpg --seed 3 b.jpg", {"images": ["a.jpg", "b.jpg"], "seed": 3}),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
-from vit.checkpoints.network import ModelTensor, Network
+from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
@@ -41,7 +41,6 @@ def read_architecture(network: Network) -> None:
     # the encoder as it is in the checkpoint, then as the options request it
     encoder = _read_encoder(network)
     _set_head(network, encoder)
-    _set_class_token(network, encoder)
     _resize(network, encoder)
     network.encoder = ViTConfig(**encoder)
 
@@ -362,8 +361,10 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         prefix > 0 or bool(hints.get("no_embed_class"))
     )
     if count == length - 1 and prefix > 1 and encoder["class_token"]:
+        positions = table.value  # (1, N, D)
+        zeros = positions.new_zeros(1, registers, positions.shape[2])
         table.change(
-            _put_zeros(table.value, at=1, count=registers),
+            torch.cat([positions[:, :1], zeros, positions[:, 1:]], dim=1),
             "rows of zeros put in for the registers, which have no position",
         )
     return grid
@@ -454,6 +455,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
 
     # the final norm that the tensors show, before the pooling (norm) or after it (fc_norm)
     fc_norm = "fc_norm.weight" in tensors
+    encoder["fc_norm"] = fc_norm
     if fc_norm and "norm.weight" in tensors:
         raise network.error(
             "it holds both norm and fc_norm; a model has one final norm, "
@@ -464,12 +466,9 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
             "it has no norm after its blocks (nor do RADIO and InternViT); this encoder has one"
         )
 
-    # what the settings say of it must agree, unless something else is requested
+    # what the settings say of it must agree
     classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
-    settings: dict[str, Any] = {}
-    if options.fc_norm is None:
-        settings["fc_norm"] = fc_norm
-    _compare(network, settings, hints)
+    _compare(network, {"fc_norm": fc_norm}, hints)
 
     # settings are not changed by those who replace a head
     stated = hints.get("num_classes", 0)
@@ -481,16 +480,6 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     encoder["global_pool"] = options.global_pool
     if not encoder["global_pool"]:
         encoder["global_pool"] = _read_pooling(network, encoder["class_token"], keeps_head)
-
-    # the norm, which may change sides
-    encoder["fc_norm"] = fc_norm
-    if options.fc_norm is not None and options.fc_norm != fc_norm:
-        if network.has_decoder():
-            raise network.error(
-                "its decoder expects normalised tokens; part='encoder' (--part encoder) leaves it out"
-            )
-        encoder["fc_norm"] = options.fc_norm
-        _move_norm(tensors, options.fc_norm)
 
     # the head; one that the settings name and the file lacks is reported as missing
     encoder["num_classes"] = classes or hints.get("num_classes", 0)
@@ -528,56 +517,6 @@ def _read_pooling(network: Network, class_token: bool, keeps_head: bool) -> str:
         f"nothing says what its head reads; assuming {reads[pooling]}; global_pool sets it"
     )
     return pooling
-
-
-def _move_norm(tensors: dict[str, ModelTensor], after_pooling: bool) -> None:
-    """Rename the final norm's tensors for its place after the pooling, or before it."""
-    old = "fc_norm"
-    new = "norm"
-    if after_pooling:
-        old = "norm"
-        new = "fc_norm"
-    for kind in ("weight", "bias"):
-        if f"{old}.{kind}" in tensors:
-            tensor = tensors.pop(f"{old}.{kind}")
-            tensor.changes.append(f"{old} as {new}, as requested")
-            tensors[f"{new}.{kind}"] = tensor
-
-
-def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
-    """Add or leave out the class token and its position."""
-    requested = network.options.class_token
-    if requested is None or requested == encoder["class_token"]:
-        return
-    if network.has_decoder():
-        raise network.error(
-            "its decoder expects the present tokens; part='encoder' (--part encoder) leaves it out"
-        )
-    encoder["class_token"] = requested
-    table = network.tensors["pos_embed"]  # (1, N, D)
-
-    # a new one; the pooling stays as it was, because the new token is untrained
-    if requested:
-        if not encoder["no_embed_class"]:
-            table.change(
-                _put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token"
-            )
-        return
-
-    # none: the head can only read the patches
-    if network.options.global_pool == "token":
-        raise network.error("without its class token, global_pool can only be 'avg'")
-    if encoder["global_pool"] == "token":
-        encoder["global_pool"] = "avg"
-        if encoder["num_classes"]:
-            network.note(
-                "its head was trained on the class token, and now reads the mean of the patches"
-            )
-    network.drop("cls_token", "no class token was requested")
-    if not encoder["no_embed_class"]:
-        table.change(table.value[:, 1:], "the class token's row left out")
-    if not encoder["registers"]:
-        encoder["no_embed_class"] = False
 
 
 def _resize(network: Network, encoder: dict[str, Any]) -> None:
@@ -652,9 +591,3 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
 def _grid_of(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
     """Return the (rows, columns) of whole patches in an image."""
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
-
-
-def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:
-    """Insert `count` rows of zeros into a position table (1, N, D), before row `at`."""
-    zeros = table.new_zeros(1, count, table.shape[2])
-    return torch.cat([table[:, :at], zeros, table[:, at:]], dim=1)

@@ -283,12 +283,10 @@ def _find_problems(network: Network) -> None:
     options = network.options
     advice = "; name them, or patterns, in allow to accept that"
 
-    # missing, neither allowed nor part of a new head or class token
+    # missing, neither allowed nor part of a new head
     new = set()
     if options.num_classes:
         new |= {"head.weight", "head.bias"}
-    if options.class_token:
-        new |= {"cls_token"}
     untrained = []
     for name in report.missing:
         ours = name.removeprefix("encoder.")
