@@ -66,7 +66,7 @@ class LoadOptions:
     # Which of the tensors
     branch: Key | None = None
     """which of several copies of the network: student, teacher, model_ema, ..."""
-    head: Module | None = None
+    classifier: Module | None = None
     """which module is the classifier: classifier, heads.1, ..."""
     allow: tuple[str, ...] = ()
     """tensors, by name or pattern, that may be missing, unexpected or nan"""

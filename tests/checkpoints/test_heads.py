@@ -226,20 +226,22 @@ def test_an_option_names_the_head(images, tmp_path):
     state = under("net.", theirs.state_dict())
     assert load(state).config.num_classes == 0
     for name in ("answer", "net.answer"):
-        ours = load(state, head=name)
+        ours = load(state, classifier=name)
         close(ours.forward_head(ours(images)), theirs(images))
-    assert "no module 'reply'" in refused(state, head="reply", **SIZES)
+    assert "no module 'reply'" in refused(state, classifier="reply", **SIZES)
     more = under("net.", Net("answer", two_layers()).state_dict())
-    assert "net.answer computes more than one linear layer" in refused(more, head="answer", **SIZES)
+    assert "net.answer computes more than one linear layer" in refused(
+        more, classifier="answer", **SIZES
+    )
 
     # a file of ours, too, and every command
     torch.save(state, tmp_path / "net.pth")
-    argv = ["checkpoint", "convert", str(tmp_path / "net.pth"), "--head", "answer"]
+    argv = ["checkpoint", "convert", str(tmp_path / "net.pth"), "--classifier", "answer"]
     argv += ["--num-heads", "4", "--norm-eps", "1e-6"]
     assert main([*argv, "--to", "safetensors", "--out", str(tmp_path / "ours")]) == 0
-    ours = load_model(tmp_path / "ours", head="head")
+    ours = load_model(tmp_path / "ours", classifier="head")
     close(ours.forward_head(ours(images)), theirs(images))
-    assert "no module 'answer'" in refused(tmp_path / "ours", head="answer")
+    assert "no module 'answer'" in refused(tmp_path / "ours", classifier="answer")
 
 
 def test_of_several_classifiers_one_is_named(images):
@@ -248,10 +250,10 @@ def test_of_several_classifiers_one_is_named(images):
     state = theirs.state_dict()
     message = refused(state, **SIZES)
     assert "backbone.head, classifier" in message
-    assert "head names the one to load" in message
-    ours = load(state, head="backbone.head")
+    assert "classifier names the one to load" in message
+    ours = load(state, classifier="backbone.head")
     close(ours.forward_head(ours(images)), theirs.backbone(images))
-    ours = load(state, head="classifier")
+    ours = load(state, classifier="classifier")
     assert torch.equal(ours.head.weight, state["classifier.weight"])
     assert load(state, num_classes=0).config.num_classes == 0
 
@@ -261,7 +263,7 @@ def test_what_precedes_a_layer_in_a_list_is_a_guess_unless_its_module_is_named()
     with pytest.warns(UserWarning, match=r"what precedes head\.1 in its list is dropout"):
         load_model(state, **SIZES)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        load_model(state, head="head", **SIZES)
+        load_model(state, classifier="head", **SIZES)
     assert not any("dropout" in str(warning.message) for warning in caught)
 
 
@@ -284,7 +286,7 @@ def test_heads_of_a_pretraining_are_no_classifiers():
     online = {"model.online_classifier.weight": torch.ones(7, 32)}
     with pytest.warns(UserWarning, match="its classifier is left out: model.online_classifier"):
         assert load_model(state | online, **SIZES).config.num_classes == 0
-    assert load(state | online, head="online_classifier").config.num_classes == 7
+    assert load(state | online, classifier="online_classifier").config.num_classes == 7
     dino = {"model.head.mlp.0.weight": torch.ones(8, 32), "model.head.last_layer.weight": online}
     dino["model.head.last_layer.weight"] = torch.ones(9, 8)
     with warnings.catch_warnings(record=True, action="always") as caught:
@@ -297,7 +299,7 @@ def test_of_several_tasks_none_is_lost_in_silence(images):
     theirs.mood_head = linear()
     with pytest.warns(UserWarning, match="its classifier is left out: age_head is one of several"):
         assert load_model(theirs.state_dict(), **SIZES).config.num_classes == 0
-    ours = load(theirs.state_dict(), head="age_head")
+    ours = load(theirs.state_dict(), classifier="age_head")
     close(ours.forward_head(ours(images)), theirs(images))
 
 
@@ -305,7 +307,7 @@ def test_a_part_of_a_sequential_is_named_by_its_number(images):
     theirs = random_model(nn.Sequential(timm_model(num_classes=0), linear()))
     with pytest.warns(UserWarning, match=r"nothing says what it is: 1 .*head if it is the class"):
         load_model(theirs.state_dict(), **SIZES)
-    ours = load(theirs.state_dict(), head="1")
+    ours = load(theirs.state_dict(), classifier="1")
     close(ours.forward_head(ours(images)), theirs(images))
 
 

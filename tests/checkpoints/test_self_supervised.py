@@ -190,6 +190,6 @@ def test_retfounds_classifier_is_left_out_by_name():
     with pytest.warns(UserWarning, match=r"its classifier is left out: model\.head is RETFound's"):
         ours = load_model(file)
     assert ours.config.num_classes == 0
-    assert "is RETFound's" in refused(file, head="head")
+    assert "is RETFound's" in refused(file, classifier="head")
     with warnings.catch_warnings(action="error"):
         load_model(file, num_classes=0)

@@ -173,7 +173,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     prefix = ""
     copies: list[str] = []
     is_guess = False
-    names_a_part = options.branch is not None or options.head is not None
+    names_a_part = options.branch is not None or options.classifier is not None
     if names_a_part or not is_own_folder(source):
         source = _without_wrappers(source)
         file_format, prefix, copies, is_guess = _choose(source, options.branch)

@@ -259,9 +259,7 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
     for other in others:
         reason = first_reason(network.format.dropped, other.keys[0].removeprefix(network.prefix))
         if not reason:
-            reason = (
-                f"{other.name} {other.problem or 'is one of several (head names the one to load)'}"
-            )
+            reason = f"{other.name} {other.problem or 'is one of several (classifier names the one to load)'}"
         for key in other.keys:
             network.report.dropped[key] = reason
     if others and head is None:
@@ -292,7 +290,7 @@ def _find_heads(network: Network) -> list[Head]:
     # the named one, once
     is_described = network.format is TIMM and describes_itself(network.source)
     heads = find_heads(tensors, network.prefix, network.copies, width, is_described)
-    name = network.options.head
+    name = network.options.classifier
     if name is not None:
         named = named_head(tensors, network.prefix, network.copies, width, name)
         if named is None:
@@ -324,7 +322,7 @@ def _choose_head(network: Network, heads: list[Head]) -> Head | None:
         CheckpointError: the named one is no linear layer, or several may be meant.
     """
     options = network.options
-    if options.head is not None:
+    if options.classifier is not None:
         if heads[0].problem:
             raise network.error(f"{heads[0].name} {heads[0].problem}; a head is one linear layer")
         return heads[0]
@@ -337,14 +335,14 @@ def _choose_head(network: Network, heads: list[Head]) -> Head | None:
         names = ", ".join(head.name for head in main_heads)
         raise network.error(
             f"several modules may be its classifier ({names}); "
-            "head names the one to load, num_classes 0 leaves them out"
+            "classifier names the one to load, num_classes 0 leaves them out"
         )
     if not main_heads or main_heads[0].problem:
         return None
 
     # what a model in memory knows, a file leaves open
     if main_heads[0].assumed and options.num_classes is None:
-        network.guess(f"{main_heads[0].assumed}; head names its module without this warning")
+        network.guess(f"{main_heads[0].assumed}; classifier names its module without this warning")
     return main_heads[0]
 
 

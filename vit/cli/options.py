@@ -23,9 +23,7 @@ def load_options(options: Namespace) -> LoadOptions:
     Raises:
         CheckpointError: a value cannot be used.
     """
-    # an attention head may be another option, so the module has a name of its own here
-    values = {item.name: getattr(options, item.name, None) for item in fields(LoadOptions)}
-    return LoadOptions(**{**values, "head": options.classifier})
+    return LoadOptions(**{item.name: getattr(options, item.name) for item in fields(LoadOptions)})
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:

@@ -217,13 +217,8 @@ def add_device_option(parser: Parser) -> None:
     parser.add_argument("--device", choices=choices, default="auto", help="where to run")
 
 
-def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
-    """Add the checkpoint, and the fields of `LoadOptions`.
-
-    Args:
-        parser: of the command.
-        head: what the command calls the field `head`, whose value is `options.classifier`.
-    """
+def add_checkpoint_options(parser: Parser) -> None:
+    """Add the checkpoint, and the fields of `LoadOptions`."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
     # How it is read: an option for each field
@@ -235,8 +230,6 @@ def add_checkpoint_options(parser: Parser, head: str = "--head") -> None:
             group.add_argument(
                 flag, nargs="+", action="extend", default=[], metavar="NAME", help=sentence
             )
-        elif name == "head":
-            group.add_argument(head, dest="classifier", metavar="MODULE", help=sentence)
         else:
             hint = hints[name]
             group.add_argument(flag, type=typed(hint), metavar=placeholder(hint), help=sentence)
@@ -452,8 +445,7 @@ def attention_parser() -> Parser:
     purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
     arguments = "CHECKPOINT IMAGE ... --out FOLDER"
     parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
-    # --head is an attention head there
-    add_checkpoint_options(parser, head="--classifier")
+    add_checkpoint_options(parser)
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
 
