@@ -65,7 +65,6 @@ def test_hidden_patches_are_measured_on_visible_ones(trained):
             measured.error,
         )
     )
-    assert measured.left_out.min() >= 0
     assert measured.guesses[PROXIMITY].max() <= -1
     # the same are measured before training
     assert torch.equal(measured.hidden, measure_masked_patches(trained, trained.initial, 6).hidden)
@@ -157,7 +156,6 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
     rollout = found["rollout, encoder and decoder"]
     assert (rollout > 0).all()
     assert (rollout.sum(-1) < 1).all()
-    assert (found[GRADIENT] >= 0).all()
 
 
 # --- heads

@@ -11,7 +11,7 @@ from vit.errors import one_line
 from vit.metrics import METRICS, aligned
 from vit.pretrained import shipped, shipped_models
 
-COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
+COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 NUMBERS = ("parameters", "MB")
 BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 

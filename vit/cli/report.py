@@ -26,7 +26,7 @@ def run(options: Namespace) -> int:
     size = write_report(record, out)
     if options.json:
         scores = summary_values(record.summary)
-        print_json({"report": str(out), "bytes": size, "figures": scores})
+        print_json({"report": str(out), "bytes": size, "scores": scores})
     else:
         print(f"report: {one_line(str(out))}, {size:,} bytes")
     return 0
