@@ -677,9 +677,8 @@ def classified(whole, place, run) -> tuple[Path, Done]:
 def test_summary_of_a_classification_fits_together(classified):
     folder, done = classified
     summary = json.loads((folder / "summary.json").read_text())
-    before = json.loads((folder.parent / "runs" / "mine" / "summary.json").read_text())
     known = {"objective": "classify", "init": "runs/mine", "steps": 4 * EPOCH}
-    assert (known | {"init_seconds": before["seconds"]}).items() <= summary.items()
+    assert known.items() <= summary.items()
     data = summary["data"]
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
     assert data["tested_on"] == "held-out training images"

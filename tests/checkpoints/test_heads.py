@@ -305,7 +305,9 @@ def test_of_several_tasks_none_is_lost_in_silence(images):
 
 def test_a_part_of_a_sequential_is_named_by_its_number(images):
     theirs = random_model(nn.Sequential(timm_model(num_classes=0), linear()))
-    with pytest.warns(UserWarning, match=r"nothing says what it is: 1 .*head if it is the class"):
+    with pytest.warns(
+        UserWarning, match=r"nothing says what it is: 1 .*classifier if it is the head"
+    ):
         load_model(theirs.state_dict(), **SIZES)
     ours = load(theirs.state_dict(), classifier="1")
     close(ours.forward_head(ours(images)), theirs(images))

@@ -1,10 +1,12 @@
 """`vit checkpoint` reports every tensor, and writes what timm and we load again."""
 
 import json
+import re
 
 import pytest
 import timm
 import torch
+from small import transformers_model
 from tiny import autoencoder, encoder
 
 from vit.checkpoints import load_model, save_model
@@ -67,6 +69,19 @@ def test_inspect_shows_what_stands_in_the_way(tmp_path, capsys):
     assert "unexpected         1 tensor\n    odd" in said
     assert said.count("cannot be loaded: ") == 3
     assert "blocks.0.norm1.bias holds 3 values that are nan or infinite" in said
+
+
+def test_inspect_tells_of_every_tensor_with_nan_also_of_those_that_are_joined(tmp_path, capsys):
+    theirs = transformers_model()
+    keys = [name for name in theirs.state_dict() if re.search(r"\.0\..*(q|v).*\.weight", name)]
+    assert len(keys) == 2
+    with torch.no_grad():
+        for key in keys:
+            theirs.get_parameter(key)[0, :2] = torch.nan
+    theirs.save_pretrained(tmp_path)
+    assert vit("inspect", tmp_path) == 2
+    said = capsys.readouterr().out
+    assert said.count("holds 2 values that are nan or infinite") == 2
 
 
 def test_convert_and_load_elsewhere(folder, tmp_path, capsys):

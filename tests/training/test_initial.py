@@ -20,7 +20,7 @@ from vit.cli.parsers import settings_parser
 from vit.config import Config, DataConfig, ModelConfig, TrainConfig
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
-from vit.errors import CheckpointError, ConfigError, DataError, RunError
+from vit.errors import CheckpointError, ConfigError, DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import build_config, given_settings
@@ -349,21 +349,6 @@ def test_what_is_new_is_said(mae, tmp_path):
         assert notes(config("classify", init)).endswith(f"with {head} head"), init
     for init, decoder in {mae[0]: "its", tmp_path / "same": "a new"}.items():
         assert notes(config("reconstruct", init)).endswith(f"with {decoder} decoder"), init
-
-
-def test_a_run_stands_on_the_seconds_of_those_before_it(tmp_path):
-    def seconds(init: Path | str, summary: str | None = None) -> float:
-        if summary is not None:
-            (tmp_path / "summary.json").write_text(summary)
-        return initial(config(init=init)).init_seconds
-
-    autoencoder(tmp_path)
-    assert seconds("") == seconds(tmp_path) == seconds(tmp_path, "{}") == 0
-    assert seconds(tmp_path, '{"seconds": 30.5}') == 30.5
-    assert seconds(tmp_path, '{"seconds": 30.5, "init_seconds": 12}') == 42.5
-    assert seconds(tmp_path / "model.safetensors") == 0  # of no run
-    with pytest.raises(RunError, match=r"^[^\n]*summary\.json is damaged[^\n]*$"):
-        seconds(tmp_path, "{")
 
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, tmp_path):

@@ -448,14 +448,13 @@ def _option_or_hint(network: Network, key: str, option: Any, hint: Any) -> Any:
 
 
 def _set_head(network: Network, encoder: dict[str, Any]) -> None:
-    """Set the pooling, the final norm and the head: as in the checkpoint, or as requested."""
+    """Set the final norm as in the checkpoint, the pooling and the head also as requested."""
     tensors = network.tensors
     options = network.options
     hints = network.hints.encoder
 
     # the final norm that the tensors show, before the pooling (norm) or after it (fc_norm)
     fc_norm = "fc_norm.weight" in tensors
-    encoder["fc_norm"] = fc_norm
     if fc_norm and "norm.weight" in tensors:
         raise network.error(
             "it holds both norm and fc_norm; a model has one final norm, "
@@ -469,6 +468,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     # what the settings say of it must agree
     classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
     _compare(network, {"fc_norm": fc_norm}, hints)
+    encoder["fc_norm"] = fc_norm
 
     # settings are not changed by those who replace a head
     stated = hints.get("num_classes", 0)

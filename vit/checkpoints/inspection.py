@@ -63,8 +63,10 @@ def _count_values(network: Network) -> None:
     for name, tensor in network.tensors.items():
         problem = network.problem(name)
         if problem:
+            # of several that are joined, only one is named
             network.report.problems.append(problem)
-        if problem or not network.allows(name):
+            checked.update(key for key in tensor.theirs if problem.startswith(f"{key} "))
+        elif not network.allows(name):
             checked.update(tensor.theirs)
 
     # in all others, under their own names

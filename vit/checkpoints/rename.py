@@ -227,7 +227,7 @@ def leave_beside(network: Network) -> None:
     if unknown:
         network.guess(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning, head if it is the classifier"
+            f"{first_few(unknown)}; allow names it without this warning, classifier if it is the head"
         )
 
 
@@ -259,7 +259,8 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
     for other in others:
         reason = first_reason(network.format.dropped, other.keys[0].removeprefix(network.prefix))
         if not reason:
-            reason = f"{other.name} {other.problem or 'is one of several (classifier names the one to load)'}"
+            problem = other.problem or "is one of several (classifier names the one to load)"
+            reason = f"{other.name} {problem}"
         for key in other.keys:
             network.report.dropped[key] = reason
     if others and head is None:

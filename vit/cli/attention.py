@@ -239,7 +239,7 @@ def with_mask_and_query(
             # The encoder has queries for visible patches only
             subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
-    # The usual one; where that is the middle patch, which may be masked, the visible one nearest to it
+    # The usual one; the middle patch may be masked, so then the visible one nearest to it
     if query == "auto":
         query = usual_query(subject.model.encoder)
         if isinstance(query, tuple) and subject.mask is not None:

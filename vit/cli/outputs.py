@@ -63,13 +63,12 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {existing} cannot be written to; name another folder")
 
 
-def refuse_among_images(place: Path, data: str, option: str = "--out") -> None:
-    """Refuse to write pictures, by `option`, into a folder of images: they would become some.
+def refuse_among_images(place: Path, data: str) -> None:
+    """Refuse to write pictures, by `--out`, into a folder of images: they would become some.
 
     Args:
         place: the folder of the pictures; it need not exist.
         data: a folder of images; the name of other data is no such place.
-        option: the one that names `place`.
 
     Raises:
         ConfigError: `place` is that folder or within it, and not in a run's, which is left out.
@@ -84,7 +83,7 @@ def refuse_among_images(place: Path, data: str, option: str = "--out") -> None:
         folder = folder.parent
     problem = f"{place} is within the folder of the images, {data}"
     raise ConfigError(
-        f"{option}: {problem}, of which its pictures would become some; name another folder"
+        f"--out: {problem}, of which its pictures would become some; name another folder"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +46,7 @@ def score_reconstruction(
     """
     title = f"{kind} masks, {mask_ratio:.0%} masked"
     losses = reconstruction_losses(
-        model, images, prepare, kind, mask_ratio, compute, title, batch_size
+        model, images, prepare, kind, mask_ratio, compute, title=title, batch_size=batch_size
     )
     if not all(bool(values.isfinite().all()) for values in losses.values()):
         raise TrainingError(
@@ -76,8 +77,7 @@ def reconstruction_losses(
         "mean_of_visible_patches" (of the image) and "nearest_visible_patch".
     """
     grid_size = model.encoder.patch_embed.grid_size
-    parts: dict[str, list[Tensor]] = {"loss": [], "mean_of_visible_patches": []}
-    parts["nearest_visible_patch"] = []
+    parts: defaultdict[str, list[Tensor]] = defaultdict(list)
     start = 0
     for inputs in batches(images, prepare, compute, title, batch_size):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)

@@ -53,8 +53,6 @@ STEERING = (
 """The curves that every run has besides its own."""
 MARKED = 60
 """Most measurements on held-out images that have a mark each."""
-PANEL = 4.6
-"""Width in inches of a single panel: legible on a phone, and two fit side by side on a page."""
 
 
 @styled

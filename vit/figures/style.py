@@ -417,11 +417,11 @@ def legend_below(axes: Axes, down: float, **options: Any) -> None:
     )
 
 
-def png_of(figure: Figure, dpi: int = DPI) -> bytes:
-    """Return a figure as a PNG of `dpi` dots per inch; equal figures give equal bytes."""
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as a PNG; equal figures give equal bytes."""
     file = io.BytesIO()
     with style():
-        figure.savefig(file, format="png", dpi=dpi)
+        figure.savefig(file, format="png", dpi=DPI)
     return file.getvalue()
 
 

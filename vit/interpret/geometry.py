@@ -159,7 +159,8 @@ def geometry_of(model: nn.Module) -> Geometry:
     if hasattr(embedding, "grid_size") and hasattr(encoder, "num_prefix_tokens"):
         return _from_patch_embedding(encoder)
 
-    # torchvision's have one class token; whoever has one has imported torchvision, which takes seconds
+    # torchvision's have one class token; whoever has such a model has imported torchvision, which
+    # takes seconds
     torchvision: Any = sys.modules.get("torchvision")
     if torchvision is not None and isinstance(model, torchvision.models.VisionTransformer):
         rows = model.image_size // model.patch_size

@@ -159,7 +159,7 @@ def compare_losses(run: Run) -> dict[str, Any]:
     model = cast(MaskedAutoencoder, run.result)
     mask = run.config.mask
     losses = reconstruction_losses(
-        model, images, run.prepare, mask.kind, mask.ratio, run.compute, "comparing, guesses"
+        model, images, run.prepare, mask.kind, mask.ratio, run.compute, title="comparing, guesses"
     )
 
     # The differences image by image: images differ more from each other than the guesses do

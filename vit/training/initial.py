@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import OBJECTIVES, PRESETS, Config, DecoderConfig, ModelConfig, ViTConfig, spelled
@@ -13,7 +12,6 @@ from vit.data import Dataset
 from vit.errors import ConfigError
 from vit.inputs import Normalization
 from vit.mae import Model
-from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
 from vit.weights import checkpoint_hash
 
@@ -33,15 +31,12 @@ class InitialModel(NamedTuple):
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know about both.
         init_hash: `vit.weights.checkpoint_hash`; "" for random weights.
-        init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a
-            finished run.
     """
 
     model: Model
     normalize: Normalization
     notes: list[str]
     init_hash: str = ""
-    init_seconds: float = 0.0
 
 
 def refuse_init(config: Config, loaded: Model | None) -> None:
@@ -133,10 +128,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
             "allows: it does not show what these few give"
         )
 
-    # the time behind it, if it is a run's
-    summary = read_mapping(RunFiles(Path(config.model.init)).summary)
-    seconds = float(summary.get("seconds", 0)) + float(summary.get("init_seconds", 0))
-    return InitialModel(model, origin.normalize, notes, checkpoint_hash(loaded), seconds)
+    return InitialModel(model, origin.normalize, notes, checkpoint_hash(loaded))
 
 
 def follow(

@@ -44,7 +44,6 @@ STATE: dict[str, type | tuple[type, ...]] = {
     "optimizer": dict,
     "callbacks": dict,
     "seconds": (int, float),
-    "init_seconds": (int, float),
     "config": dict,
     "data_content_hash": str,
     "precision": str,
@@ -73,8 +72,6 @@ class Run:
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
-        init_seconds: seconds of training behind that checkpoint; see
-            `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session
             before.
         callback_states: of a resumed run's callbacks, by name; None for a run that begins.
@@ -95,7 +92,6 @@ class Run:
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
-    init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
     folder: RunFolder | None = None
@@ -200,7 +196,6 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "callbacks": callback_states,
             "seconds": self.seconds,
-            "init_seconds": self.init_seconds,
             # what a resumed run is compared with
             "config": self.config.to_dict(),
             "data_content_hash": self.data.content_hash,
@@ -295,7 +290,7 @@ def setup(
                 model = objective_type.build_model(config, _encoder_config(state["encoder"]))
                 model.load_state_dict(state["model"])
                 normalize = Normalization(state["mean"], state["std"])
-            initial = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+            initial = InitialModel(model, normalize, [], state["init"])
         model = initial.model
         set_kernel(model, config.run.attention)
         objective = objective_type(model.to(compute.device), config, data).to(compute.device)
@@ -320,7 +315,6 @@ def setup(
         ema=ema,
         dist=dist,
         init_hash=initial.init_hash,
-        init_seconds=initial.init_seconds,
     )
     # what the user should see, from each part
     run.notes = initial.notes + objective.notes

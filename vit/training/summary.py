@@ -65,7 +65,6 @@ def summarize(
         "weights": weights,
         "images_per_second": images / run.seconds,
         "seconds": run.seconds,
-        "init_seconds": run.init_seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "device": device_name(run.compute.device),
         "precision": run.compute.precision,
