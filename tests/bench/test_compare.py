@@ -20,7 +20,6 @@ from vit.errors import TrainingError
 DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
 MICRO = Job(
     preset="micro",
-    depth=1,
     patch=8,
     batch=8,
     precision="fp32",
