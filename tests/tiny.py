@@ -104,8 +104,8 @@ def changed(config: Config, **sections: dict) -> Config:
 def without_pictures() -> Iterator[None]:
     """Runs that end here leave no pictures and no page: these take longer than all else."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("pictures.draw_pictures", "page.write_report"):
-            patch.setattr(f"vit.report.{name}", lambda *_: None)
+        for name in ("draw_pictures", "write_report"):
+            patch.setattr(f"vit.cli.train.{name}", lambda *_: None)
         yield
 
 

@@ -205,7 +205,6 @@ EQUAL = (
     "three curves",
     "dynamics",
     "confusion",
-    "runs",
     "relations",
 )
 
