@@ -462,8 +462,8 @@ class TrainConfig(Section, section="train"):
     seed: NonNegative = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU bf16
-    if it has AMX or is AMD's with AVX512-BF16, else fp32"""
+    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU
+    bf16 if it has AMX or is AMD's with AVX512-BF16, else fp32"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

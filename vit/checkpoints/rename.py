@@ -227,7 +227,8 @@ def leave_beside(network: Network) -> None:
     if unknown:
         network.guess(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning, classifier if it is the head"
+            f"{first_few(unknown)}; allow names it without this warning, "
+            "classifier if it is the head"
         )
 
 
