@@ -11,8 +11,8 @@ each layer are taken into account.
 """
 
 # python -m studies embedding-or-not --checkpoint vit-tiny-p4-cifar10 --data cifar10
-# Ten seconds. Expect: no; in the first layer W_Q reads W_E's directions half as strongly as a random
-# matrix would. Without --checkpoint it trains three small models, in 24 minutes, which stay at 1.
+# Ten seconds. Expect: no; in the first layer W_Q reads W_E's directions less than half as strongly as a
+# random matrix would. Without --checkpoint it trains three small models, in 24 minutes, which stay at 1.
 
 from __future__ import annotations
 
