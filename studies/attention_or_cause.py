@@ -425,7 +425,7 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
     pixels = to_float(originals, trained.config.model.image_size_2d)
     agreements = [f"r = {float(agrees[index]):+.2f}".replace("-", "−") for index in chosen]
     caption = (
-        f"{trained.data.name}, {trained.name} · attention: last decoder layer, mean of heads; then how much"
+        f"{trained.data.name} · attention: last decoder layer, mean of heads; then how much"
         " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
         " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
     )

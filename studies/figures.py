@@ -43,7 +43,9 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
         panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none if it was not
             measured.
     """
-    subtitle += f" · dot: mean over seeds, bar: ± one standard deviation; grey: {names[0]}"
+    if any(len(values) > 1 for panel in panels for values in panel.values):
+        subtitle += " · dot: mean over seeds, bar: ± one standard deviation"
+    subtitle += f" · grey line: {names[0]}"
     left = max(text_width(name, 8.5) for name in names) / 72
     legend = 0.2 * any(panel.lines for panel in panels)
     columns = 2 if len(panels) == 4 else len(panels)

@@ -223,6 +223,21 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
 
 
+def test_a_line_of_a_callback_says_where_the_run_is(config, tmp_path):
+    class Saying(Callback):
+        def on_start(self, run):
+            return {"beginning": True}
+
+        def on_step(self, run, done):
+            return {"answer": 42}
+
+    run = fit(config, tmp_path / "run", PAIRS, TEST, [Saying()])
+    lines = read_metrics(run.folder.metrics)
+    assert [line["step"] for line in lines if "beginning" in line] == [0]
+    answers = [(line["step"], line["epoch"]) for line in lines if "answer" in line]
+    assert answers == [(step, step / 3) for step in range(1, run.total_steps + 1)]
+
+
 def test_a_run_stays_in_its_folder_when_the_current_one_changes(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()

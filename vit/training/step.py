@@ -129,13 +129,13 @@ class Callback:
         """Called after a step.
 
         Returns:
-            A line for metrics.jsonl and the trackers, plain numbers by name, "step" among them; or
-            None.
+            A line for metrics.jsonl and the trackers, plain numbers by name, or None. `log` adds
+            "step", "epoch" and "seconds".
         """
         return None
 
     def on_log(self, values: dict[str, Any]) -> None:
-        """Called with each line of metrics, which includes "step"."""
+        """Called with each line of metrics, which has "step", "epoch" and "seconds"."""
 
     def on_save(self) -> None:
         """Called before a state is saved: flush to disk whatever belongs to it."""
@@ -157,12 +157,15 @@ class Callback:
 def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None) -> None:
     """Pass a line of metrics, if there is one, to all callbacks.
 
-    It also gets the "seconds" of training so far.
+    Each line has "step" and "epoch", where the run is unless the line says otherwise, and the
+    "seconds" of training so far.
     """
     if line is None:
         return
+    per_epoch = run.config.steps_per_epoch(run.data.visit_count)
+    place = {"step": run.step, "epoch": run.step / per_epoch}
     seconds = round(run.seconds, 1)
-    for_each(callbacks, lambda callback: callback.on_log({**line, "seconds": seconds}))
+    for_each(callbacks, lambda callback: callback.on_log({**place, **line, "seconds": seconds}))
 
 
 def finish_step(run: Run, callbacks: Sequence[Callback], done: Step) -> None:
