@@ -165,3 +165,5 @@ def test_impossible_layers_and_what_identity_has_not_are_refused():
     for name in ("W_Q", "W_K", "W_V"):
         with pytest.raises(ValueError, match="Q = K = V = X"):
             getattr(random_attention(qkv="identity"), name)
+    with pytest.raises(ValueError, match="'maths'"):
+        attend(*torch.rand(3, 1, 2, 4, 8), "maths")

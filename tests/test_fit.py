@@ -223,6 +223,15 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
 
 
+def test_an_average_of_the_weights_comes_back_as_any_other_model(config, tmp_path):
+    averaging = changed(config, optim={"ema": 0.9}, model={"freeze": ["W_Q"]})
+    run = fit(averaging, tmp_path / "run", PAIRS, TEST)
+    assert not any(module.training for module in run.result.modules())
+    learns = [weight.requires_grad for weight in run.result.parameters()]
+    assert learns == [weight.requires_grad for weight in run.model.parameters()]
+    assert any(learns)
+
+
 def test_a_line_of_a_callback_says_where_the_run_is(config, tmp_path):
     class Saying(Callback):
         def on_start(self, run):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny import encoded
 
-from vit.inputs import decode, size_of
+from vit.inputs import Normalization, decode, size_of
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 
@@ -211,3 +212,15 @@ def test_growing_covers_the_size(tmp_path):
     np.testing.assert_array_equal(
         pixels(tmp_path / "dot.png", (5, 9)), np.broadcast_to((1, 2, 3), (5, 9, 3))
     )
+
+
+def test_what_inference_has_normalised_can_have_gradients_later():
+    normalize = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    images = torch.rand(2, 3, 4, 4)
+    with torch.inference_mode():
+        expected = normalize(images)
+    images.requires_grad_()
+    inputs = normalize(images)
+    inputs.sum().backward()
+    assert torch.equal(inputs, expected)
+    assert torch.allclose(images.grad[:, 0], torch.tensor(1 / 0.4))

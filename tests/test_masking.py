@@ -61,6 +61,19 @@ def test_shuffled_patches_return_to_their_places(kind, grid):
 
 
 @pytest.mark.parametrize("kind", NOISE)
+def test_a_mask_is_drawn_on_the_cpu_whatever_the_default_device_is(kind):
+    expected = make_mask(kind, 6, (8, 8), 0.6, seeded(3))
+    with torch.device("meta"):
+        mask = make_mask(kind, 6, (8, 8), 0.6, seeded(3))
+    assert all(torch.equal(one, two) for one, two in zip(mask, expected, strict=True))
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(ValueError, match="random, block, grid, got 'other'"):
+        make_mask("other", 6, (8, 8), 0.6, seeded())
+
+
+@pytest.mark.parametrize("kind", NOISE)
 def test_a_seed_is_a_mask_and_each_image_has_its_own(kind):
     first, again, other = (make_mask(kind, 6, (8, 8), 0.6, seeded(seed)) for seed in (3, 3, 4))
     assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))

@@ -94,3 +94,8 @@ def test_patch_size_that_does_not_divide_is_refused(image, patch):
 def test_impossible_position_tables_are_refused(kind, dim, message):
     with pytest.raises(ValueError, match=message):
         position_table(kind, (2, 2), 1, dim)
+
+
+def test_another_order_of_the_table_is_refused():
+    with pytest.raises(ValueError, match="'other'"):
+        sincos_positions((2, 2), 8, "other")

@@ -58,7 +58,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
 
     Returns:
         (B, h, N, d): for each query, the sum of the values by its weights.
+
+    Raises:
+        ValueError: another kernel.
     """
+    if kernel not in KERNELS:
+        raise ValueError(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}")
     if kernel == "auto":
         kernel = choose_kernel(q.device, q.dtype, keys=k.shape[-2])
     if kernel == "math":

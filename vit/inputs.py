@@ -381,9 +381,11 @@ class Normalization:
         # sent once: at each step, it would make a GPU wait
         key = (images.device, images.dtype)
         if key not in self._columns:
-            self._columns[key] = torch.tensor(
-                [self.mean, self.std], dtype=images.dtype, device=images.device
-            )
+            # kept for later calls too, which may need gradients
+            with torch.inference_mode(False):
+                self._columns[key] = torch.tensor(
+                    [self.mean, self.std], dtype=images.dtype, device=images.device
+                )
         return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
 
 

@@ -135,9 +135,15 @@ def make_mask(
         batch: B.
         grid_size: (rows, columns) of patches.
         mask_ratio: the share of patches to mask, between 0 and 1.
-        generator: the only source of randomness.
+        generator: the only source of randomness, on the CPU.
+
+    Raises:
+        ValueError: another kind.
     """
-    noise = NOISE[kind](batch, grid_size, generator)  # (B, L)
+    if kind not in NOISE:
+        raise ValueError(f"the kinds of masks are {', '.join(NOISE)}, got {kind!r}")
+    with torch.device("cpu"):
+        noise = NOISE[kind](batch, grid_size, generator)  # (B, L)
     return mask_from_noise(noise, num_keep(math.prod(grid_size), mask_ratio))
 
 

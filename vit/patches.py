@@ -105,11 +105,16 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 
     Returns:
         (L, D) float32.
+
+    Raises:
+        ValueError: another width or order.
     """
     if embed_dim % 4:
         raise ValueError(
             f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}"
         )
+    if order not in ("mae", "timm"):
+        raise ValueError(f"the orders are mae and timm, got {order!r}")
     # from one radian per patch, falling geometrically; in float64, as in MAE
     quarter = embed_dim // 4
     frequencies = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)

@@ -90,8 +90,8 @@ def fit(
         resume: continue the run in `out` from its last saved state; pass the same datasets, if any.
 
     Returns:
-        The finished run: `result` is the model, `summary` the measurements, `folder` the run
-        folder.
+        The finished run: `result` is the model, in eval mode, `summary` the measurements, `folder`
+        the run folder.
 
     Raises:
         UserError: settings, data or folder cannot be used; the message is one line.
@@ -148,6 +148,8 @@ def train(
             scores = measure(run)
         run.summary = summarize(run, read_metrics(folder.metrics), scores)
         run.objective.eval()
+        if run.ema is not None:
+            run.ema.finish(run.model)
     return run
 
 

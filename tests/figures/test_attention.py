@@ -514,6 +514,34 @@ REFUSED = {
         lambda: attention_figure(images(), weights(), names(), ["one"], "", ""),
         "do not fit",
     ),
+    "a patch per image": (lambda: draw(weights(), query=[(0, 0)]), "1 query patches"),
+    "masses": (lambda: draw(weights(), masses=torch.zeros(2, 1)), "masses have the shape"),
+    "kept": (
+        lambda: strongest_figure(
+            images(), weights(), weights()[:, :1] > 0, names(), ["", ""], "", "", share=0.6
+        ),
+        "kept patches have the shape",
+    ),
+    "hidden": (
+        lambda: masked_figure(
+            images(),
+            torch.ones(1, *GRID),
+            images(),
+            weights(),
+            [(0, 0), (1, 1)],
+            names(),
+            ["", ""],
+            "",
+            "",
+        ),
+        "hidden patches have the shape",
+    ),
+    "frames of several scales": (
+        lambda: film_frames(
+            images()[0], weights(), ["a", "b"], names(), "cat", "", "", scale="row"
+        ),
+        "shared or log",
+    ),
 }
 
 

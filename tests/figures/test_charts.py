@@ -93,6 +93,14 @@ def test_panels_of_the_same_series_have_one_legend():
     assert not other.legends
 
 
+def test_more_series_and_lines_than_styles_are_drawn_too():
+    series = {f"series {number}": np.full(3, number) for number in range(14)}
+    lines = {f"line {number}": number / 2 for number in range(5)}
+    figure = layers_figure([Panel("x", series, lines=lines)], "Title", "subtitle")
+    texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert texts == [*series, *lines]
+
+
 def test_masked_pixels_are_not_shown_in_the_masked_row():
     images, hidden = torch.rand(2, 3, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.bool)
     hidden[..., :8, :] = True

@@ -30,11 +30,13 @@ from vit.errors import AttentionError
 from vit.interpret import (
     AttentionMaps,
     Geometry,
+    attention_rollout,
     attention_statistics,
     geometry_of,
     head_ablation,
     in_grid_order,
     relevance,
+    to_grid,
 )
 from vit.interpret.geometry import usual_query
 from vit.mae import build_autoencoder
@@ -213,6 +215,9 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
         maps.to_grid(query=(0.5, 0))
     with pytest.raises(AttentionError, match="a query is"):
         maps.to_grid(query=3)
+    rollout = attention_rollout([maps.of(0), maps.of(2)])  # (B, N, N)
+    with pytest.raises(AttentionError, match=r"rollout\[:, None\]"):
+        to_grid(rollout, maps.geometry)
     with AttentionMaps(model, consume=lambda layer, _weights: consumed.append(layer)) as maps:
         run(model, images_for(model))
     assert not maps.weights

@@ -367,8 +367,14 @@ def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
         dynamics.of("drift", "W_E", "decoder")
 
 
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGE = {
     "missing": Path.unlink,
+    "a folder": folder_instead,
     "of an earlier version": lambda path: save_file(
         {"drift": torch.ones(2, 2)}, path, {"dynamics": "{}"}
     ),

@@ -11,6 +11,7 @@ from tiny import RECONSTRUCT, changed, dataset
 from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
+from vit.errors import ConfigError
 from vit.evaluate import Options, evaluate
 from vit.inputs import to_float
 from vit.training.callbacks import validation_metrics
@@ -49,6 +50,12 @@ def test_lines_of_a_callback_are_no_steps():
     assert alone["final_train_loss"] == 1
     others = [*steps, {"step": 4, "loss": 7.0}]
     assert summarize(run, others, measured)["final_train_loss"] == 1
+
+
+def test_another_method_is_refused():
+    run = trained("classify")
+    with pytest.raises(ConfigError, match="got k-nn"):
+        evaluate(run.result, run.data, ["k-nn", "head"], prepare(run), run.compute)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])

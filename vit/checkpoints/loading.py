@@ -350,9 +350,11 @@ def assign_weights(network: Network) -> Model:
         decoder = network.decoder
         if decoder is not None:
             decoder = replace(decoder, depth=min(depth, decoder.depth))
-        fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
+        # float32 on the CPU, whatever the caller's defaults are
+        with torch.device("cpu"):
+            fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
         for name in missing:
-            state[name] = fresh[name]
+            state[name] = fresh[name].float()
     model.load_state_dict(state, assign=True)
     model.origin = origin_of(network)
     return model.eval()

@@ -18,6 +18,7 @@ from vit.data import Dataset, ImageSet
 from vit.data.images import evenly_spaced, hold_out, match_classes, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
+from vit.errors import ConfigError
 from vit.evaluate.classification import (
     accuracy,
     classification_metrics,
@@ -112,8 +113,12 @@ def evaluate(
 
     Raises:
         TrainingError: a feature, logit or loss is nan or infinite.
-        UserError: no or all training images are held out to choose the probe.
+        UserError: there is no such method, or no or all training images are held out to choose the
+            probe.
     """
+    unknown = sorted(set(methods) - set(METHODS))
+    if unknown:
+        raise ConfigError(f"methods are some of {', '.join(METHODS)}, got {', '.join(unknown)}")
     options = options or Options()
     encoder = model.encoder
     evaluation = Evaluation()

@@ -150,6 +150,7 @@ def strongest_figure(
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
     image_maps = ImageMaps(images, maps, panels, labels, masses, query)
+    _require_shape("kept patches", kept, maps.shape)
     strongest = kept.detach().bool().cpu().numpy()
     absent = np.isnan(image_maps.values)
     layout = image_maps.layout(1, feet=1, beside=True, bar=False, width=width)
@@ -230,6 +231,10 @@ def masked_figure(
     """
     # The share on patches is not written below these maps, but the share on visible ones
     image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
+    _require_shape("hidden patches", hidden, (len(images), *image_maps.grid))
+    _require_shape("filled images", filled, images.shape)
+    if masses is not None:
+        _require_shape("masses", masses, maps.shape[:2])
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
     layout = image_maps.layout(lead, names=[*LEAD, *panels], feet=1, width=width)
@@ -317,6 +322,8 @@ class ImageMaps:
             )
         if scale not in SCALES:
             raise UserError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
+        if masses is not None:
+            _require_shape("masses", masses, maps.shape[:2])
         self.panels = panels
         self.labels = labels
         self.scale = scale
@@ -351,6 +358,8 @@ class ImageMaps:
         self.queries: list[Any] = list(query or [])
         if self.queries and isinstance(self.queries[0], Integral):
             self.queries = [query] * len(images)
+        if self.queries and len(self.queries) != len(images):
+            raise UserError(f"{len(self.queries)} query patches do not fit {len(images)} images")
         rows, columns = self.grid
         for row, column in self.queries:
             if not (0 <= row < rows and 0 <= column < columns):
@@ -529,6 +538,12 @@ class ImageMaps:
             f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
             " the remainder on tokens without a place in the image."
         )
+
+
+def _require_shape(name: str, values: Tensor, shape: Sequence[int]) -> None:
+    """Refuse values of another shape, by name."""
+    if tuple(values.shape) != tuple(shape):
+        raise UserError(f"{name} have the shape {tuple(values.shape)}, not {tuple(shape)}")
 
 
 def percent(share: float) -> str:

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.atomic import replacing
+from vit.errors import UserError
 from vit.figures.attention import ImageMaps, Patch
 from vit.figures.mosaic import Layout, Mosaic, with_size
 from vit.figures.scale import AROUND_UNIFORM
@@ -60,6 +61,8 @@ def film_frames(
     Raises:
         UserError: shapes, counts or the scale do not fit.
     """
+    if scale == "row":
+        raise UserError("scale is shared or log, got 'row': all frames have one scale")
     image_maps = ImageMaps(
         maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay
     )

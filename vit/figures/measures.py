@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,8 @@ def _own_names(panel: Panel, dots: str, shared: Sequence[str]) -> list[str]:
 
 def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
     """Draw each series of a panel: its mean, and the range or the dots around it."""
-    styles = zip(SERIES, colours_of(list(panel.values)), strict=False)
+    # More series than styles begin again with the first
+    styles = zip(cycle(SERIES), colours_of(list(panel.values)), strict=False)
     for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
         # The mean over seeds: nan, where there is no value, does not count
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
@@ -173,7 +175,7 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
             axes.fill_between(layers, low, high, color=colour, alpha=0.16, linewidth=0)
 
     # Reference lines are grey, and told apart by their dashes
-    for (name, value), dashes in zip(panel.lines.items(), DASHES, strict=False):
+    for (name, value), dashes in zip(panel.lines.items(), cycle(DASHES), strict=False):
         look = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, dashes)}
         axes.axhline(value, label=name, **look)
 

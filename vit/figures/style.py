@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -140,7 +141,7 @@ COLOURS = Colours(
 def colours_of(names: Sequence[str]) -> list[str]:
     """Return the colour of each series of a chart: its own if `NAMED` has it, else the next that is free."""
     own = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
-    free = iter([*(colour for colour in COLOURS.series if colour not in own), *COLOURS.series])
+    free = chain((colour for colour in COLOURS.series if colour not in own), cycle(COLOURS.series))
     return [colour or next(free) for colour in own]
 
 

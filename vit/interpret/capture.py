@@ -255,8 +255,8 @@ def to_grid(
         mask: the one under which the encoder ran.
 
     Raises:
-        AttentionError: the tokens are not those of `geometry` and `mask`, there is no such query
-            token, or the query patch is masked.
+        AttentionError: the weights have other dimensions, the tokens are not those of `geometry`
+            and `mask`, there is no such query token, or the query patch is masked.
     """
     _require_tokens(weights, geometry, mask)
     rows = _rows_of_query(weights, geometry, query, mask)  # (B, h, N)
@@ -277,6 +277,11 @@ def to_grid(
 
 def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> None:
     """Refuse weights (B, h, N, N) whose tokens are not the prefix tokens and visible patches."""
+    if weights.ndim != 4:
+        raise AttentionError(
+            f"weights of shape {tuple(weights.shape)} are not (images, heads, queries, keys); "
+            "give a rollout as rollout[:, None]"
+        )
     queries, keys = weights.shape[-2:]
     prefix = geometry.num_prefix_tokens
     visible = geometry.num_patches
@@ -309,7 +314,8 @@ def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask
     queries = query if isinstance(query, list) else [query] * batch
     if len(queries) != batch:
         raise AttentionError(f"{len(queries)} query patches for {batch} images")
-    tokens = torch.tensor([geometry.token(name) for name in queries], dtype=torch.long)  # (B,)
+    numbers = [geometry.token(name) for name in queries]
+    tokens = torch.tensor(numbers, dtype=torch.long, device="cpu")  # (B,)
 
     # Under a mask, a patch stands where ids_keep has it, if the encoder sees it at all
     if mask is not None:

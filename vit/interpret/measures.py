@@ -195,8 +195,8 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         loss: runs the model and returns a scalar, the same each time.
 
     Returns:
-        (layers, h): loss without the head, minus the loss with all heads; nan if a layer has fewer
-        heads than another.
+        (layers, h): loss without the head, minus the loss with all heads; nan where a layer has
+        fewer heads than another, or `loss` does not run it.
 
     Raises:
         AttentionError: `loss` computes no attention that can be silenced.

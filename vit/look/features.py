@@ -74,8 +74,8 @@ def artifact_scores(tokens: Tensor, num_prefix_tokens: int = 0) -> Tensor:
 
     Returns:
         float32 (B, L) on the CPU: (length - median) / deviation, over all patches of all images; the
-        deviation is 1.4826 times the median absolute deviation. If more than half of the lengths are
-        equal, 0 for these and infinity for the others.
+        deviation is 1.4826 times the median absolute deviation. If half of the lengths or more are
+        equal to the median, 0 for these, and infinity or minus infinity for the others.
 
     Raises:
         AttentionError: the tokens have another shape, or are not finite.

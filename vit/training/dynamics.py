@@ -249,7 +249,10 @@ def read_dynamics(path: str | Path) -> Dynamics:
     Raises:
         RunError: the file is missing, damaged or of another kind.
     """
-    lines = read_metrics(Path(path))
+    path = Path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a folder; name the dynamics.jsonl in it")
+    lines = read_metrics(path)
     if not lines:
         raise RunError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
 

@@ -138,6 +138,12 @@ class AveragedWeights(nn.Module):
         weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
+    def finish(self, model: nn.Module) -> None:
+        """Make the average a model as any other: in eval mode, and it can learn where `model` can."""
+        self.module.eval()
+        for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
+            average.requires_grad_(weight.requires_grad)
+
 
 class LossScale(torch.amp.GradScaler):
     """torch's scale of the loss, which stays on the device, and what an overflow is.
