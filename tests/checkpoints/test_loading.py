@@ -607,11 +607,15 @@ def test_a_new_head_is_untrained_and_told():
     assert reason == "10 classes were requested, this head has 5"
 
     # float32 on the CPU, whatever the caller's defaults are
-    with torch.device("meta"), pytest.warns(UserWarning, match="untrained"):
-        model = load_model(state, num_classes=10, num_heads=4)
-    assert {(str(each.device), each.dtype) for each in model.parameters()} == {
-        ("cpu", torch.float32)
-    }
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"), pytest.warns(UserWarning, match="untrained"):
+            model = load_model(state, num_classes=10, num_heads=4)
+    finally:
+        torch.set_default_dtype(default)
+    kinds = {(str(weight.device), weight.dtype) for weight in model.parameters()}
+    assert kinds == {("cpu", torch.float32)}
 
     # the same number keeps the head, 0 leaves it out
     same = load_model(state, num_classes=5, num_heads=4)

@@ -101,8 +101,10 @@ def _load(
     fields: dict[str, Any],
 ) -> Network:
     """Return the network of a checkpoint with its model, given as for `load_model`."""
-    network = read_network(find(checkpoint), replace(options or LoadOptions(), **fields))
-    assign_weights(network)
+    # on the CPU, whatever the caller's default device is
+    with torch.device("cpu"):
+        network = read_network(find(checkpoint), replace(options or LoadOptions(), **fields))
+        assign_weights(network)
     return network
 
 
@@ -350,11 +352,9 @@ def assign_weights(network: Network) -> Model:
         decoder = network.decoder
         if decoder is not None:
             decoder = replace(decoder, depth=min(depth, decoder.depth))
-        # float32 on the CPU, whatever the caller's defaults are
-        with torch.device("cpu"):
-            fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
+        fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
         for name in missing:
-            state[name] = fresh[name].float()
+            state[name] = fresh[name].float()  # also if the caller's default is another type
     model.load_state_dict(state, assign=True)
     model.origin = origin_of(network)
     return model.eval()
