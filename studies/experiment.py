@@ -168,7 +168,7 @@ class Trained:
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
-        """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
+        """Yield batches of test images with masks that are the same each time; refuse a model without a decoder."""
         if self.model.decoder is None:
             raise RunError(
                 f"--checkpoint: {self.model.origin.source} has no decoder, to fill in masked patches"

@@ -1,9 +1,9 @@
 """How much of a token is its own patch, its position, its context? Patches at all places of all images, layer by layer.
 
 Patches are pasted at places of images, in all combinations, and the variance of their tokens is split exactly. The share of the
-patch, the position or the image alone is the variance of the mean over all else. "Context that depends on place or patch" is
-what the image adds to a token beyond the mean of that image at all places and for all patches. Shares sum to 100%. The second
-table follows one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its
+patch, the position or the image alone is the variance of the mean over all else. "Token-specific context" is what the image
+adds to a token beyond the mean of that image at all places and for all patches. Shares sum to 100%. The second table follows
+one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its
 own image into another street, and into scenes where no wheel belongs, compared with a ball, which is drawn by the same code and
 belongs elsewhere. 0 is no move; 1 means nothing in common.
 

@@ -40,6 +40,9 @@ def test_without_pairs_two_accuracies_are_compared():
     assert judge_accuracies(0.5, 0.5 + 2.1 * error, 1000) == "worse"
     assert judge_accuracies(0.5 + 1.9 * error, 0.5, 1000) == "unclear"
     assert judge(1.0, None) == "unclear"
+    # all of one image right, none by the other: too few to tell
+    assert judge_accuracies(1.0, 0.0, 1) == "unclear"
+    assert judge_accuracies(1.0, 0.0, 20) == "better"
 
 
 def test_a_summary_without_pairs_is_judged_by_what_it_has():

@@ -94,7 +94,10 @@ def _to_uint8(values: Tensor) -> Tensor:
 
 
 def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretch each channel so that its darkest and brightest values become 0 and 255."""
+    """Stretch each channel so that its darkest and brightest values become 0 and 255.
+
+    Rounding may make it 254, as in Pillow.
+    """
     low = images.amin((-2, -1), keepdim=True).float()
     high = images.amax((-2, -1), keepdim=True).float()
     stretched = _to_uint8((images - low) * (255 / (high - low).clamp(min=1)))

@@ -41,7 +41,7 @@ def encoder_features(
 ) -> Tensor:
     """Return the mean of the patch tokens of unmasked images, after some of the blocks.
 
-    The class token is not used: masked reconstruction leaves it untrained.
+    The class token is not used: masked reconstruction does not ask it to sum up the image.
 
     Args:
         layers: block numbers; negative ones count from the last, whose tokens go through the final

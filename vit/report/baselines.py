@@ -167,8 +167,9 @@ def compare_losses(run: Run) -> dict[str, Any]:
     of_model = losses.pop("loss")
     for name, of_guess in losses.items():
         differences = of_guess - of_model
+        # the spread of fewer than ten images says too little of the next ones
         error = None
-        if len(images) > 1:
+        if len(images) >= 10:
             error = float(differences.std()) / math.sqrt(len(images))
         compared[name] = {"mean": float(differences.mean()), "standard_error": error}
     return compared

@@ -46,8 +46,9 @@ def judge_pairs(only_model: int, only_other: int) -> Verdict:
 
 def judge_accuracies(model: float, other: float, images: int) -> Verdict:
     """Judge two accuracies on `images` images each, without knowing which images are right."""
-    # As if of different images: the error is larger than that of pairs, so it errs to caution
-    error = math.hypot(standard_error(model, images), standard_error(other, images))
+    # As if of different images: the error is larger than that of pairs, so it errs to caution. If
+    # neither was better, both had the mean accuracy; that of a few images may be 0 or 1 by chance.
+    error = math.sqrt(2) * standard_error((model + other) / 2, images)
     return judge(model - other, error)
 
 
