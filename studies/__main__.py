@@ -10,7 +10,7 @@ from pathlib import Path
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
 from vit.cli.outputs import require_folder
-from vit.cli.parsers import OneLineParser, settings_parser, typed
+from vit.cli.parsers import OneLineParser, path, settings_parser, typed
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, Config, NonNegative
 from vit.errors import ConfigError, one_line
@@ -18,11 +18,20 @@ from vit.settings import build_config, given_settings
 
 PROGRAM = "python -m studies"
 CONFIGS = Path(__file__).resolve().parent / "configs"
+TRAINING_SECTIONS = ("train", "optim", "augment", "reconstruct", "classify")
+"""Of the settings: only a training reads them."""
 WHAT = "Answer a question by experiment: train the models it needs and look inside them."
 SETTINGS = (
     "Every setting of train.py can be given too: --SECTION.FIELD VALUE, --data NAME, --config FILE"
     " (python train.py --help). They override those of studies/configs/."
 )
+
+
+def named(text: str) -> str:
+    """Return a name; an empty one would train models instead."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' cannot be used; name a model")
+    return text
 
 
 def study_parser() -> argparse.ArgumentParser:
@@ -35,7 +44,8 @@ def study_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "--out",
-        default="runs/studies",
+        type=path,
+        default=Path("runs/studies"),
         metavar="FOLDER",
         help="a subfolder for each study's results, one for the models",
     )
@@ -59,7 +69,7 @@ def study_parser() -> argparse.ArgumentParser:
     )
     add(
         "--checkpoint",
-        default="",
+        type=named,
         metavar="MODEL",
         help="look at this model instead of training some",
     )
@@ -91,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
         print(
             f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}"
         )
-    require_folder(Path(options.out))
+    require_folder(options.out)
     configs = {study: study_settings(study, options, settings) for study in names}
 
     # Import torch, which reads the environment that `start` has set
@@ -99,7 +109,7 @@ def run(argv: Sequence[str]) -> int:
     from studies.results import run_study
 
     # One study after another
-    out = Path(options.out)
+    out = options.out
     for study, (config, study_config) in configs.items():
         print(f"{study}: {STUDIES[study]}", flush=True)
         command = shlex.join(["python", "-m", "studies", study, *words])
@@ -149,16 +159,22 @@ def study_settings(
         raise ConfigError("--images: 0 cannot be used; 1 or more")
 
     # A checkpoint has its own architecture, and is no comparison of trainings
+    given = [word.removeprefix("--").partition("=")[0] for word in settings]
+    if "train.seed" in given:
+        raise ConfigError("train.seed: a model is trained for each of --seeds; use that")
     if options.checkpoint:
-        for word in settings:
-            if word.startswith("--model."):
-                key = word.removeprefix("--").partition("=")[0]
+        for key in given:
+            if key.startswith("model."):
                 raise ConfigError(f"{key}: the checkpoint has its own; leave it out")
+            if key.partition(".")[0] in TRAINING_SECTIONS:
+                raise ConfigError(f"{key}: a checkpoint is not trained; leave it out")
+        if options.seeds and len(options.seeds) > 1:
+            raise ConfigError("--seeds: a checkpoint is one model; name one seed")
         if name in OF_TRAININGS:
             raise ConfigError(
                 f"--checkpoint: {name} compares training runs, and a checkpoint is only one; leave it out"
             )
-    return config, StudyConfig(seeds, images, options.checkpoint)
+    return config, StudyConfig(seeds, images, options.checkpoint or "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

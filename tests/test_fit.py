@@ -20,8 +20,8 @@ from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 from vit import Callback, cli, fit, load_model
 from vit.config import AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
 from vit.errors import ConfigError, DataError, RunError
-from vit.runs import read_metrics
-from vit.settings import TrainCommand, to_yaml
+from vit.runs import RunFiles, read_metrics
+from vit.settings import TrainCommand, read_config, to_yaml
 from vit.train import advise_more_steps, read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests
@@ -505,3 +505,26 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     assert done.stdout == "Rows 7950 20\n"
     # of a data set that nobody knows again, nothing is kept
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_resumed_run_still_says_that_its_images_are_others(config, tmp_path):
+    folder = tmp_path / "run"
+    missing = {"source": "cifar10", "root": str(tmp_path), "download": False, "limit": 24}
+    settings = changed(config, data={**missing, "name": "mine", "fallback": "scenes"})
+    with pytest.raises(KeyError):
+        fit(settings, folder, callbacks=[Witness(2)])
+    # as `--resume` does, with the settings that the run has written
+    written = read_config(RunFiles(folder).config)
+    assert (written.data.source, written.data.name) == ("scenes", "")
+    run = fit(written, folder, resume=True)
+    assert run.summary["data"]["name"] == "Scenes"
+    assert run.summary["data"]["warning"].startswith("mine is not available")
+
+
+def test_a_longer_run_may_measure_at_epochs_that_the_shorter_had_not(config, tmp_path):
+    held = changed(config, optim={"cooldown": 0.5}, data={"val_size": 6})
+    fit(held, tmp_path / "run", PAIRS, TEST)
+    longer = changed(held, train={"epochs": 4}, run={"val_every": 3})
+    run = fit(longer, tmp_path / "run", PAIRS, TEST, resume=True)
+    measured = [line for line in read_metrics(run.folder.metrics) if "val_loss" in line]
+    assert [line["epoch"] for line in measured] == [3]

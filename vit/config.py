@@ -95,6 +95,8 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
 Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
+Ratio = Annotated[float, Range("above 0, up to 100", lambda x: 0 < x <= 100)]
+FewTokens = Annotated[int, Range("0 to 1,000", lambda n: 0 <= n <= 1000)]
 
 
 # --- The sections, as in config.yaml --------------------------------------------------------------
@@ -238,13 +240,13 @@ class ModelConfig(Section, section="model"):
     """number of the encoder's blocks; null: the preset's"""
     num_heads: Units | None = None
     """attention heads per block; null: the preset's"""
-    mlp_ratio: float = 4.0
+    mlp_ratio: Ratio = 4.0
     """hidden width of the MLPs / width of the tokens"""
 
     # Tokens beside the patches, and positions
     class_token: bool = True
     """put a class token before the patches"""
-    registers: NonNegative = 0
+    registers: FewTokens = 0
     """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "sincos"
     """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
@@ -473,7 +475,10 @@ class TrainConfig(Section, section="train"):
 
 @dataclass(frozen=True)
 class RunConfig(Section, section="run"):
-    """Where a run computes and what it writes: only the last bits of a result depend on it."""
+    """Where a run computes, what it writes, and how its result is measured.
+
+    The weights depend on it in their last bits at most.
+    """
 
     # Where and how it computes
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -27,7 +27,7 @@ from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
 from vit.progress import say
-from vit.runs import read_metrics
+from vit.runs import read_metrics, read_sample_images
 from vit.settings import (
     TrainCommand,
     build_sections,
@@ -259,7 +259,11 @@ def set_up(
     if not command.resume:
         notes += advise_more_steps(config, data.visit_count)
     if data.source != config.data.source:
-        config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
+        used = replace(config.data, source=data.source, name="", fallback="stop")
+        config = replace(config, data=used)
+    if command.resume and data.source == "scenes" and folder.showcase.exists():
+        # of a run that began with other images than its settings meant
+        data = replace(data, warning=read_sample_images(folder.showcase).data.get("warning"))
 
     # the run, at its first step or where its last state left it
     state = None

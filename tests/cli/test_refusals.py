@@ -80,7 +80,10 @@ REFUSED = {
         ("classifier images --val-size 9", "may have been taught these 9 images' classes"),
         ("mae images --flip", "--flip: only applies to head, not measured here; this model has no classification head"),
         ("mae images --method knn --every-layer", "--every-layer: only applies to linear"),
-        ("mae images --method reconstruction --seeds 1", "--seeds: only applies to knn and linear"),
+        ("mae images --method reconstruction --seeds 1", "--seeds: only applies to linear"),
+        ("mae images --method knn --seeds 0,1", "--seeds: only applies to linear"),
+        ("mae images --root other", "--root: only applies to CIFAR"),
+        ("mae scenes --on-bad-image skip", "--on-bad-image: only applies to image files"),
         ("mae images --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
     ],
     "explore": [

@@ -21,6 +21,11 @@ REFUSED = [
         "one-hot --checkpoint mae --model.patch_size=2",
         "model.patch_size: the checkpoint has its own",
     ),
+    ("one-hot --checkpoint mae --train.epochs 3", "train.epochs: a checkpoint is not trained"),
+    ("one-hot --checkpoint mae --seeds 1 2", "--seeds: a checkpoint is one model"),
+    ("one-hot --checkpoint=", "--checkpoint: '' cannot be used"),
+    ("one-hot --out=", "--out: '' cannot be used"),
+    ("one-hot --train.seed 7", "train.seed: a model is trained for each of --seeds"),
     ("one-hot --data gone", "--data: 'gone' is neither cifar10"),
     ("one-hot more", "unrecognized arguments: more"),
 ]

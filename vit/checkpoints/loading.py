@@ -84,10 +84,13 @@ def load_trained(
     """Load a model to look at it or measure it: as `load_model`, but without untrained parts.
 
     Raises:
-        CheckpointError: a part is untrained, or the checkpoint cannot be loaded.
+        CheckpointError: a part is untrained and not in `allow`, or the checkpoint cannot be loaded.
     """
     network = _load(checkpoint, options, fields)
-    missing = list(network.report.missing)
+    missing = []
+    for name in network.report.missing:
+        if not network.allows(name.removeprefix("encoder.")):
+            missing.append(name)
     if missing:
         raise CheckpointError(
             f"{checkpoint}: parts of this model are untrained ({missing[0]}, {len(missing)} in all)"

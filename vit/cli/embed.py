@@ -15,7 +15,13 @@ from torch import Tensor
 from vit.atomic import replacing
 from vit.checkpoints import load_trained
 from vit.cli.images import list_images, pooled_features
-from vit.cli.options import choose_device, images_or_data, load_options, refuse_given
+from vit.cli.options import (
+    choose_device,
+    images_or_data,
+    load_options,
+    refuse_for_data,
+    refuse_given,
+)
 from vit.cli.outputs import output_file
 from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data
@@ -103,11 +109,7 @@ def refuse_unused(options: Namespace, files: Sequence[str], data: str | None) ->
     for file in files:
         if os.path.isdir(file):
             raise ConfigError(f"{file}: a folder; name it alone, or image files alone")
-    if data in BUILT_IN:
-        reason = "only applies to image files and folders; leave it out"
-        refuse_given(options, ("on_bad_image",), reason)
-    else:
-        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
+    refuse_for_data(options, data)
     if files:
         refuse_given(options, ("limit",), "only applies to a folder or a data set; leave it out")
 

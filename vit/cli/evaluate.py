@@ -13,7 +13,13 @@ import torch
 from vit import figures
 from vit.atomic import write_json
 from vit.checkpoints import load_trained
-from vit.cli.options import choose_device, load_options, naming_options, require_data
+from vit.cli.options import (
+    choose_device,
+    load_options,
+    naming_options,
+    refuse_for_data,
+    require_data,
+)
 from vit.cli.outputs import (
     print_json,
     refuse_among_images,
@@ -72,6 +78,7 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     require_data(options)
     tell_apart(options.data)
+    refuse_for_data(options, options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
@@ -119,7 +126,7 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     model = load_trained(options.checkpoint, load)
     origin = model.origin
     if options.data not in BUILT_IN:
-        note_small_input(model, list_files(Path(config.root)))
+        note_small_input(model, list_files(Path(config.root).expanduser()))
     compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
@@ -205,6 +212,9 @@ def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[s
         ConfigError: it names the first of these options, and the methods that it is for.
     """
     for name, users in USED_BY.items():
+        # with all labels, nothing is drawn for neighbours
+        if name == "seeds" and options.labels == 1:
+            users = ("linear",)
         if name not in options.given or set(users) & set(methods):
             continue
         # One seed also draws the held-out images

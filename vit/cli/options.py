@@ -67,6 +67,19 @@ def require_data(options: Namespace) -> None:
         raise ConfigError("data: required, the name of a data set or a folder of images")
 
 
+def refuse_for_data(options: Namespace, data: str | None) -> None:
+    """Refuse options that these images do not need: a data set, a folder, or files.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if data in BUILT_IN:
+        reason = "only applies to image files and folders; leave it out"
+        refuse_given(options, ("on_bad_image",), reason)
+    else:
+        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
+
+
 def shown_images(options: Namespace) -> tuple[list[str], str | None]:
     """Return the image files that a model is shown, and the data; a single place may name either.
 
@@ -81,6 +94,8 @@ def shown_images(options: Namespace) -> tuple[list[str], str | None]:
     if data is None:
         reason = "only applies with --data; add it, or leave this out"
         refuse_given(options, ("root", "count"), reason)
+    else:
+        refuse_for_data(options, data)
     return images, data
 
 

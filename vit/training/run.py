@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, ViTConfig, convert, hints_of
+from vit.config import Config, RunConfig, ViTConfig, convert, hints_of
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
@@ -346,7 +346,7 @@ def find_state(
     # steps that a run of this length would not have made are not used
     with refusing_other_states():
         epochs = state["config"]["train"]["epochs"]
-    before = replace(config, train=replace(config.train, epochs=epochs))
+    before = replace(config, train=replace(config.train, epochs=epochs), run=RunConfig())
     held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
     if epochs != config.train.epochs and state["step"] > held:
         earlier = _read_state(folder, dist, held)
