@@ -6,12 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 
 from bench.job import Job
 from vit.atomic import write_json
 from vit.cli.outputs import output_file
-from vit.cli.parsers import OneLineParser, typed
+from vit.cli.parsers import OneLineParser, path, typed
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, PRESETS, BelowOne, Positive
 from vit.errors import ConfigError
@@ -98,9 +97,24 @@ def bench_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="check in three minutes what only a GPU shows, and print a table; nothing else is timed",
     )
-    add("--json", type=Path, metavar="FILE", help="write all measurements")
+    add("--json", type=path, metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
     return parser
+
+
+def refuse_beside_gpu_check(options: argparse.Namespace) -> None:
+    """Refuse what --gpu-check does not read: it checks one pretraining, in all modes.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if OBJECTIVES[options.objective].labels:
+        raise ConfigError("--objective: --gpu-check is of pretraining; leave it out")
+    if options.peers is not None or options.ablation:
+        raise ConfigError("--peers, --ablation: not read beside --gpu-check; leave them out")
+    for name in ("patch", "precision"):
+        if len(getattr(options, name)) > 1:
+            raise ConfigError(f"--{name}: --gpu-check takes one")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -110,6 +124,8 @@ def run(argv: Sequence[str]) -> int:
     # Refuse what cannot be done before anything is timed
     if OBJECTIVES[options.objective].labels and options.peers is not None:
         raise ConfigError(f"--objective: {options.objective} is timed alone; leave --peers out")
+    if options.gpu_check:
+        refuse_beside_gpu_check(options)
     if options.json is not None:
         output_file(options.json, (".json",), option="--json", overwrite=options.overwrite)
 

@@ -11,6 +11,7 @@ names are class_names in the metadata, or, without a head, features (B, D).
 
 import argparse
 import json
+from pathlib import Path
 
 import onnx
 import onnxruntime
@@ -36,6 +37,10 @@ parser.add_argument("checkpoint")
 parser.add_argument("out")
 parser.add_argument("--opset", type=int, default=18, help="of the operators, at least 18")
 options = parser.parse_args()
+if options.opset < 18:
+    parser.error(f"--opset: torch does not write opset {options.opset}; 18 is the oldest")
+if Path(options.out).exists():
+    parser.error(f"{options.out} exists; remove it, or name another file")
 
 # the model; flash attention is exported as one operation
 encoder = load_model(options.checkpoint, part="encoder")
@@ -72,8 +77,6 @@ metadata = {
     "class_names": class_names,
 }
 written = onnx.load(options.out)
-if written.opset_import[0].version != options.opset:
-    parser.error(f"torch does not write opset {options.opset}; 18 is the oldest")
 written.ir_version = onnx.helper.find_min_ir_version_for(written.opset_import)
 onnx.helper.set_model_props(written, {key: json.dumps(value) for key, value in metadata.items()})
 onnx.save(written, options.out)
