@@ -1,4 +1,4 @@
-"""The build: copies configs/ into vit/configs, so that an installed wheel has the repository's configurations."""
+"""The build: copies configs/ into vit/configs, so that an installed wheel has them too."""
 
 import shutil
 

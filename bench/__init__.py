@@ -1,4 +1,4 @@
-"""Our training step against the machine's own limit, against peers, and against itself without each technique.
+"""Our training step against the machine's limit, against peers, and without each technique.
 
 Run it from a clone: `python -m bench --help`.
 """

@@ -19,7 +19,8 @@ PROGRAM = "python -m bench"
 PEERS = ("vit-pytorch", "transformers", "transformers eager")
 WHAT = (
     "Time the training step in alternating rounds against the machine's own matrix products;"
-    " with --peers against other libraries on the same job, with --ablation against itself without each technique."
+    " with --peers against other libraries on the same job, with --ablation against itself without"
+    " each technique."
 )
 
 
@@ -95,7 +96,7 @@ def bench_parser() -> argparse.ArgumentParser:
     add(
         "--gpu-check",
         action="store_true",
-        help="check in three minutes what only a GPU shows, and print a table; nothing else is timed",
+        help="check in three minutes what only a GPU shows, print a table, and time nothing else",
     )
     add("--json", type=path, metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")

@@ -1,4 +1,4 @@
-"""Time contestants, each in its own process, in alternating rounds, and tell which medians may be quoted."""
+"""Time contestants, each in its own process, in turn, and tell which medians may be quoted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class Result:
 
     Attributes:
         job: what it did.
-        about: how it computes: "about", "precision", "parameters", "products", "threads", "first_seconds".
+        about: how it computes: "about", "precision", "parameters", "products", "threads",
+            "first_seconds".
         images_per_second: one per round.
         peak_mb: of its process, in 10^6 bytes; on a GPU, of the GPU's memory.
         profile: share of the time of each of GROUPS, if asked for.
@@ -104,7 +105,7 @@ class Result:
 
 
 def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Result]:
-    """Time all of `jobs` in turn, round after round (A B C A B C ...), only one computing at any time.
+    """Time all `jobs` in turn, round after round (A B C A B C ...), one computing at a time.
 
     Args:
         rounds: the steps of each.
@@ -166,9 +167,10 @@ class Worker:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait until the block ends, and pass by the processes that begin within it; their parent ends them.
+    """Let Ctrl-C wait until the block ends, and pass by the processes that begin within it.
 
-    It goes to all of them, and each would print a traceback of what it is importing.
+    Their parent ends them. Ctrl-C goes to all of them, and each would print a traceback of what it
+    is importing.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -229,16 +231,17 @@ def _profile() -> dict[str, float]:
     if on_gpu:
         activities.append(ProfilerActivity.CUDA)
     else:
-        # The profiler's records come to lie between the step's blocks, which then need fresh memory; without a reserve of
-        # touched pages, their page faults would count as the time of whatever writes large tensors.
+        # The profiler's records come to lie between the step's blocks, which then need fresh
+        # memory; without a reserve of touched pages, their page faults would count as the time of
+        # whatever writes large tensors.
         torch.ones(min(int(peak_megabytes() * 1e6), 2**30), dtype=torch.uint8)
     with profile(activities=activities) as profiler:
         _contestant.seconds_of_step(steps=2)
     averages = profiler.key_averages()
     if not on_gpu:
         return shares({event.key: event.self_cpu_time_total for event in averages})
-    # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The operators tell more; a
-    # recorded CUDA graph has only kernels.
+    # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The
+    # operators tell more; a recorded CUDA graph has only kernels.
     host = torch.autograd.DeviceType.CPU
     operators: dict[str, float] = {}
     kernels: dict[str, float] = {}
@@ -268,7 +271,7 @@ def group_of(operator: str) -> str:
 
 
 def peak_megabytes() -> float:
-    """Return the peak memory of this process so far, in 10^6 bytes; 0 if the system does not say."""
+    """Return this process's peak memory so far, in 10^6 bytes; 0 if the system does not say."""
     status = Path("/proc/self/status")
     # Linux, where getrusage begins with the parent's peak
     if status.exists():

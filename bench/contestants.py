@@ -1,4 +1,4 @@
-"""The steps to time, on the same job: ours, its matrix products alone, and the peers' exactly as they come."""
+"""The steps to time, on one job: ours, its matrix products alone, the peers' as they come."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Contestant:
         """Time a step. (torch.utils.benchmark.Timer runs two more each time, to warm up.)
 
         Args:
-            steps: to take the mean of; 0: one on a CPU, and on a GPU so many that it is kept busy, as in
-                training. After a single one, the wait for its last kernel would count too.
+            steps: to take the mean of; 0: one on a CPU, and on a GPU so many that it is kept busy,
+                as in training. After a single one, the wait for its last kernel would count too.
         """
         on_cpu = self.compute.device.type == "cpu"
         if not steps:
@@ -91,7 +91,7 @@ def random_images(count: int, image_size: int) -> Dataset:
 
 
 def flops_per_image(job: Job) -> float:
-    """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
+    """Return the FLOPs per image of all matrix products of our step; a multiply-add is two."""
     small = replace(job, contestant="ours", with_data=False, batch=2, images=2)
     plain = {"attention": "math", "grad_accum_steps": 1}
     ours = build(replace(small, device="cpu", precision="fp32", compile="off", run=plain))
@@ -145,7 +145,7 @@ def _ours(job: Job) -> Contestant:
 
 
 class RecordedProducts(TorchDispatchMode):
-    """Counts the matrix products in a block by size, strides and type of both operands; not the batched ones of attention.
+    """Counts the matrix products in a block, but attention's, by both operands' size and type.
 
     Attributes:
         counts: how often each occurs.
@@ -198,7 +198,7 @@ def _ceiling(job: Job) -> Contestant:
 
 
 def _recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """Return the step as a CUDA graph: launching small products one by one takes longer than computing them."""
+    """Return the step as a CUDA graph: launching small products takes longer than computing."""
     # The first one, on a stream of its own, lets the libraries allocate what they need
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -243,7 +243,8 @@ def _vit_pytorch(job: Job) -> nn.Module:
 
     size = job.config().model.dimensions
     vit = vit_pytorch.ViT(
-        pool="mean",  # with its default, "cls", MAE fails in 1.26 (its position table has lost a dimension)
+        # with "cls", the default, MAE fails in 1.26: its position table has lost a dimension
+        pool="mean",
         image_size=job.image_size,
         patch_size=job.patch,
         num_classes=CLASSES,

@@ -36,7 +36,8 @@ class Job:
         patch: patch size in pixels.
         precision: "auto", "bf16", "fp16" or "fp32".
         batch: images per step.
-        with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in a run.
+        with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in
+            a run.
         images: number of images in that data set.
         allocator: ours only: whether freed memory is kept.
         fused_adamw: ours only: whether AdamW is one kernel.

@@ -43,7 +43,8 @@ def bench(jobs: Sequence[Job], rounds: int, peers: Sequence[str], ablation: bool
         TrainingError: a contestant cannot be timed.
         ConfigError: a job cannot be done.
     """
-    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here: processes might choose differently.
+    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here:
+    # processes might choose differently.
     settled = []
     for job in jobs:
         compute = choose_compute(job.config().run, job.precision)  # sets the threads too
@@ -105,9 +106,8 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     share = results["ours, with data"].ratio_to(ours)
 
     # The table
-    print(
-        f"  ceiling  {peak.median:,.0f} GFLOP/s in our matrix products = {peak.median * 1e9 / flops:,.1f} images/s"
-    )
+    at_the_peak = peak.median * 1e9 / flops
+    print(f"  ceiling  {peak.median:,.0f} GFLOP/s in our products = {at_the_peak:,.1f} images/s")
     print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
     print(f"           {fraction} of the ceiling")
     print(f"           {share} of the bare step's speed with data, from uint8 images on")
@@ -118,7 +118,8 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
             print("  one choice changed:")
         rate = Spread.of(result.images_per_second)
         ratio = ours.ratio_to(result)
-        row = f"  {name:41} {f'{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})':>23} {result.peak_mb:>8,.0f}"
+        rates = f"{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})"
+        row = f"  {name:41} {rates:>23} {result.peak_mb:>8,.0f}"
         if name != "ceiling":
             print(row if name.startswith("ours") else f"{row}  {ratio}")
     faster = [name.removeprefix("- ") for name in changed if results[name].beats(ours)]

@@ -3,8 +3,8 @@
     python examples/jpeg_copy.py cifar10 cifar10-jpeg
 
 The first argument is cifar10, cifar100 or scenes, whose images are all 32 x 32. The files are
-numbered within each class, in the data's order.
-The folder appears whole or not at all; an interrupted copy leaves a hidden one, which may be removed.
+numbered within each class, in the data's order. The folder appears whole or not at all; an
+interrupted copy leaves a hidden one, which may be removed.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The learner's questions, answered by measuring: `python -m studies NAME`, from a clone.
 
-To add one, write a module whose docstring says how to read its results and whose `study(experiment)`
-returns them, and enter it in `STUDIES`. The answers are in docs/questions/.
+To add one, write a module whose docstring says how to read its results and whose
+`study(experiment)` returns them, and enter it in `STUDIES`. The answers are in docs/questions/.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ STUDIES = {
     "identity-case": "What is attention without the three matrices?",
     "is-it-similarity": "Does q . k measure similarity?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",
-    "fixed-or-learned": "Is the embedding fixed or learned, and what is lost when a part does not learn?",
+    "fixed-or-learned": (
+        "Is the embedding fixed or learned, and what is lost when a part does not learn?"
+    ),
     "tyres-and-roads": "Does attention make tyres similar to roads?",
     "attention-or-cause": "Do patches and heads that get a lot of attention matter more?",
 }

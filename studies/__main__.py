@@ -98,9 +98,8 @@ def run(argv: Sequence[str]) -> int:
         names = list(STUDIES)
     if name == "all" and options.checkpoint:
         names = [study for study in STUDIES if study not in OF_TRAININGS]
-        print(
-            f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}"
-        )
+        reason = "as they compare training runs and a checkpoint is only one"
+        print(f"left out, {reason}: {', '.join(OF_TRAININGS)}")
     require_folder(options.out)
     configs = {study: study_settings(study, options, settings) for study in names}
 
@@ -171,9 +170,8 @@ def study_settings(
         if options.seeds and len(options.seeds) > 1:
             raise ConfigError("--seeds: a checkpoint is one model; name one seed")
         if name in OF_TRAININGS:
-            raise ConfigError(
-                f"--checkpoint: {name} compares training runs, and a checkpoint is only one; leave it out"
-            )
+            problem = f"{name} compares training runs, and a checkpoint is only one"
+            raise ConfigError(f"--checkpoint: {problem}; leave it out")
     return config, StudyConfig(seeds, images, options.checkpoint or "")
 
 

@@ -1,17 +1,20 @@
-"""Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
+"""Are strongly attended patches and heads the ones that matter? Attention against what changes when
+they are taken away.
 
-A masked patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
-visible patches. The first table shows how well attention, rollout, gradients and proximity rank the visible patches by this
-change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and similar, so the
-correlation with proximity held constant shows what attention predicts beyond proximity; random weights show what the
-architecture gives untrained. The second table compares what a head's attention is like with how much the loss grows without
-the head.
+A masked patch rests on a visible one if its prediction changes when that one is left out, or
+replaced by the mean of the visible patches. The first table shows how well attention, rollout,
+gradients and proximity rank the visible patches by this change: a rank correlation of 1 is the same
+order, 0 is chance. Near patches are both attended to and similar, so the correlation with proximity
+held constant shows what attention predicts beyond proximity; random weights show what the
+architecture gives untrained. The second table compares what a head's attention is like with how
+much the loss grows without the head.
 
-*Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
-take over its part; two patches that show the same each seem to matter little. The decoder attends to tokens, which have taken
-in other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
-correlations are uncertain (the title gives the spread by chance), and the loss without a head is measured with all others in
-place.
+*Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches
+than it is used to, and others take over its part; two patches that show the same each seem to
+matter little. The decoder attends to tokens, which have taken in other patches on their way through
+the encoder; the rollout follows that, in its way. A small model has few heads, so their
+correlations are uncertain (the title gives the spread by chance), and the loss without a head is
+measured with all others in place.
 """
 
 # python -m studies attention-or-cause
@@ -70,7 +73,8 @@ class MaskedPatches:
         hidden: (n,), index of the masked patch.
         visible: (n, K), indices of the visible patches.
         guesses: by name, (n, K): how much each visible patch is attended to, or how near it is.
-        left_out: (n, K), mean squared change of the prediction when the visible patch is masked too.
+        left_out: (n, K), mean squared change of the prediction when the visible patch is
+            masked too.
         averaged: (n, K), the change with the mean of the visible patches in the patch's place.
         error: (n, K), growth of the squared error when the visible patch is masked too.
     """
@@ -114,8 +118,8 @@ def study(experiment: Experiment) -> Results:
                 cells.append(seeds(values[:, column], share=column == 2))
         patches_rows.append((name, *cells))
     patches_table = Table(
-        "Rank correlation over the visible patches with what happens to a masked patch when one is taken away"
-        f" (first {TOP} shared by chance: {chance:.0%})",
+        "Rank correlation over the visible patches with what happens to a masked patch when one is"
+        f" taken away (first {TOP} shared by chance: {chance:.0%})",
         (
             "what ranks the visible patches",
             "left out",
@@ -151,8 +155,8 @@ def study(experiment: Experiment) -> Results:
     for column, name in enumerate(HEAD_MEASURES):
         heads_rows.append((name, *[seeds(group[:, column]) for group in groups]))
     heads_table = Table(
-        "Rank correlation over heads with the growth of the loss when a head is silenced (standard deviation by chance, of"
-        f" one seed: {noise})",
+        "Rank correlation over heads with the growth of the loss when a head is silenced (standard"
+        f" deviation by chance, of one seed: {noise})",
         (
             "of a head's attention",
             f"all {heads.shape[1]} heads",
@@ -232,9 +236,11 @@ def hide_one_more(mask: Mask, number: int) -> Mask:
 def attended_patches(
     model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor
 ) -> dict[str, Tensor]:
-    """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
+    """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by
+    name, in mask order.
 
-    `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
+    `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf
+    2021) for the patch's error.
     """
     # Attention of the decoder, and the rollout through decoder and encoder
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
@@ -317,8 +323,8 @@ def scored(patches: MaskedPatches) -> dict[str, Tensor]:
     """Return how well each guess ranks the visible patches: float64 (5,).
 
     These are the rank correlation with the change when a patch is left out, the same with proximity
-    held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank correlations
-    with the two other effects.
+    held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank
+    correlations with the two other effects.
     """
     proximity = ranks(patches.guesses[PROXIMITY])
     left_out = ranks(patches.left_out)
@@ -346,10 +352,11 @@ def scored(patches: MaskedPatches) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
-    """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
+    """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that
+    `run` shows.
 
-    These are the bits below the entropy of uniform weights; the share of attention on other tokens; the largest weight; the
-    length of the vector that the head adds.
+    These are the bits below the entropy of uniform weights; the share of attention on other tokens;
+    the largest weight; the length of the vector that the head adds.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
@@ -378,7 +385,8 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
 
 
 def measure_heads(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
-    """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
+    """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the
+    encoder's first."""
     batches = list(trained.masked(trained.inputs(images), BATCH))
     count = sum(len(inputs) for inputs, _ in batches)
 
@@ -394,7 +402,7 @@ def measure_heads(trained: Trained, model: MaskedAutoencoder, images: int) -> Te
 
 
 def head_correlations(measures: Tensor) -> Tensor:
-    """Return the rank correlation over heads of each of `HEAD_MEASURES` with the loss: (heads, 5) -> (4,)."""
+    """Return the rank correlations over heads of `HEAD_MEASURES` and loss: (heads, 5) -> (4,)."""
     columns = ranks(measures.T)
     return correlation(columns[:-1], columns[-1])
 
@@ -426,8 +434,9 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
     agreements = [f"r = {float(agrees[index]):+.2f}".replace("-", "−") for index in chosen]
     caption = (
         f"{trained.data.name} · attention: last decoder layer, mean of heads; then how much"
-        " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
-        " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
+        " the outlined patch changes when each visible patch is left out, or the mean of them"
+        " stands in its place; ranked from 0, the least, to 1, the most; r: rank correlation of the"
+        " first two, in images at its 90th, 50th and 10th percentile"
     )
     return attention_figure(
         pixels,
@@ -472,7 +481,8 @@ def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> 
             y = measures[..., -1].flatten().numpy()
             points[group] = (x, y)
         panels.append(Panel(f"{name}: r = {mean:+.2f}".replace("-", "−"), points, unit))
-    caption = f"{data} · each point is one head of one model; r: rank correlation over all heads of a model, mean over seeds"
+    caption = f"{data} · each point is one head of one model; r: rank correlation over all heads of"
+    caption += " a model, mean over seeds"
     return scatter_figure(
         panels, "growth of the loss without it (log)", "Which heads matter?", caption
     )

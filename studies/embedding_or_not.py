@@ -1,18 +1,20 @@
 """Are W_Q, W_K and W_V the embedding W_E, and how strongly do they read what it writes?
 
-The four are different parameters: W_E reads pixels, once; W_Q, W_K and W_V read tokens, in every layer. The first table gives
-their shapes, which may be equal: in ViT-B/16 all are 768 x 768. The second tells how strongly a matrix reads the directions
-that W_E writes, each weighted by how strongly W_E writes it: |W_E W|^2 over its expected value for a random matrix W of the
-same size. 1 is a random matrix; below 1 a matrix reads these directions less strongly than that, above 1 more strongly.
+The four are different parameters: W_E reads pixels, once; W_Q, W_K and W_V read tokens, in every
+layer. The first table gives their shapes, which may be equal: in ViT-B/16 all are 768 x 768. The
+second tells how strongly a matrix reads the directions that W_E writes, each weighted by how
+strongly W_E writes it: |W_E W|^2 over its expected value for a random matrix W of the same size. 1
+is a random matrix; below 1 a matrix reads these directions less strongly than that, above 1 more
+strongly.
 
-*Limits.* The strength compares matrices, not what is done with the result. The positions, which are added to the embedding, are
-not in W_E, and directions are weighted as W_E writes them, not as patches vary. The scale and the centring of the norm before
-each layer are taken into account.
+*Limits.* The strength compares matrices, not what is done with the result. The positions, which are
+added to the embedding, are not in W_E, and directions are weighted as W_E writes them, not as
+patches vary. The scale and the centring of the norm before each layer are taken into account.
 """
 
-# python -m studies embedding-or-not --checkpoint vit-tiny-p4-cifar10 --data cifar10
-# Ten seconds. Expect: no; in the first layer W_Q reads W_E's directions less than half as strongly as a
-# random matrix would. Without --checkpoint it trains three small models, in 24 minutes, which stay at 1.
+# python -m studies embedding-or-not --checkpoint vit-tiny-p4-cifar10 --data cifar10 Ten seconds.
+# Expect: no; in the first layer W_Q reads W_E's directions less than half as strongly as a random
+# matrix would. Without --checkpoint it trains three small models, in 24 minutes, which stay at 1.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a study works with: settings, images, and models, each trained once for all studies that ask for it."""
+"""What a study works with: settings, images, and models, each trained once for all studies that ask
+for it."""
 
 from __future__ import annotations
 
@@ -47,12 +48,13 @@ from vit.training.run_folder import RunFolder
 from vit.training.step import Callback, restore
 from vit.weights import build_model, checkpoint_hash
 
-# --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
+# --- arms: models that differ in one thing each, from the same seeds, on the same data, with the sa
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What differs from the usual model: frozen parts (see `vit.training.freeze`), settings, weights before the first step."""
+    """What differs from the usual model: frozen parts (see `vit.training.freeze`), settings,
+    weights before the first step."""
 
     freeze: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -108,14 +110,15 @@ ARMS = {
 }
 """By their names in tables and runs."""
 
-# --- a model, before and after its training ----------------------------------------------------------------
+# --- a model, before and after its training -------------------------------------------------------
 
 SCORES = {
     "loss": "loss over masked patches",
     "knn": "20 nearest neighbours",
     "linear": "linear probe",
 }
-"""A model's scores on all test images: the loss under the fixed mask, accuracies of its features."""
+"""A model's scores on all test images: the loss under the fixed mask, accuracies of its
+features."""
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
@@ -129,9 +132,11 @@ def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder.
+    """A study's model after and before its training (`initial`), in eval mode, with its images and
+    its run folder.
 
-    For a checkpoint, which may be only an encoder, `initial` has the same architecture and random weights.
+    For a checkpoint, which may be only an encoder, `initial` has the same architecture and random
+    weights.
     """
 
     # Among the models of an arm: "seed 0"
@@ -147,7 +152,8 @@ class Trained:
     def prepare(self, images: Tensor) -> Tensor:
         """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device.
 
-        The whole image, whatever crop the model is used to: patches are compared with what is known about their pixels.
+        The whole image, whatever crop the model is used to: patches are compared with what is known
+        about their pixels.
         """
         return self.model.origin.inputs(images.to(self.compute.device), whole=True)
 
@@ -168,11 +174,11 @@ class Trained:
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
-        """Yield batches of test images with masks that are the same each time; refuse a model without a decoder."""
+        """Yield batches of test images with masks that are the same each time; refuse a model
+        without a decoder."""
         if self.model.decoder is None:
-            raise RunError(
-                f"--checkpoint: {self.model.origin.source} has no decoder, to fill in masked patches"
-            )
+            source = self.model.origin.source
+            raise RunError(f"--checkpoint: {source} has no decoder, to fill in masked patches")
         settings = self.config.mask
         grid_size = self.config.model.grid_size
         for number, batch in enumerate(inputs.split(size)):
@@ -205,7 +211,8 @@ class Trained:
                 masks=((self.config.mask.kind, self.config.mask.ratio),),
                 raw_pixels=False,
                 held_out=torch.arange(len(self.data.train)) % 10 == 9,
-                # The weakest regularisations take longest to fit, and help only with far more images than dimensions.
+                # The weakest regularisations take longest to fit, and help only with far more
+                # images than dimensions.
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
@@ -258,7 +265,8 @@ class Experiment:
         waited: seconds of training done now.
         checkpoint: the model to look at; None: train.
         left_out: what was asked for but needs other trainings than the checkpoint's.
-        measured_on: names of the images that results to be replaced are of, by content hash; others are refused.
+        measured_on: names of the images that results to be replaced are of, by content hash; others
+            are refused.
     """
 
     config: Config
@@ -313,13 +321,13 @@ class Experiment:
         """Return the images; refuse those without labels."""
         data = self.data()
         if not (data.train.has_classes and data.test.has_classes):
-            raise RunError(
-                f"{data.name} has no labels to measure features by; take images of two classes or more"
-            )
+            problem = "has no labels to measure features by"
+            raise RunError(f"{data.name} {problem}; take images of two classes or more")
         return data
 
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
-        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training continues.
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted
+        training continues.
 
         A checkpoint is the only model of the usual arm, for any images; the other arms have none.
         """

@@ -1,4 +1,5 @@
-"""What only studies draw: arms, points, shares, relations, patches in other surroundings, pairs of patches."""
+"""What only studies draw: arms, points, shares, relations, patches in other surroundings, pairs of
+patches."""
 
 from __future__ import annotations
 
@@ -33,15 +34,16 @@ DIVERGING = (
 
 @styled
 def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw what changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
+    """Draw what changes from arm to arm of an experiment: a row per arm, a dot at its seeds' mean.
 
-    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is the baseline: its mean is a
-    line through all rows. The end of the subtitle explains dot, bar and line.
+    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is
+    the baseline: its mean is a line through all rows. The end of the subtitle explains dot, bar and
+    line.
 
     Args:
         names: of the arms, from the top.
-        panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none if it was not
-            measured.
+        panels: up to three side by side, four in two rows; values: for each arm, those of its
+            seeds, none if it was not measured.
     """
     if any(len(values) > 1 for panel in panels for values in panel.values):
         subtitle += " · dot: mean over seeds, bar: ± one standard deviation"
@@ -113,7 +115,8 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
     The scale is logarithmic, and linear around 0.
 
     Args:
-        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); unit: of x.
+        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,);
+            unit: of x.
         up: the label of y.
     """
     columns = min(len(panels), 4)
@@ -160,7 +163,7 @@ def relations_figure(
     subtitle: str,
     marked: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Draw relations as square maps, two per row, all in the order that groups high values of the first.
+    """Draw relations as square maps, two per row, in the order that groups the first's high values.
 
     Args:
         names: K of them.
@@ -213,8 +216,8 @@ def relations_figure(
 def seriated(values: np.ndarray) -> list[int]:
     """Return an order of K things that puts those with high values (K, K) near each other.
 
-    It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and Michener 1958) at their nearest
-    ends.
+    It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and
+    Michener 1958) at their nearest ends.
     """
     groups = [[index] for index in range(len(values))]
     while len(groups) > 1:
@@ -241,11 +244,13 @@ def pairs_figure(
     title: str,
     subtitle: str,
 ) -> Figure:
-    """Draw rows of pairs of patches as coloured tiles: 0 is grey, and all share one scale, up to the 95% quantile.
+    """Draw rows of pairs of patches as coloured tiles: 0 is grey, and all share one scale, up to
+    the 95% quantile.
 
     Args:
         names: of the rows.
-        panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
+        panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the
+            text under each.
         sides: a word for the left and for the right tile of a pair.
     """
     # One scale for all tiles, which are a whole number of dots per pixel

@@ -1,14 +1,16 @@
 """What is lost if a part of the model does not learn, or is missing, at equal budget?
 
-Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on the same images in the same
-order. The loss is the mean squared error over masked patches (lower is better); neighbours and probe are accuracies of the
-features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one is
-named if it exceeds twice its spread over the seeds, which with three of them is p = 0.07.
+Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on
+the same images in the same order. The loss is the mean squared error over masked patches (lower is
+better); neighbours and probe are accuracies of the features (higher is better). Differences from
+the first row are taken seed by seed, so that what both share cancels; one is named if it exceeds
+twice its spread over the seeds, which with three of them is p = 0.07.
 
-*Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has the
-fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it. Q = K =
-V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning rate was chosen for models
-that learn as a whole.
+*Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the
+decoder always has the fixed ones, except in the arm without any. A frozen matrix is random, not
+absent: the layers around it learn to use it. Q = K = V = X keeps W_O and the learned scale of the
+norm before it. The budget is short, and its learning rate was chosen for models that learn as a
+whole.
 """
 
 # python -m studies fixed-or-learned

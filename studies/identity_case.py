@@ -1,15 +1,18 @@
-"""What is attention if W_Q, W_K and W_V are the identity, compared with learned matrices, on images and in numbers?
+"""What is attention if W_Q, W_K and W_V are the identity, compared with learned matrices, on images
+and in numbers?
 
-Without the three matrices (Q = K = V = X), the score of two patches is the similarity of their tokens, head by head. A
-correlation of 1 between scores and cosine means that a patch attends to what is like it; a symmetry of 1, that a score is the
-same both ways; an own share above the uniform one, that a patch attends to itself. The last row of the second table is the
-price of going without the matrices, the difference from learned ones seed by seed, with its spread.
+Without the three matrices (Q = K = V = X), the score of two patches is the similarity of their
+tokens, head by head. A correlation of 1 between scores and cosine means that a patch attends to
+what is like it; a symmetry of 1, that a score is the same both ways; an own share above the uniform
+one, that a patch attends to itself. The last row of the second table is the price of going without
+the matrices, the difference from learned ones seed by seed, with its spread.
 
-*Limits.* A head sees a slice of each token, so even without matrices its scores are not the whole cosine. The learned scale of
-the norm before it acts as a diagonal matrix, and tokens hold their positions too: near patches are alike for that alone. W_O
-and the MLPs learn in both. The model without the three matrices has fewer parameters, and was not made wider for it; the study
-fixed-or-learned measures what is lost if the three matrices exist but never learn. The maps show one patch of one
-image.
+*Limits.* A head sees a slice of each token, so even without matrices its scores are not the whole
+cosine. The learned scale of the norm before it acts as a diagonal matrix, and tokens hold their
+positions too: near patches are alike for that alone. W_O and the MLPs learn in both. The model
+without the three matrices has fewer parameters, and was not made wider for it; the study
+fixed-or-learned measures what is lost if the three matrices exist but never learn. The maps show
+one patch of one image.
 """
 
 # python -m studies identity-case

@@ -1,23 +1,26 @@
-"""Does q . k measure similarity? Scores against the cosine of tokens, forms on pixels and tokens, what distinguishes keys.
+"""Does q . k measure similarity? Scores against the cosine of tokens, forms on pixels and tokens,
+what distinguishes keys.
 
-A similarity gives equal vectors a high score, whatever their direction (positive: 100%; trace: 1), and is the same both ways
-(symmetric: 100%). The first table tells whether each head's scores follow the cosine of the two tokens; Q = K = V = X is what
-a plain similarity would have. The second and third describe W_Q W_K^T: as a form on the pixels of two patches in the first
-layer, and as a form on the tokens that each layer reads. A trace of 1 is a similarity, of -1 its opposite, 0 is chance.
-Weighted by how patches or tokens vary, a direction in which they do not differ counts for nothing. The last two tables split
-the scores of a query over its keys into their parts. Random weights show what an untrained model has.
+A similarity gives equal vectors a high score, whatever their direction (positive: 100%; trace: 1),
+and is the same both ways (symmetric: 100%). The first table tells whether each head's scores follow
+the cosine of the two tokens; Q = K = V = X is what a plain similarity would have. The second and
+third describe W_Q W_K^T: as a form on the pixels of two patches in the first layer, and as a form
+on the tokens that each layer reads. A trace of 1 is a similarity, of -1 its opposite, 0 is chance.
+Weighted by how patches or tokens vary, a direction in which they do not differ counts for nothing.
+The last two tables split the scores of a query over its keys into their parts. Random weights show
+what an untrained model has.
 
-*Limits.* The forms are those of contents; biases are in the split of the scores. The forms on pixels leave out the norm's
-divisor, one number per token, which changes no sign. Distance is held constant by a linear fit. A correlation is an average
-over queries and keys: a head may prefer similar keys in one direction and opposite ones in another. Scores say where a token
-attends, not what is done with what it receives.
+*Limits.* The forms are those of contents; biases are in the split of the scores. The forms on
+pixels leave out the norm's divisor, one number per token, which changes no sign. Distance is held
+constant by a linear fit. A correlation is an average over queries and keys: a head may prefer
+similar keys in one direction and opposite ones in another. Scores say where a token attends, not
+what is done with what it receives.
 """
 
-# python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10
-# Two minutes on one thread. Expect: a correlation of scores and cosine of 0.05 in the first layer, 0.38
-# to 0.62 in the next four and -0.06 in the last (Q = K = V = X: 0.79 to 0.89); with distance held
-# constant 0.02, 0.20 to 0.51, and -0.23. Without --checkpoint it trains three small models, in 26
-# minutes.
+# python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10 Two minutes on
+# one thread. Expect: a correlation of scores and cosine of 0.05 in the first layer, 0.38 to 0.62 in
+# the next four and -0.06 in the last (Q = K = V = X: 0.79 to 0.89); with distance held constant
+# 0.02, 0.20 to 0.51, and -0.23. Without --checkpoint it trains three small models, in 26 minutes.
 
 from __future__ import annotations
 
@@ -141,7 +144,8 @@ def study(experiment: Experiment) -> Results:
 
 
 def require_logits(encoder: VisionTransformer) -> None:
-    """Refuse a model with a head whose scores are of no pair of patches, as under uniform attention."""
+    """Refuse a model with a head whose scores are of no pair of patches, as under uniform
+    attention."""
     for number, block in enumerate(encoder.blocks):
         assert isinstance(block, Block)
         heads = torch.stack([block.attn.W_Q, block.attn.W_K]).unflatten(
@@ -149,7 +153,8 @@ def require_logits(encoder: VisionTransformer) -> None:
         )  # (2, D, h, d)
         if not heads.any(-1).any(1).all():
             raise RunError(
-                f"in layer {number}, W_Q or W_K of a head is zero: its scores compare nothing; take another model"
+                f"in layer {number}, W_Q or W_K of a head is zero: its scores compare nothing; "
+                "take another model"
             )
 
 
@@ -159,7 +164,8 @@ def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
 
 
 def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of the first layer's scores, over a quarter of the images: (h, 7), in the order of `SCORE_PARTS`."""
+    """Return the shares of the first layer's scores, over a quarter of the images: (h, 7), in the
+    order of `SCORE_PARTS`."""
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
     for part in batches(trained, images // 4):
@@ -173,7 +179,8 @@ def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int
 
 
 def key_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of all layers' scores, over a 20th of the images: (layers, h, 3), in the order of `KEYS`."""
+    """Return the shares of all layers' scores, over a 20th of the images: (layers, h, 3), in the
+    order of `KEYS`."""
     others = trained.inputs(256, "train")
     parts = enumerate(batches(trained, images // 20))
     keys = torch.stack([split_keys(encoder, part, others, seed=i) for i, part in parts]).sum(0)
@@ -186,14 +193,16 @@ def covariance_root(trained: Trained, leave_out: int = 0) -> Tensor:
     """Return the symmetric root (P, P) of the patches' covariance, float64.
 
     Args:
-        leave_out: so many of the strongest components count as not varying. The first is brightness.
+        leave_out: so many of the strongest components count as not varying. The first is
+            brightness.
     """
     patches = trained.patches(1000, "train").flatten(0, 1)
     return symmetric_root(torch.cov(patches.cpu().double().T), leave_out)
 
 
 def symmetric_root(covariance: Tensor, leave_out: int = 0) -> Tensor:
-    """Return the symmetric root of a covariance (D, D), without its `leave_out` strongest components."""
+    """Return the symmetric root of a covariance (D, D), without its `leave_out` strongest
+    components."""
     values, vectors = torch.linalg.eigh(covariance)
     sizes = values.clamp(min=0).sqrt()
     sizes[len(sizes) - leave_out :] = 0
@@ -214,7 +223,7 @@ def form_shares(encoder: VisionTransformer, root: Tensor, without_brightness: Te
 
 
 def similarity_shares(trained: Trained) -> Tensor:
-    """Return the same of two similarities, the dot products of pixels and of what W_E writes: (2, 6).
+    """Return the same of two similarities, dot products of pixels and of what W_E writes: (2, 6).
 
     They are in the order of `SIMILAR_FORMS`.
     """
@@ -253,7 +262,8 @@ def signed_trace(forms: Tensor) -> Tensor:
 
 
 def token_form_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return how far W_Q W_K^T of each layer and head is from a similarity, over a quarter of the images.
+    """Return how far W_Q W_K^T of each layer and head is from a similarity, over a quarter of the
+    images.
 
     It is a form on the normed tokens that the layer reads, and weighted by how these vary.
 
@@ -289,7 +299,8 @@ def token_form_shares(trained: Trained, encoder: VisionTransformer, images: int)
 def preferences(
     trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False
 ) -> Tensor:
-    """Return how far heads give higher scores to keys that are similar to the query, over a quarter of the images.
+    """Return how far heads give higher scores to keys that are similar to the query, over a quarter
+    of the images.
 
     A patch's scores are correlated over all other patches with the cosine of the two tokens as they
     enter attention, of their pixels, and of the tokens at equal distance.
@@ -334,7 +345,8 @@ def share(values: Tensor) -> Seeds:
 
 
 def forms_table(forms: dict[str, Tensor]) -> Table:
-    """Return how far the first layer's forms are from a similarity: (seeds, h, 6) by model or similarity."""
+    """Return how far the first layer's forms are from a similarity: (seeds, h, 6) by model or
+    similarity."""
     rows: list[tuple[str | Seeds, ...]] = []
     for i, name in enumerate(FORMS):
         rows.append((name, *(share(values[..., i]) for values in forms.values())))
@@ -346,7 +358,8 @@ def forms_table(forms: dict[str, Tensor]) -> Table:
 
 
 def token_forms_table(forms: dict[str, Tensor]) -> Table:
-    """Return how far W_Q W_K^T is from a similarity, layer by layer: (seeds, layers, h, 5) by model."""
+    """Return how far W_Q W_K^T is from a similarity, layer by layer: (seeds, layers, h, 5) by
+    model."""
     rows: list[tuple[str | Seeds, ...]] = []
     for model, values in forms.items():
         for layer in range(values.shape[1]):
@@ -358,7 +371,8 @@ def token_forms_table(forms: dict[str, Tensor]) -> Table:
                 else:
                     cells.append(share(heads))
             rows.append((model, str(layer), *cells))
-    title = "W_Q W_K^T as a form on the tokens that a layer reads; weighted: by how these vary (mean over heads)"
+    title = "W_Q W_K^T as a form on the tokens that a layer reads; weighted: by how these vary"
+    title += " (mean over heads)"
     return Table(title, ("model", "layer", *TOKEN_FORMS), rows)
 
 
@@ -386,8 +400,8 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
         )
         rows.append((name, *(seeds(measure.double(), digits=2) for measure in values)))
     title = (
-        "Correlation over keys of a query's score with the cosine of the two tokens, mean over heads"
-        " and images"
+        "Correlation over keys of a query's score with the cosine of the two tokens, mean over"
+        " heads and images"
     )
     columns = (
         "heads",
@@ -428,8 +442,8 @@ def keys_table(keys: dict[str, Tensor]) -> Table:
         for key in KEYS:
             columns.append(f"{key}, {model}")
     title = (
-        "What distinguishes the keys of a query: share of the variance of its scores over keys (mean"
-        " over heads)"
+        "What distinguishes the keys of a query: share of the variance of its scores over keys"
+        " (mean over heads)"
     )
     return Table(title, columns, rows)
 
@@ -438,7 +452,8 @@ def keys_table(keys: dict[str, Tensor]) -> Table:
 
 
 def preferences_figure(preferred: dict[str, Tensor], data: str) -> Figure:
-    """Draw whether scores follow the similarity of tokens, layer by layer, as means over heads and seeds."""
+    """Draw whether scores follow the similarity of tokens, layer by layer, as means over heads and
+    seeds."""
     lines = {}
     for model, values in preferred.items():
         # (seeds, images, layers, h, 3) -> (seeds, layers, h) -> (seeds x heads, layers)
@@ -452,7 +467,8 @@ def preferences_figure(preferred: dict[str, Tensor], data: str) -> Figure:
 
 
 def split_figure(keys: dict[str, Tensor], data: str) -> Figure:
-    """Draw what distinguishes the keys of a query, layer by layer, as means over heads and seeds."""
+    """Draw what distinguishes the keys of a query, layer by layer, as means over heads and
+    seeds."""
     # All layers of the trained models, the outermost of those with random weights
     rows = {}
     for layer, shares in enumerate(keys["trained"].mean((0, 2)).tolist()):
@@ -490,8 +506,8 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
         panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
     caption = (
         f"{data}, first layer · patches with more of the left tile (or of its negative) give higher"
-        " scores to patches with more of the right one (or of its negative); below: the pair's share of"
-        " the head's form, and the cosine of the tiles, from −1 to +1"
+        " scores to patches with more of the right one (or of its negative); below: the pair's"
+        " share of the head's form, and the cosine of the tiles, from −1 to +1"
     )
     names = [f"head {head}" for head in range(len(panels["trained"][0]))]
     title = "Which pairs of patches get high scores in the first layer?"

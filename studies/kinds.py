@@ -1,6 +1,8 @@
-"""Kinds of patches, and what is known about them without any model: appearance, position, what they occur together with.
+"""Kinds of patches, and what is known about them without any model: appearance, position, what they
+occur together with.
 
-Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the first block, after each).
+Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the
+first block, after each).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ TOGETHER, BESIDE = "in one image", "side by side"
 
 
 def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0) -> Tensor:
-    """Return the commonest label of each patch's pixels, the lowest of several: integers (n, H, W) -> int64 (n, L).
+    """Return each patch's commonest label, the lowest of several: (n, H, W) -> int64 (n, L).
 
     It is -1 if no label has at least this `share` of the pixels.
     """
@@ -66,7 +68,7 @@ def together_in_images(labels: Tensor, count: int) -> Tensor:
 
 
 def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
-    """Return the `information` (K, K) of touching on the grid of patches, by labels (n, L); -1 is none."""
+    """Return the `information` (K, K) of touching on the grid, by labels (n, L); -1 is none."""
     # All pairs of neighbours, from above to below and from left to right
     grid = labels.unflatten(1, grid_size)
     first = torch.cat([grid[:, 1:].flatten(), grid[:, :, 1:].flatten()])
@@ -82,9 +84,12 @@ def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tens
 
 
 def information(counted: Tensor, expected: Tensor) -> Tensor:
-    """Return pointwise mutual information in bits (Church and Hanks 1990): log2 of (counted + 1) / (expected + 1).
+    """Return pointwise mutual information in bits (Church and Hanks 1990).
 
-    The ones pull it towards 0 if two kinds are expected together only a few times: rare kinds had little occasion.
+    It is log2 of (counted + 1) / (expected + 1).
+
+    The ones pull it towards 0 if two kinds are expected together only a few times: rare kinds had
+    little occasion.
     """
     return ((counted + 1) / (expected + 1)).log2()
 
@@ -94,7 +99,8 @@ def information(counted: Tensor, expected: Tensor) -> Tensor:
 
 @torch.no_grad()
 def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B, L, D), not normed.
+    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B,
+    L, D), not normed.
 
     With `alone`, each patch is seen by itself, at its place, as if all others were hidden.
     """
@@ -115,7 +121,8 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
 
 @torch.no_grad()
 def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return queries and keys of the patch tokens of `residual_stream`: (2, layers, B, L, D), heads side by side."""
+    """Return queries and keys of the patch tokens of `residual_stream`: (2, layers, B, L, D), heads
+    side by side."""
     stream = residual_stream(encoder, inputs, alone)
     sides = []
     for x, block in zip(stream[:-1], encoder.blocks, strict=True):
@@ -126,10 +133,11 @@ def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = F
 
 
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
-    """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
+    """Return the mean token of K groups of patches, less that of their places: (S, 2, K, D).
 
-    Even and odd images are averaged apart, so that the two means share no image; nan if a half has no patch of a group. The
-    batches (S, B, L, D) are of all images in order; labels are (n, L), -1 for none.
+    Even and odd images are averaged apart, so that the two means share no image; nan if a half has
+    no patch of a group. The batches (S, B, L, D) are of all images in order; labels are (n, L), -1
+    for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
     # The group of each patch: (n, L), the last for patches of no group
@@ -156,7 +164,8 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
 
 
 def group_cosines(means: Tensor) -> Tensor:
-    """Return the cosine between any two groups, about the mean of all, across the halves of `group_means`: (S, K, K)."""
+    """Return the cosine between any two groups, about the mean of all, across the halves of
+    `group_means`: (S, K, K)."""
     unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
     cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
     return (cosines + cosines.transpose(1, 2)) / 2
@@ -167,7 +176,8 @@ def group_logits(means: Tensor, heads: int) -> Tensor:
 
     Args:
         means: of queries and keys, (2, layers, 2, K, D), by `group_means`, i.e. beyond what is
-            typical of the two places. A query and a key are of different halves, and share no image.
+            typical of the two places. A query and a key are of different halves, and share no
+            image.
         heads: whose queries and keys lie side by side.
 
     Returns:
@@ -190,7 +200,8 @@ class Kinds:
         names: of the kinds.
         views: uint8 test images (n, C, H, W), and whether each patch is shown alone.
         labels: int64 (n, L), the kind of each patch, -1 for none.
-        together: (K, K) each, the `information` of being in one image and side by side, in training images.
+        together: (K, K) each, the `information` of being in one image and side by side, in training
+            images.
     """
 
     data: str
@@ -200,7 +211,8 @@ class Kinds:
     together: dict[str, Tensor]
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see `group_cosines`."""
+        """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see
+        `group_cosines`."""
         images, alone = self.views[view]
         tokens = (
             residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH)
@@ -208,7 +220,8 @@ class Kinds:
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
     def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the logits of kinds in every layer: (layers, K, K), query by key; see `group_logits`."""
+        """Return the logits of kinds in every layer: (layers, K, K), query by key; see
+        `group_logits`."""
         images, alone = self.views[view]
         tokens = (
             queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1)
@@ -218,11 +231,13 @@ class Kinds:
         return group_logits(means, encoder.config.num_heads)
 
     def appearance(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
-        """Return how similar two kinds are in appearance and position, (K, K) each, larger for more similar.
+        """Return how similar two kinds are in appearance and position, (K, K) each, larger for more
+        similar.
 
-        These are the cosine of their mean patches, as they are and whitened, the nearness of mean colours and of contrasts,
-        all beyond the mean of the position, and the cosine of how often they lie at each position. Whitened, because most of
-        what pixels share is brightness, which a linear map may turn down without having learned what occurs together.
+        These are the cosine of their mean patches, as they are and whitened, the nearness of mean
+        colours and of contrasts, all beyond the mean of the position, and the cosine of how often
+        they lie at each position. Whitened, because most of what pixels share is brightness, which
+        a linear map may turn down without having learned what occurs together.
         """
         # Pixels: (1, B, L, P) each
         size = trained.model.encoder.patch_embed.patch_size
@@ -252,7 +267,7 @@ class Kinds:
 
 
 def whitening(patches: Tensor, share: float = 0.99) -> Tensor:
-    """Return the map (P, Q) of patches (n, P) to principal components, each scaled to a variance of 1.
+    """Return the map (P, Q) of patches (n, P) to principal components, each of variance 1.
 
     They are the first ones that hold this `share` of the variance.
     """
@@ -265,7 +280,8 @@ def whitening(patches: Tensor, share: float = 0.99) -> Tensor:
 
 
 class Drawn(NamedTuple):
-    """n scenes: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of each patch (n, L)."""
+    """n scenes: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of
+    each patch (n, L)."""
 
     images: Tensor
     classes: Tensor
@@ -274,7 +290,8 @@ class Drawn(NamedTuple):
 
 
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
-    """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each patch, else -1."""
+    """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each
+    patch, else -1."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
     images = cut_to_shape(images, model.image_size_2d)
     pixels = cut_to_shape(pixels, model.image_size_2d)
@@ -291,16 +308,17 @@ def require_parts(experiment: Experiment, names: Sequence[str]) -> None:
     if rare:
         height, width = model.patch_size_2d
         smaller = f"model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
-        raise RunError(
-            f"too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
-            f" {smaller if experiment.checkpoint is None else 'another checkpoint'}"
-        )
+        if experiment.checkpoint is not None:
+            smaller = "another checkpoint"
+        problem = f"too few patches of {height} x {width} pixels are filled by a"
+        raise RunError(f"{problem} {' or a '.join(rare)}; take {smaller}")
 
 
 def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     """Return the parts of Scenes, a kind each.
 
-    A patch shown alone is cut out along its part: its other pixels have the mean colour of the training images.
+    A patch shown alone is cut out along its part: its other pixels have the mean colour of the
+    training images.
     """
     grid = model.grid_size
     shown = drawn_scenes("test", model, CLEAR)
@@ -317,7 +335,8 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 
 
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
-    """Return k-means' centres (k, P) of points (n, P); fewer than `count` if there are fewer different points."""
+    """Return k-means' centres (k, P) of points (n, P); fewer than `count` if there are fewer
+    different points."""
     count = min(count, len(points.unique(dim=0)))
     kmeans = KMeans(count, n_init=1, max_iter=rounds, random_state=seed)
     kmeans.fit(points.cpu().numpy())
@@ -325,7 +344,8 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Ten
 
 
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
-    """Return kinds of test patches by k-means of pixels, with what occurs together in ten times as many training images."""
+    """Return kinds of test patches by k-means of pixels, with what occurs together in ten times as
+    many training images."""
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.of(data.train.images)
@@ -364,12 +384,14 @@ def _kinds(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """Keep the kinds that are frequent enough in `labels`, with what occurs together in `counted`."""
+    """Keep the kinds that are frequent enough in `labels`, with what occurs together in
+    `counted`."""
     frequent = _frequent(labels, len(names))
     if len(frequent) < FEWEST:
         raise RunError(
-            f"{data}: {len(frequent)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
-            " take more images (--images, --data.limit) or smaller patches (model.patch_size, another checkpoint)"
+            f"{data}: {len(frequent)} kinds of patches are frequent enough in {len(labels):,} test "
+            f"images, {FEWEST} are needed; take more images (--images, --data.limit) or smaller "
+            "patches (model.patch_size, another checkpoint)"
         )
 
     # Count the frequent kinds from 0; the last place is that of -1, no kind

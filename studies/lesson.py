@@ -3,8 +3,8 @@
     python -m studies.lesson docs/lesson.html
 
 The page holds the model's weights in 8 bits and the code of its forward and backward pass, in plain
-JavaScript (lesson.js). It needs no network and no installation, so that somebody who asks how W_Q learns
-can change a picture, follow one score, and take a step of training.
+JavaScript (lesson.js). It needs no network and no installation, so that somebody who asks how W_Q
+learns can change a picture, follow one score, and take a step of training.
 """
 
 from __future__ import annotations

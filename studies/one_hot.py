@@ -1,13 +1,15 @@
 """Is an embedding table a linear map, and a patch embedding a table?
 
-The first table compares two ways to compute the same numbers; 0, or rounding, means that they are the same thing. In the
-second, a table of typical patches replaces W_E: the model sees each patch as the row most like it. The error is that of the
-first vectors, as a share of their length: at 0 the table would be as good as W_E. Its cost is how much the loss over masked
-patches grows, seed by seed.
+The first table compares two ways to compute the same numbers; 0, or rounding, means that they are
+the same thing. In the second, a table of typical patches replaces W_E: the model sees each patch as
+the row most like it. The error is that of the first vectors, as a share of their length: at 0 the
+table would be as good as W_E. Its cost is how much the loss over masked patches grows, seed by
+seed.
 
-*Limits.* An exact table would need a row for every possible patch. The typical patches are clusters (k-means) of training
-patches; a trained table might do better. The number of a word does not say which words resemble it, so a table loses nothing;
-the pixels of a patch do, which a linear map uses and a table cannot.
+*Limits.* An exact table would need a row for every possible patch. The typical patches are clusters
+(k-means) of training patches; a trained table might do better. The number of a word does not say
+which words resemble it, so a table loses nothing; the pixels of a patch do, which a linear map uses
+and a table cannot.
 """
 
 # python -m studies one-hot

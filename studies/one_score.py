@@ -54,7 +54,8 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
 
     Returns:
         "shape": sizes of the model; "layer" and "head" of the example; "x", "q", "k": the first
-        numbers of the wheel's token and query, and of the road's key; "keys": for each of `KEYS` what its score is made of;
+        numbers of the wheel's token and query, and of the road's key; "keys": for each of `KEYS`
+        what its score is made of;
         "rest": of all other tokens; "added": what the block adds to the wheel's vector; "scores":
         measured over `MEASURED` pictures; "maps": for the picture, (65,) each.
     """
@@ -156,7 +157,8 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
 
 @styled
 def one_score_figure(numbers: dict[str, Any]) -> Figure:
-    """Draw the picture, and the wheel's scores and shares of attention, with and without sqrt(d)."""
+    """Draw the picture, and the wheel's scores and shares of attention, with and without
+    sqrt(d)."""
     picture = draw_scenes(torch.tensor([PICTURE]), seed=0)[0][0].permute(1, 2, 0).numpy()
     rows = picture.shape[0] // 4
     maps: dict[str, Tensor] = numbers["maps"]

@@ -31,11 +31,12 @@ from vit.weights import checkpoint_hash
 def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
     """Run a study, and write results.json, tables.md and its pictures into `out`/`name`.
 
-    Results of the same settings are replaced. Returns how to read the results, from the docstring of
-    the study's module.
+    Results of the same settings are replaced. Returns how to read the results, from the docstring
+    of the study's module.
 
     Raises:
-        RunError: the folder holds any other file, a package is missing, or the study cannot be made.
+        RunError: the folder holds any other file, a package is missing, or the study cannot be
+            made.
     """
     # Refuse what cannot be made or written
     folder = out / name
@@ -106,7 +107,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """Return what results depend on, but the images: they are replaced only by results of the same."""
+    """Return what results depend on, but the images: only results of the same replace them."""
     sections = experiment.config.to_dict()
     checkpoint = None
     if experiment.checkpoint is not None:

@@ -1,15 +1,18 @@
-"""How much of a token is its own patch, its position, its context? Patches at all places of all images, layer by layer.
+"""How much of a token is its own patch, its position, its context? Patches at all places of all
+images, layer by layer.
 
-Patches are pasted at places of images, in all combinations, and the variance of their tokens is split exactly. The share of the
-patch, the position or the image alone is the variance of the mean over all else. "Token-specific context" is what the image
-adds to a token beyond the mean of that image at all places and for all patches. Shares sum to 100%. The second table follows
-one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its
-own image into another street, and into scenes where no wheel belongs, compared with a ball, which is drawn by the same code and
-belongs elsewhere. 0 is no move; 1 means nothing in common.
+Patches are pasted at places of images, in all combinations, and the variance of their tokens is
+split exactly. The share of the patch, the position or the image alone is the variance of the mean
+over all else. "Token-specific context" is what the image adds to a token beyond the mean of that
+image at all places and for all patches. Shares sum to 100%. The second table follows one patch of
+Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its
+own image into another street, and into scenes where no wheel belongs, compared with a ball, which
+is drawn by the same code and belongs elsewhere. 0 is no move; 1 means nothing in common.
 
-*Limits.* The shares hold for these patches, places and images, and for the residual stream as it is: other images give other
-shares, and later layers need not read a direction that varies much. Shares of a total do not say how large the total is. A
-pasted patch is often one that would not occur there.
+*Limits.* The shares hold for these patches, places and images, and for the residual stream as it
+is: other images give other shares, and later layers need not read a direction that varies much.
+Shares of a total do not say how large the total is. A pasted patch is often one that would not
+occur there.
 """
 
 # python -m studies static-and-contextual --checkpoint vit-tiny-p4-cifar10 --data cifar10
@@ -95,7 +98,8 @@ class Cases:
     places: Tensor
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the arguments of `paste`: the images of a scene, the patches of a kind, the places."""
+        """Return the arguments of `paste`: the images of a scene, the patches of a kind, the
+        places."""
         images, places = self.givers[kind]
         cut = patchify(trained.prepare(images), trained.model.encoder.patch_embed.patch_size)
         return trained.prepare(self.scenes[scene]), cut[torch.arange(len(cut)), places], self.places
@@ -133,9 +137,9 @@ def study(experiment: Experiment) -> Results:
     require_parts(experiment, (WHEEL, BALL))
     count = len(experiment.data().test)
     if count < PATCHES + 2:
-        raise RunError(
-            f"{count} test images are too few; patches of {PATCHES} are put into others, so take {PATCHES + 2} at least"
-        )
+        reason = f"patches of {PATCHES} are put into others"
+        advice = f"so take {PATCHES + 2} at least"
+        raise RunError(f"{count} test images are too few; {reason}, {advice}")
 
     # Measure all models with patches in other images, those of Scenes with wheels and balls
     models = experiment.models()
@@ -171,8 +175,8 @@ def study(experiment: Experiment) -> Results:
                 cells = [seeds(values[:, kind, members, stage], digits=2) for stage in stages]
                 moved_rows.append((name, patch, scene, *cells))
     moved_table = Table(
-        f"Scenes: how far the token of a patch moves from a wheel's own street image into another scene, 1 - cosine; mean of"
-        f" {len(cases.places)} wheels",
+        "Scenes: how far the token of a patch moves from a wheel's own street image into another"
+        f" scene, 1 - cosine; mean of {len(cases.places)} wheels",
         ("model", "patch", "scene", "first block", "middle block", "last block"),
         moved_rows,
     )
@@ -184,7 +188,8 @@ def study(experiment: Experiment) -> Results:
 
 
 def design_of(trained: Trained) -> Design:
-    """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for all models."""
+    """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for
+    all models."""
     embed = trained.model.encoder.patch_embed
     inputs = trained.inputs(PATCHES + IMAGES)
 
@@ -224,7 +229,8 @@ def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
 
 
 def street_wheels(model: ModelConfig, count: int) -> Cases:
-    """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to put them into."""
+    """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to
+    put them into."""
     # Wheels and balls: rows of image and patch
     images, labels, _, clear = drawn_scenes("test", model, CLEAR)
     wheels = (clear == PART_NAMES.index(WHEEL)).nonzero()
@@ -254,7 +260,8 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
 
 
 def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """Return images (B, C, H, W) with one patch each replaced by `patches` (B, P), at `places` (B,) in row order."""
+    """Return images (B, C, H, W) with one patch each replaced by `patches` (B, P), at `places` (B,)
+    in row order."""
     (height, width), (p, q) = inputs.shape[-2:], patch_size
     cut = patchify(inputs, patch_size).clone()  # (B, L, P)
     cut[torch.arange(len(cut)), places] = patches
@@ -264,7 +271,8 @@ def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int
 def pasted_tokens(
     encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor
 ) -> Tensor:
-    """Return the tokens (S, B, D) of patches pasted into images; arguments as in `paste`, normalised."""
+    """Return the tokens (S, B, D) of patches pasted into images; arguments as in `paste`,
+    normalised."""
     patch_size = encoder.patch_embed.patch_size
     tokens = []
     for part in torch.arange(len(inputs)).split(BATCH):
@@ -275,10 +283,11 @@ def pasted_tokens(
 
 
 def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
-    """Split the variance of vectors (levels of the first factor, of the second, ..., D) into shares, which sum to one.
+    """Split the variance of vectors (levels of the first factor, of the second, ..., D) into
+    shares, which sum to one.
 
-    A full factorial design (Fisher 1925): ("patch",) is the variance of the mean over all else; ("patch", "place") is what the
-    two do together beyond the sum of what each does.
+    A full factorial design (Fisher 1925): ("patch",) is the variance of the mean over all else;
+    ("patch", "place") is what the two do together beyond the sum of what each does.
     """
     # Not every device has float64
     values = values.cpu().double()
@@ -308,7 +317,8 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def shares_of_tokens(shares: dict[str, Tensor], caption: str) -> Figure:
-    """Draw what tokens differ by: from layer to layer as trained, and after the last block untrained."""
+    """Draw what tokens differ by: from layer to layer as trained, and after the last block
+    untrained."""
     trained = shares["trained"].mean(0).tolist()  # (S, terms)
     rows = {}
     for stage, values in enumerate(trained):

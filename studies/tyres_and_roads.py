@@ -1,22 +1,27 @@
-"""Are patches that occur together more similar? Cosines of kinds of patches, against how often two kinds occur together.
+"""Are patches that occur together more similar? Cosines of kinds of patches, against how often two
+kinds occur together.
 
-A kind is a part of Scenes, or a cluster of patches of other data: the mean of its tokens, less the mean of their positions.
-Its cosines are about the mean of all kinds: 0 is average. Two kinds may be similar because they look alike or lie at the same
-places. So the cosine of their pixels, as they are and whitened, the nearness of their colours and contrasts, and the cosine of
-their positions are held constant, as far as linear fits can. The correlation is the rank correlation of the cosine with how
-often two kinds occur together; p, how often permuting the kinds gives as much; and the gain, how much the cosine rises per
-standard deviation of how often they occur together. That counts as learned if the gain of trained models exceeds, by more than
-twice the spread over the seeds and 0.05, the gains of random weights and of training on images whose patches each come from
-another image (shuffled across images), which never showed two kinds together. Patches shown alone cannot attend to others.
-Balls and buoys are drawn by the wheel's code but never come with a road: if tokens of parts that occur together became
-similar, wheels would end nearer to roads than balls, also alone. The scores compare q(wheel) . k(road) with q(wheel) .
-k(grass): of the kinds' mean queries and keys, less the means of their positions, of different images, mean over heads. Above
-0, the score is higher than by chance; a difference of 0.7 is twice the attention.
+A kind is a part of Scenes, or a cluster of patches of other data: the mean of its tokens, less the
+mean of their positions. Its cosines are about the mean of all kinds: 0 is average. Two kinds may be
+similar because they look alike or lie at the same places. So the cosine of their pixels, as they
+are and whitened, the nearness of their colours and contrasts, and the cosine of their positions are
+held constant, as far as linear fits can. The correlation is the rank correlation of the cosine with
+how often two kinds occur together; p, how often permuting the kinds gives as much; and the gain,
+how much the cosine rises per standard deviation of how often they occur together. That counts as
+learned if the gain of trained models exceeds, by more than twice the spread over the seeds and
+0.05, the gains of random weights and of training on images whose patches each come from another
+image (shuffled across images), which never showed two kinds together. Patches shown alone cannot
+attend to others. Balls and buoys are drawn by the wheel's code but never come with a road: if
+tokens of parts that occur together became similar, wheels would end nearer to roads than balls,
+also alone. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean
+queries and keys, less the means of their positions, of different images, mean over heads. Above 0,
+the score is higher than by chance; a difference of 0.7 is twice the attention.
 
-*Limits.* What linear fits to appearance miss counts as gain. A patch alone is less than the quarter of an image that training
-showed. No control learned what patches look like as finely, without seeing them together; a third one saw patches of one image
-at shuffled positions (shuffled within images). Parts of Scenes occur together more strictly than things in the world, and
-parts shown alone are cut out; clusters of other data are not, and what they show is unknown.
+*Limits.* What linear fits to appearance miss counts as gain. A patch alone is less than the quarter
+of an image that training showed. No control learned what patches look like as finely, without
+seeing them together; a third one saw patches of one image at shuffled positions (shuffled within
+images). Parts of Scenes occur together more strictly than things in the world, and parts shown
+alone are cut out; clusters of other data are not, and what they show is unknown.
 """
 
 # python -m studies tyres-and-roads
@@ -69,7 +74,8 @@ class Measured:
         kinds: of patches.
         pixels: by view, (K, K): the cosine of their pixels.
         cosines: by arm and view, (seeds, S, K, K): of their tokens.
-        associations: by sort of co-occurrence, arm and view, (seeds, S, 3): the `Association` with the cosines.
+        associations: by sort of co-occurrence, arm and view, (seeds, S, 3): the `Association` with
+            the cosines.
         logits: by arm and view, (seeds, layers, K, K), query by key.
     """
 
@@ -124,7 +130,8 @@ def study(experiment: Experiment) -> Results:
 
 
 def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
-    """Train all arms, and measure how similar tokens of kinds are, and how that goes with occurring together."""
+    """Train all arms, and measure how similar tokens of kinds are, and how that goes with occurring
+    together."""
     trained = experiment.models(config=config)
     arms = {
         "trained": [model.model for model in trained],
@@ -162,7 +169,8 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
 
 
 def together_table(measured: Measured, where: str) -> Table:
-    """Return how cosines go with occurring together, in one image or side by side, by arm and view."""
+    """Return how cosines go with occurring together, in one image or side by side, by arm and
+    view."""
     stages = {"static": 0, "first block": 1, "last block": -1}
     rows = []
     for arm, view in measured.cosines:
@@ -175,9 +183,9 @@ def together_table(measured: Measured, where: str) -> Table:
         largest_p = f"{float(associations[:, -1, P].max()):.3f}"
         rows.append((arm, view, *correlations, largest_p, *gains))
     title = (
-        f"{measured.kinds.data}, {len(measured.kinds.names)} kinds: rank correlation of the cosine of"
-        f" two kinds of patches with how often they are {where}, and by how much the cosine rises"
-        " with one standard deviation of that; appearance and position held constant"
+        f"{measured.kinds.data}, {len(measured.kinds.names)} kinds: rank correlation of the cosine"
+        f" of two kinds of patches with how often they are {where}, and by how much the cosine"
+        " rises with one standard deviation of that; appearance and position held constant"
     )
     columns = (
         "model",
@@ -281,7 +289,8 @@ def gain_figure(measured: list[Measured]) -> Figure:
 
 
 def wheel_figure(scenes: Measured, shown: Sequence[tuple[str, str]]) -> Figure:
-    """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel for each arm and view."""
+    """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel
+    for each arm and view."""
     panels = []
     for arm, view in shown:
         cosines = scenes.cosines[arm, view]

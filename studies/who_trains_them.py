@@ -1,15 +1,19 @@
-"""One loss, one backward pass: does it reach every matrix, how far does each move, and which could as well stand still?
+"""One loss, one backward pass: does it reach every matrix, how far does each move, and which could
+as well stand still?
 
-The first table gives the gradient of the masked loss in each matrix of the encoder, before and after training, and how far the
-matrix has moved, all relative to the size of the matrix. W_Q and W_K choose what a token attends to, W_V and W_O what it takes
-along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
-gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
-what it adds to the scores of a query. The last table gives the price of freezing one matrix at its random start; a difference
-is named if it exceeds twice its spread over the seeds, which with three of them is p = 0.07.
+The first table gives the gradient of the masked loss in each matrix of the encoder, before and
+after training, and how far the matrix has moved, all relative to the size of the matrix. W_Q and
+W_K choose what a token attends to, W_V and W_O what it takes along: the second table compares these
+two pairs. AdamW divides each number's gradient by its usual size, so that even a weak gradient
+moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because
+softmax cancels what it adds to the scores of a query. The last table gives the price of freezing
+one matrix at its random start; a difference is named if it exceeds twice its spread over the seeds,
+which with three of them is p = 0.07.
 
-*Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to batch. Positions are those of
-models that learn them, as the others' are fixed. How far a matrix moves says little about the strength of its gradient. Nor are
-W_Q and W_K determined alone: transformed in opposite ways, they give the same scores. What is frozen is frozen in encoder and
+*Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to
+batch. Positions are those of models that learn them, as the others' are fixed. How far a matrix
+moves says little about the strength of its gradient. Nor are W_Q and W_K determined alone:
+transformed in opposite ways, they give the same scores. What is frozen is frozen in encoder and
 decoder, and its neighbours learn to compensate.
 """
 
@@ -46,7 +50,8 @@ MOST_IMAGES = 256  # for a gradient: a batch or two of the training
 
 
 class Gradients(NamedTuple):
-    """What a loss does to the matrices and biases of models, by name; sizes are root mean squares."""
+    """What a loss does to the matrices and biases of models, by name; sizes are root mean
+    squares."""
 
     # Sizes, (seeds, moments, layers)
     gradient: dict[str, Tensor]
@@ -56,7 +61,8 @@ class Gradients(NamedTuple):
 
     @property
     def relative(self) -> dict[str, Tensor]:
-        """The gradients of matrices, relative to the size of their weights: (seeds, moments, layers)."""
+        """The gradients of matrices, relative to the size of their weights: (seeds, moments,
+        layers)."""
         return {name: self.gradient[name] / self.weight[name] for name in MATRICES}
 
 
@@ -135,8 +141,8 @@ def weights_and_gradients(
     """Return an encoder's weights and the gradients of the masked loss, also where they are frozen.
 
     Returns:
-        Of matrices and biases by name, (2, layers, n) each: weights and gradients, flat. "MLP" joins
-        both matrices; fixed positions are left out.
+        Of matrices and biases by name, (2, layers, n) each: weights and gradients, flat. "MLP"
+        joins both matrices; fixed positions are left out.
     """
     model = deepcopy(model).requires_grad_(True)
     with eval_mode(model), torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Pretrain small vision transformers by masked patch reconstruction, and look at what they learned."""
+"""Pretrain small vision transformers by masked patch reconstruction, and look inside them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

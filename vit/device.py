@@ -102,7 +102,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Move tensors of the CPU to `device`; to a GPU in one copy, because small ones take as long."""
+    """Move tensors of the CPU to `device`; to a GPU in one copy: small ones take as long."""
     if device.type != "cuda":
         return [values.to(device) for values in tensors]
 

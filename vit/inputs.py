@@ -198,7 +198,7 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def brightest_grey_of(path: str) -> int:
-    """Return the largest value in an image file of 16-bit grey; 0 if it is another, or unreadable."""
+    """Return the largest value in an image file of 16-bit grey; 0 if another, or unreadable."""
     if not os.path.isfile(path):
         return 0
     try:

@@ -152,8 +152,8 @@ def choose_precision(device: torch.device, precision: str, began: str = "") -> s
     if automatic:
         return "fp32"
     raise ConfigError(
-        f"train.precision: {precision!r} cannot be used; {device_name(device)} does not compute it: "
-        "use fp32"
+        f"train.precision: {precision!r} cannot be used; {device_name(device)} does not compute it:"
+        " use fp32"
     )
 
 

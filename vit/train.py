@@ -69,8 +69,8 @@ def fit(
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
 
-    `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report FOLDER`
-    then makes the page.
+    `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report
+    FOLDER` then makes the page.
 
     The process is left as it was: random generators, threads, modes of torch, signal handlers. So
     it does not keep freed memory as `vit train` does. A script that calls
@@ -414,8 +414,8 @@ def refuse_too_few_images(data: Dataset) -> None:
         if count == 0:
             images = "images"
         raise DataError(
-            f"{one_line(data.name)}: {count} training {images}: there is nothing to learn from; give "
-            "some hundred or more"
+            f"{one_line(data.name)}: {count} training {images}: there is nothing to learn from; "
+            "give some hundred or more"
         )
 
 

@@ -1,4 +1,5 @@
-"""What the site adds to Markdown: formulas, letters in their colours, pictures that enlarge, notebooks, live pages.
+"""What the site adds to Markdown: formulas, letters in their colours, pictures that enlarge,
+notebooks, live pages.
 
 MkDocs calls the functions that begin with `on_` (mkdocs.yml names this file).
 """
@@ -32,7 +33,8 @@ LOG = logging.getLogger("mkdocs.plugins.formulas")
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LIVE = "VIT_SITE_LIVE"
-"""A folder that holds the live pages; without this variable, the commands of docs/live.md write them."""
+"""A folder that holds the live pages; without this variable, the commands of docs/live.md write
+them."""
 BROAD = 1.7
 """Width over height from which a picture of several panels scrolls on a phone."""
 
@@ -40,14 +42,16 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 """A formula as pymdownx.arithmatex leaves it."""
 MATRIX = re.compile(r"\bW_([EQKVO])\b")
 LETTERS = {"E": "x", "X": "x", "Q": "q", "K": "k", "V": "v", "O": "o"}
-"""The colour of a letter, by its name in vit/figures/palette.css. Small letters are rows of the large ones."""
+"""The colour of a letter, by its name in vit/figures/palette.css. Small letters are rows of the
+large ones."""
 LETTERS |= {letter.lower(): colour for letter, colour in LETTERS.items() if letter not in "EO"}
 VERBATIM = {"code", "pre", "script", "style", "math", "title"}
 """Elements whose text is no prose."""
 
 
 def render_formula(latex: str, block: bool) -> str:
-    """Return a formula as MathML, which browsers draw without a script; letters have their colours."""
+    """Return a formula as MathML, which browsers draw without a script; letters have their
+    colours."""
     element = convert_to_element(latex, display="block" if block else "inline")
     for child in element.iter():
         # latex2mathml writes signs as references, "&#x0003D;", which would be escaped once more
@@ -59,8 +63,8 @@ def render_formula(latex: str, block: bool) -> str:
 def colour_letters(element: ElementTree.Element) -> None:
     """Mark W_E, Q, k and the like with the class of their colour.
 
-    An index keeps the colour of its base: the q of q_i is the letter, and its i is not. The base W takes
-    the colour of its index.
+    An index keeps the colour of its base: the q of q_i is the letter, and its i is not. The base W
+    takes the colour of its index.
     """
     if element.tag in ("msub", "msubsup") and element[0].text == "W":
         letter = element[1].text or ""
@@ -77,7 +81,8 @@ def colour_letters(element: ElementTree.Element) -> None:
 
 
 class Prose(HTMLParser):
-    """Copies HTML; in prose, W_Q gets its subscript and its colour. `dollars` are what no formula took.
+    """Copies HTML; in prose, W_Q gets its subscript and its colour. `dollars` are what no formula
+    took.
 
     A picture becomes a link to its file. `broad` holds the addresses of those that are wide.
     """
@@ -143,7 +148,8 @@ def coloured_matrix(found: re.Match[str]) -> str:
 
 
 def finish_page(page: str, broad: frozenset[str] = frozenset()) -> tuple[str, list[str]]:
-    """Return a page's HTML with its formulas and letters, and the text of formulas that were not closed.
+    """Return a page's HTML with its formulas and letters, and the text of formulas that were not
+    closed.
 
     Args:
         page: HTML, as Markdown made it.
@@ -225,7 +231,8 @@ def live_pages(text: str) -> dict[str, bytes]:
 
 
 def live_commands(text: str) -> dict[str, tuple[str, str]]:
-    """Return the commands of docs/live.md: name of the page in the site -> command, file it writes."""
+    """Return the commands of docs/live.md: name of the page in the site -> command, file it
+    writes."""
     commands = {}
     for command in re.findall(r"^    ((?:vit|python) .*)$", text, re.MULTILINE):
         written = command.split()[-1]
@@ -258,7 +265,8 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Link notebooks to their pages, and below the commands of docs/live.md the pages they write."""
+    """Link notebooks to their pages, and below the commands of docs/live.md the pages they
+    write."""
     up = "../" * page.file.src_uri.count("/")
     markdown = re.sub(
         r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", rf"]({up}notebooks/\1.md)", markdown

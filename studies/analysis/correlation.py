@@ -1,4 +1,4 @@
-"""How two measures are related: correlations of values or ranks, alone or with others held constant."""
+"""How two measures are related: correlations, alone or with other measures held constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
-    """Return the correlation of the residuals of `a` and `b` after a linear fit by a third measure."""
+    """Return the correlation of the residuals of `a` and `b` after linear fits by a third."""
     given = _unit(given)
     left = []
     for values in (_unit(a), _unit(b)):
@@ -41,7 +41,7 @@ def ranks(values: Tensor) -> Tensor:
 
 
 def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """Return which share of the `count` highest of a (..., n) are among those of b; by chance, count / n."""
+    """Return the share of the `count` highest of a (..., n) that b has too; by chance count / n."""
     chosen = [torch.zeros_like(part).scatter(-1, part.topk(count).indices, 1.0) for part in (a, b)]
     return (chosen[0] * chosen[1]).sum(-1) / count
 
@@ -57,11 +57,12 @@ class Association(NamedTuple):
 def association(
     one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999
 ) -> Association:
-    """Return how two symmetric relations (K, K) are related off the diagonal, with others held constant by linear fits.
+    """Return how two symmetric relations (K, K) are related, with others held constant.
 
-    The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is in K - 1 of them; so p
-    is that of a Mantel test, which permutes the things (Mantel 1967; of residuals, Legendre 2000). The correlation of ranks
-    says how surely they are related; the gain, the slope of a linear fit to the values, says how much.
+    The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is
+    in K - 1 of them; so p is that of a Mantel test, which permutes the things (Mantel 1967; of
+    residuals, Legendre 2000). The correlation of ranks says how surely they are related; the gain,
+    the slope of a linear fit to the values, says how much.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)

@@ -1,7 +1,8 @@
-"""What attention logits are made of: the first layer as forms on pixels, exact splits, how far they follow similarity.
+"""What attention logits are made of: forms on pixels, exact splits, a share of similarity.
 
-A softmax over keys ignores what is the same for all keys of a query, so variances and correlations are over the keys of each
-query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits are X X^T / sqrt(d) of its slice of X.
+A softmax over keys ignores what is the same for all keys of a query, so variances and correlations
+are over the keys of each query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits
+are X X^T / sqrt(d) of its slice of X.
 
 Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L), P = C p q values a patch.
 """
@@ -20,11 +21,11 @@ from vit.encoder import Block, VisionTransformer
 from vit.errors import AttentionError
 from vit.patches import patchify, unpatchify
 
-# --- forms: the logits of the first layer, without any image ----------------------------------------------------------------
+# --- forms: the logits of the first layer, without any image --------------------------------------
 
 
 def first_block(encoder: VisionTransformer) -> Block:
-    """Return the first block; raise AttentionError if its logits are no product of normed tokens, W_Q and W_K."""
+    """Return the first block, if its logits are products of normed tokens, W_Q and W_K."""
     block = cast(Block, encoder.blocks[0])
     if block.attn.qkv is None:
         raise AttentionError(
@@ -32,7 +33,7 @@ def first_block(encoder: VisionTransformer) -> Block:
         )
     if not isinstance(block.attn.q_norm, nn.Identity):
         raise AttentionError(
-            "attention that normalises queries and keys (qk_norm) has no logits that split into parts"
+            "attention that normalises queries and keys (qk_norm) has no logits that split"
         )
     return block
 
@@ -40,9 +41,9 @@ def first_block(encoder: VisionTransformer) -> Block:
 def pixel_forms(encoder: VisionTransformer) -> Tensor:
     """Return F = W_E W_Q W_K^T W_E^T of the first layer, per head: (h, P, P).
 
-    The pixels x and y of two patches add x F y^T / (s_x s_y) to a head's logit (W_Q W_K^T is the QK circuit of Elhage et
-    al. 2021). The norm's scale and centring and attention's 1 / sqrt(d) are in F; s_x and s_y, the norm's divisors for the
-    two tokens, are not, and change no sign.
+    The pixels x and y of two patches add x F y^T / (s_x s_y) to a head's logit (W_Q W_K^T is the QK
+    circuit of Elhage et al. 2021). The norm's scale and centring and attention's 1 / sqrt(d) are in
+    F; s_x and s_y, the norm's divisors for the two tokens, are not, and change no sign.
     """
     block = first_block(encoder)
     written = encoder.patch_embed.W_E.detach()  # (P, D)
@@ -54,7 +55,10 @@ def pixel_forms(encoder: VisionTransformer) -> Tensor:
 
 
 def symmetric_share(forms: Tensor) -> Tensor:
-    """Return |(F + F^T) / 2|^2 / |F|^2 of forms (..., P, P): 1 for a similarity, 1/2 + 1 / (2 P) for random numbers."""
+    """Return |(F + F^T) / 2|^2 / |F|^2 of forms (..., P, P).
+
+    It is 1 for a similarity, 1/2 + 1 / (2 P) for random numbers.
+    """
     forms = forms.cpu().double()
     return ((forms + forms.mT) / 2).square().sum((-2, -1)) / forms.square().sum((-2, -1))
 
@@ -69,10 +73,13 @@ def positive_share(forms: Tensor) -> Tensor:
 
 
 def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split a form (P, P) into pairs of patches, strongest first: x F y^T = sum over i of s_i (x . a_i)(y . b_i).
+    """Split a form (P, P) into pairs of patches, strongest first.
 
-    Returns a (count, P), the side of the query; b (count, P), that of the key, both of length 1; and s_i^2 / sum s^2 (count,).
-    Only the joint sign of a and b is free: the sum over a is positive.
+    x F y^T = sum over i of s_i (x . a_i)(y . b_i)
+
+    Returns a (count, P), the side of the query; b (count, P), that of the key, both of length 1;
+    and s_i^2 / sum s^2 (count,). Only the joint sign of a and b is free: the sum over a is
+    positive.
     """
     left, sizes, right = torch.linalg.svd(form.cpu().double())
     left = left.T[:count]
@@ -81,7 +88,7 @@ def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return left * sign, right * sign, sizes[:count].square() / sizes.square().sum()
 
 
-# --- logits of images -------------------------------------------------------------------------------------------------------
+# --- logits of images -----------------------------------------------------------------------------
 
 
 class QueriesAndKeys(NamedTuple):
@@ -113,12 +120,12 @@ def queries_and_keys_by_layer(encoder: VisionTransformer, images: Tensor) -> lis
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """Split the first layer's logits by part of the query and part of the key: (4, 4, B, h, N, N), which sum to them.
+    """Split the first layer's logits by part of query and key: (4, 4, B, h, N, N), summing to them.
 
-    A token is content + position + rest: a patch's pixels times W_E (the class token itself), its row of the position
-    table, and the embedding's bias. The norm's centring is linear and its divisor is applied to all three, so the split is
-    exact. The norm's bias belongs to the rest. The parts of queries and of keys are those of content and position, their
-    own bias, and the rest.
+    A token is content + position + rest: a patch's pixels times W_E (the class token itself), its
+    row of the position table, and the embedding's bias. The norm's centring is linear and its
+    divisor is applied to all three, so the split is exact. The norm's bias belongs to the rest. The
+    parts of queries and of keys are those of content and position, their own bias, and the rest.
     """
     # Each token in three parts, through the norm
     block = first_block(encoder)
@@ -146,7 +153,7 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def variance_parts(terms: Tensor) -> Tensor:
-    """Divide the variance over keys of a sum of terms (terms, B, h, queries, keys) among them: (h, terms).
+    """Divide a sum's variance over keys among terms (terms, B, h, queries, keys): (h, terms).
 
     Each gets its covariance with the sum, which is negative if it works against the others.
     """
@@ -156,12 +163,15 @@ def variance_parts(terms: Tensor) -> Tensor:
 
 @torch.no_grad()
 def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed: int = 0) -> Tensor:
-    """Split what distinguishes a query's keys into position, own patch and context, in every layer: (layers, h, 3).
+    """Split what distinguishes keys into position, own patch and context: (layers, h, 3).
 
-        q . key = q . (mean key at that place)  +  q . (mean key of that patch - the former)  +  q . (key - the latter)
+        q . key = q . (mean key at that place)
+                + q . (mean key of that patch - the mean key at that place)
+                + q . (key - the mean key of that patch)
 
-    The mean key at a place is over other images; the mean key of a patch is its key when pasted there into other images.
-    These are drawn independently of the patch, so a single draw leaves the shares unbiased.
+    The mean key at a place is over other images; the mean key of a patch is its key when pasted
+    there into other images. These are drawn independently of the patch, so a single draw leaves the
+    shares unbiased.
 
     Args:
         encoder: only patches count as queries and keys, not prefix tokens.
@@ -199,12 +209,12 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """Return the share of attention (B, h, N, N) that a token gives to itself, mean over all but prefix tokens: (B, h)."""
+    """Return the share of attention (B, h, N, N) that patches give to themselves: (B, h)."""
     return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
 
 
 def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
-    """Correlate a query's logits (B, h, N, N) with its cosine to the keys by `vectors` (B, N, D), mean over queries: (B, h).
+    """Correlate logits (B, h, N, N) over keys with the cosines of `vectors` (B, N, D): (B, h).
 
     A token's own key, of cosine 1, is left out. `given` (N, N) is held constant.
     """
@@ -228,10 +238,11 @@ def _others(square: Tensor) -> Tensor:
 
 
 def symmetry(logits: Tensor) -> Tensor:
-    """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts of logits (B, h, N, N): (B, h).
+    """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of logits (B, h, N, N): (B, h).
 
-    The means of each query and of each key are subtracted first. 1: a logit is the same both ways; 0: one way says nothing
-    about the other; -1: it is the opposite.
+    S is their symmetric part, A the antisymmetric one, after the means of each query and of each
+    key are subtracted. 1: a logit is the same both ways; 0: one way says nothing about the other;
+    -1: it is the opposite.
     """
     pairs = (
         logits
@@ -239,7 +250,7 @@ def symmetry(logits: Tensor) -> Tensor:
         - logits.mean(-2, keepdim=True)
         + logits.mean((-2, -1), keepdim=True)
     )
-    # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.
+    # with S, A = (Z +- Z^T) / 2, |S|^2 - |A|^2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z^2
     return (pairs * pairs.transpose(-2, -1)).sum((-2, -1)) / pairs.square().sum((-2, -1)).clamp(
         min=1e-20
     )

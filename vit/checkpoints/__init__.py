@@ -2,7 +2,8 @@
 
 `loading.load_model` goes through `reading` (from a path to tensors), `network` (recognise the
 format), `rename` (our names for the tensors) and `architecture` (read off the shapes, changed by
-the options), and assigns the weights. `formats` holds the tables of names; `convert` writes for other libraries.
+the options), and assigns the weights. `formats` holds the tables of names; `convert` writes for
+other libraries.
 """
 
 from vit.checkpoints.loading import load_model, load_trained

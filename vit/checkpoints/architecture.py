@@ -66,8 +66,8 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
     if channels == p != q == 3:
         raise network.error(
-            f"its patch kernels are {size_text((width, channels, p, q))}, with the 3 colours last, as "
-            "MLX and TensorFlow store them; in PyTorch's order, (D, C, p, q), they load"
+            f"its patch kernels are {size_text((width, channels, p, q))}, with the 3 colours last, "
+            "as MLX and TensorFlow store them; in PyTorch's order, (D, C, p, q), they load"
         )
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     _compare(network, encoder, hints)

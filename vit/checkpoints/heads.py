@@ -1,7 +1,7 @@
 """The classifier of a checkpoint, wherever its users have put it.
 
-A library has one name for its head. Whoever fine-tunes replaces it by a linear layer without a bias,
-by a list with dropout, under another name, or in a module of their own, beside the network.
+A library has one name for its head. Whoever fine-tunes replaces it by a linear layer without a
+bias, by a list with dropout, under another name, or in a module of their own, beside the network.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
     "mlp_head", "classification_head", "classifier_head",
 )  # fmt: skip
-# a further classifier, as the online one of a pretraining or one of several tasks; a further head is
-# one only if it is a linear layer
+# a further classifier, as the online one of a pretraining or one of several tasks; a further head
+# is one only if it is a linear layer
 FURTHER = re.compile(r"(?!pre|proj|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
-# heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo v3,
-# whose two encoders have names of their own
+# heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo
+# v3, whose two encoders have names of their own
 PROJECTION = re.compile(
     r"(.*\.)?(head\.(mlp2?|last_(layer|norm)2?)|fc\.(fc|bn)\d)\..*"
     r"|(.*\.)?(base|momentum)_encoder\.head\..*"
@@ -199,7 +199,7 @@ def _precedes(first: str, second: str) -> bool:
 
 
 def _fold(norm: str, weight: str, bias: str, has_scale: bool) -> list[KeyRule]:
-    """Return the rules of a linear probe: a batch norm, in MAE's code without scale, and a layer."""
+    """Return the rules of a linear probe: a batch norm (in MAE's code without scale), a layer."""
     weights = [weight, f"{norm}.running_var"]
     biases = [weight, f"{norm}.running_var", f"{norm}.running_mean", bias]
     if has_scale:

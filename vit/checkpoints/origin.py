@@ -1,4 +1,4 @@
-"""What a loaded model carries: where it came from, how its input is made, what became of each tensor."""
+"""What a loaded model carries: its source, how its input is made, what became of each tensor."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ USED_BY = {
 # What the maps of a result's inputs are, for the caption
 NOTES = {
     "relevance": "gradient-weighted attention through all layers (Chefer et al. 2021), as shares",
-    "legrad": "gradient of each layer's own score by its attention (LeGrad, Bousselham et al. 2025), "
-    "as shares",
+    "legrad": "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
+    " 2025), as shares",
 }
 
 

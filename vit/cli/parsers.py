@@ -579,7 +579,7 @@ def report_parser() -> Parser:
     purpose = (
         "Write one self-contained page about a run, finished or not: its results beside their"
         " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
-        " network or scripts, and includes what `vit evaluate RUN DATA --out RUN/NAME` has measured."
+        " network or scripts, and includes what `vit evaluate RUN DATA --out RUN/NAME` measured."
     )
     parser = Parser("vit report", f"RUN {OPTIONS}", purpose)
     parser.add_argument("run", type=path, metavar="RUN", help="run folder")
@@ -594,8 +594,8 @@ def compare_parser() -> Parser:
     purpose = (
         "Print finished runs side by side: the settings that differ, and what the runs measured."
         " Runs that differ only in the seed share a row, with mean and standard deviation. A"
-        " linear probe is shown if `vit evaluate RUN DATA --out RUN/NAME` has left its results in the"
-        " run's folder."
+        " linear probe is shown if `vit evaluate RUN DATA --out RUN/NAME` has left its results in"
+        " the run's folder."
     )
     parser = Parser("vit compare", f"RUN ... {OPTIONS}", purpose)
     parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")

@@ -105,8 +105,9 @@ def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, 
 
     # What the numbers mean, and where they come from
     folder_name = Path(options.folder).resolve().name
-    lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of their"
-    lede += f" features: 1 for the image itself. Half of all images are below {found.median:.2f}."
+    lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of"
+    lede += " their features: 1 for the image itself. Half of all images are below"
+    lede += f" {found.median:.2f}."
     rows, columns = origin.image_size
     return similar_page(
         query,

@@ -1,4 +1,4 @@
-"""A note where photographs meet a model of small pictures; it reads no folder, as its commands do."""
+"""A note where photographs meet a model of small pictures; this module reads no folder."""
 
 from __future__ import annotations
 

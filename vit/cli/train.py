@@ -113,7 +113,7 @@ def train(command: TrainCommand) -> None:
 
 
 def shipped_baseline(run: Run) -> Model | None:
-    """Load the shipped model that the features are compared with; None if it has seen such images."""
+    """Load the shipped model to compare the features with; None if it has seen such images."""
     # nor is it worth loading where nothing is classified, or where the run began with it
     if run.data.source not in OWN_IMAGES or "knn" not in run.objective.measures:
         return None

@@ -74,7 +74,7 @@ class ImageSet:
         return [names[label] for label in self.labels.tolist()]
 
     def measurable(self) -> Tensor:
-        """Return int64 (M,), the images to measure with: those with a label, or all without classes."""
+        """Return int64 (M,), the images to measure with: with a label, or all without classes."""
         if not self.class_names:
             return torch.arange(len(self))
         return (self.labels >= 0).nonzero().flatten()

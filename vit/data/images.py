@@ -214,7 +214,8 @@ def match_classes(names: Sequence[str], wanted: Sequence[str]) -> list[int] | No
     Numbers as names are compared as numbers, because as text 10 comes before 2.
 
     Args:
-        names: of a model's classes; empty if they have none: then their numbers, from 0, are theirs.
+        names: of a model's classes; empty if they have none: then their numbers, from 0, are
+            theirs.
         wanted: of a data set's classes.
 
     Returns:

@@ -291,8 +291,8 @@ def _pictures(
             raise DataError(one_line(f"{name}: {problem}; both need the same classes"))
         return pixels, label_of[class_name]
 
-    # Without a fingerprint, the key stays empty: nobody can say whether a cache still holds the same
-    # images
+    # Without a fingerprint, the key stays empty: nobody can say whether a cache still holds the
+    # same images
     key = ""
     fingerprint = _fingerprint(dataset, columns)
     if fingerprint:

@@ -184,7 +184,7 @@ MOVES: dict[str, Callable[[Tensor, int, int], Entries]] = {
     "translate x": lambda strength, height, width: {(0, 2): 0.9 * strength},
     "translate y": lambda strength, height, width: {(1, 2): 0.9 * strength},
 }
-"""Entries of the matrix of `_moved`, from strengths (b, 1, 1, 1) and the images' height and width."""
+"""Entries of the matrix of `_moved`, from strengths (b, 1, 1, 1) and the images' (H, W)."""
 
 
 def move(name: str) -> Callable[[Tensor, Tensor], Tensor]:

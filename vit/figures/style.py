@@ -44,14 +44,14 @@ PALETTE_FILE = Path(__file__).with_name("palette.css")
 
 
 def read_palette(css: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the colours of a light and of a dark page, name -> #rrggbb, from the text of palette.css."""
+    """Return the colours of a light and of a dark page, name -> #rrggbb, read from palette.css."""
     light, dark = css.split("@media", 1)
     declaration = re.compile(r"--([a-z-]+): (#[0-9a-f]{6});")
     return dict(declaration.findall(light)), dict(declaration.findall(dark))
 
 
 PALETTE, DARK_PALETTE = read_palette(PALETTE_FILE.read_text(encoding="utf-8"))
-"""A colour by its meaning, `PALETTE["q"]` that of queries and W_Q; figures have those of light pages."""
+"""A colour by its meaning, `PALETTE["q"]` that of queries and W_Q, on a light page."""
 NAMED = {
     "W_E": "x",
     "W_Q": "q",
@@ -139,7 +139,7 @@ COLOURS = Colours(
 
 
 def colours_of(names: Sequence[str]) -> list[str]:
-    """Return the colour of each series of a chart: its own if `NAMED` has it, else the next that is free."""
+    """Return the colour of each series of a chart: that of `NAMED`, else the next free one."""
     own = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
     free = chain((colour for colour in COLOURS.series if colour not in own), cycle(COLOURS.series))
     return [colour or next(free) for colour in own]

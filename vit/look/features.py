@@ -26,7 +26,8 @@ def pca_colours(features: Tensor) -> Tensor:
         features: (B, L, D), patches of a last layer, e.g. `embed(model, images).patches`.
 
     Returns:
-        float32 (B, L, 3) on the CPU, from 0 to 1. A component that does not exist is 0.5 everywhere.
+        float32 (B, L, 3) on the CPU, from 0 to 1. A component that does not exist is 0.5
+        everywhere.
 
     Raises:
         AttentionError: the features have another shape, or are not finite.
@@ -36,8 +37,8 @@ def pca_colours(features: Tensor) -> Tensor:
     if not bool(features.isfinite().all()):
         raise AttentionError("the features are nan or infinite; the weights are damaged")
 
-    # In double precision, so that a weak third component is no rounding; on the CPU, because Apple's
-    # GPUs have none
+    # In double precision, so that a weak third component is no rounding; on the CPU, because
+    # Apple's GPUs have none
     rows = features.detach().flatten(0, 1).cpu().double()  # (B L, D)
     rows = rows - rows.mean(0)
     left, values, _ = torch.linalg.svd(rows, full_matrices=False)
@@ -73,9 +74,9 @@ def artifact_scores(tokens: Tensor, num_prefix_tokens: int = 0) -> Tensor:
         num_prefix_tokens: class token and registers, which are left out.
 
     Returns:
-        float32 (B, L) on the CPU: (length - median) / deviation, over all patches of all images; the
-        deviation is 1.4826 times the median absolute deviation. If half of the lengths or more are
-        equal to the median, 0 for these, and infinity or minus infinity for the others.
+        float32 (B, L) on the CPU: (length - median) / deviation, over all patches of all images;
+        the deviation is 1.4826 times the median absolute deviation. If half of the lengths or more
+        are equal to the median, 0 for these, and infinity or minus infinity for the others.
 
     Raises:
         AttentionError: the tokens have another shape, or are not finite.

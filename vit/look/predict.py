@@ -26,7 +26,8 @@ Picture: TypeAlias = str | Path | Image.Image
 class Embeddings(NamedTuple):
     """The features of B images from a model's last layer, after its final norm.
 
-    A model whose norm comes after the mean over the patches (timm's `fc_norm`) has it in `pooled` only.
+    A model whose norm comes after the mean over the patches (timm's `fc_norm`) has it in `pooled`
+    only.
 
     Attributes:
         pooled: float32 (B, D), the head's input: the class token or the mean over the patches

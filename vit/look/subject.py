@@ -182,7 +182,8 @@ def model_caption(model: Model) -> str:
     config = model.encoder.config
     patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))  # 4, or 4 x 2
     # What differs between the models that people compare
-    caption = f"{short_name(model.origin.source)}: {plural(config.depth, 'layer')} x {plural(config.num_heads, 'head')}"
+    size = f"{plural(config.depth, 'layer')} x {plural(config.num_heads, 'head')}"
+    caption = f"{short_name(model.origin.source)}: {size}"
     caption += f", width {config.embed_dim}, patch {patch}"
     if model.origin.data:
         caption += f", trained on {model.origin.data}"

@@ -88,8 +88,8 @@ def steps_of_a_pretraining(record: RunRecord) -> list[str]:
     elif ahead:
         steps.append(
             f"Train longer than {plural(epochs, 'epoch')} ({way_to_train_longer(record)}): its"
-            f" features do not tell classes apart better than {enumerated(ahead)}; that takes longer"
-            " to learn than filling in."
+            f" features do not tell classes apart better than {enumerated(ahead)}; that takes"
+            " longer to learn than filling in."
         )
 
     # Another start

@@ -279,8 +279,8 @@ def _group(place: Distributed, on_gpus: bool) -> Iterator[None]:
         raise lost from error
     finally:
         end()
-        # cycles, such as an error's traceback, may keep the group, and its threads abort the process
-        # if they outlive Python
+        # cycles, such as an error's traceback, may keep the group, and its threads abort the
+        # process if they outlive Python
         gc.collect()
 
 

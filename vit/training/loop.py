@@ -36,8 +36,8 @@ def train_and_save(
 ) -> None:
     """Make all remaining steps; the main process saves the run's state along the way.
 
-    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the run
-    is stopped, and where an error ends it.
+    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the
+    run is stopped, and where an error ends it.
 
     Args:
         run: from `vit.training.run.setup`.

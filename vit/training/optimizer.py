@@ -139,7 +139,7 @@ class AveragedWeights(nn.Module):
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def finish(self, model: nn.Module) -> None:
-        """Make the average a model as any other: in eval mode, and it can learn where `model` can."""
+        """Make the average an ordinary model: in eval mode, and able to learn where `model` can."""
         self.module.eval()
         for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
             average.requires_grad_(weight.requires_grad)

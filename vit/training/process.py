@@ -98,8 +98,8 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 before = signal.getsignal(number)
-                # nohup ignores SIGHUP, so that a run outlives its terminal; a script's shell ignores
-                # SIGINT for what it starts in the background, which Ctrl-C is not meant for
+                # nohup ignores SIGHUP, so that a run outlives its terminal; a script's shell
+                # ignores SIGINT for what it starts in the background, which Ctrl-C is not meant for
                 if before == signal.SIG_IGN:
                     continue
                 # that of a program in which Python is embedded, which could not be put back

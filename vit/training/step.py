@@ -45,8 +45,8 @@ class Step:
         images: images in the batch, over all processes; each view counts.
         values: float32 scalars on the device, by name: "first_bad", the first step of this session
             that was not finite (0: none); "loss" and the objective's metrics, means over the batch
-            before the update; "grad_norm" before clipping, infinite where a gradient has overflowed in
-            float16 (`vit.training.optimizer.LossScale`).
+            before the update; "grad_norm" before clipping, infinite where a gradient has overflowed
+            in float16 (`vit.training.optimizer.LossScale`).
     """
 
     step: int
@@ -222,7 +222,7 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
 
 
 def is_readable(state: Any) -> bool:
-    """Return whether `state` is of tensors and plain values alone, which `torch.load` reads again."""
+    """Return whether `state` holds only tensors and plain values, which `torch.load` reads."""
     # exactly these: a number of NumPy's is a float too, and is refused
     kind = type(state)
     if kind in (dict, OrderedDict):

@@ -36,7 +36,8 @@ class Hints:
         head_problem: what else its code computes between the final norm and the head; "" for
             nothing.
         notes: for the user.
-        differences: what the settings request but is not done here, or may not be; each is a warning.
+        differences: what the settings request but is not done here, or may not be; each is a
+            warning.
 
     Raises:
         ValueError: a value cannot be used; settings come from outside and may hold anything.

@@ -29,8 +29,8 @@ from vit.checkpoints.reading import Source, shorten, size_text
 
 # attention, whose matrices have other names in memory
 ON_DISK = table("""
-    attn.qkv.@      attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
-    attn.proj.@     attention.output.dense.@
+    attn.qkv.@     attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
+    attn.proj.@    attention.output.dense.@
 """)
 IN_MEMORY = table("""
     attn.qkv.@      attention.q_proj.@ attention.k_proj.@ attention.v_proj.@

@@ -1,8 +1,8 @@
 """Training files and backbones of self-supervised learners, by their authors' code.
 
-facebookresearch/mae (pretrained models with their decoder, and fine-tuned classifiers), DINO and its
-followers (facebookresearch/dino, bytedance/ibot, facebookresearch/dinov2), facebookresearch/moco-v3,
-msn and ijepa.
+facebookresearch/mae (pretrained models with their decoder, and fine-tuned classifiers), DINO and
+its followers (facebookresearch/dino, bytedance/ibot, facebookresearch/dinov2),
+facebookresearch/moco-v3, msn and ijepa.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def dino_hints(source: Source) -> Hints:
 
 
 def dinov2_hints(source: Source) -> Hints:
-    """Tell DINOv2's own files, all with layer scales, from others with a token for masked patches."""
+    """Tell DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
         return Hints(blocks_known=True, code_heads=DINOV2_HEADS)
     return Hints()
@@ -173,8 +173,8 @@ DINOV2 = Format(
 def moco_hints(source: Source) -> Hints:
     """Tell MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
 
-    Their table is zero for the class token, which no learned one is. Its "vit_small" has other heads
-    than those of others.
+    Their table is zero for the class token, which no learned one is. Its "vit_small" has other
+    heads than those of others.
     """
     inputs = Hints(mean=IMAGENET[0], std=IMAGENET[1])
     for key, tensor in source.tensors.items():

@@ -53,7 +53,7 @@ def timm_hints(source: Source) -> Hints:
 
 
 def deit_hints(source: Source) -> Hints:
-    """Read what DeiT's main.py saves: its architecture and the share of an image that it evaluates."""
+    """Read what DeiT's main.py saves: architecture, and the share of an image that it evaluates."""
     name = source.values.get("args.model")
     match = isinstance(name, str) and re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name)
     if not match:

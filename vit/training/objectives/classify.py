@@ -35,8 +35,8 @@ class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`).
 
     Images without labels are learned as by Semi-ViT (Cai et al. 2022), which averages the weights
-    as Mean Teacher does (Tarvainen & Valpola 2017) and takes sure guesses as labels as FixMatch does
-    (Sohn et al. 2020): the average sees the whole image; the model, some of its patches
+    as Mean Teacher does (Tarvainen & Valpola 2017) and takes sure guesses as labels as FixMatch
+    does (Sohn et al. 2020): the average sees the whole image; the model, some of its patches
     (`classify.drop_patches`), but for the last epochs.
 
     Attributes:
@@ -142,8 +142,8 @@ class Classify(Objective):
         """Return each image's distribution over the classes: float32 (B, K).
 
         If some images lack a label, (B, K + 1): the last column is 0 for an image with a label, and
-        the others are 0 for an image without. Rows are scaled (`mean_weights`), so that each kind of
-        image has a mean of its own.
+        the others are 0 for an image without. Rows are scaled (`mean_weights`), so that each kind
+        of image has a mean of its own.
         """
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
@@ -224,7 +224,7 @@ class Classify(Objective):
 
 
 def mean_weights(chosen: Tensor) -> Tensor:
-    """Return float32 (B, 1): the mean of values times these is the mean of the chosen, bool (B,)."""
+    """Return float32 (B, 1); the mean of values times these is that of the chosen, bool (B,)."""
     # a batch may have none
     count = chosen.sum().clamp(min=1)
     return chosen.float()[:, None] * len(chosen) / count
