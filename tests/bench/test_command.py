@@ -33,11 +33,18 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     ours, whole, ceiling, *ablated = step["contestants"].values()
     assert ceiling["job"]["contestant"] == "ceiling"
     assert (ours["job"]["with_data"], whole["job"]["with_data"]) == (False, True)
-    assert len(ours["images_per_second"]) == report["rounds"] == 2
+    assert report["rounds"] == 2
+    for contestant in step["contestants"].values():
+        assert len(contestant["images_per_second"]) == 2
+        assert min(contestant["images_per_second"]) > 0
+        assert 50 < contestant["peak_mb"] < 20_000
+        assert contestant["about"]["threads"] == 1
     assert min(step["ceiling_gflops"]["quartiles"]) > 0
     assert 0 < min(step["share_of_ceiling"]["quartiles"]) < 1.5
     assert step["job"]["precision"] == "fp32"
     assert sum(ours["profile"].values()) == pytest.approx(1)
+    assert ours["profile"]["products"] > 0.05
+    assert not whole["profile"]
     # products in fp32 would be no change
     (other,) = ablated
     assert (other["about"]["precision"], other["job"]["allocator"]) == ("fp32", False)

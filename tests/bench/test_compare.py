@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import GROUPS, Result, Spread, Worker, compare, shares
+from bench.compare import GROUPS, Result, Spread, Worker, shares
 from bench.contestants import build
 from bench.job import Job
 from vit.errors import TrainingError
@@ -80,18 +80,6 @@ def test_shares_are_of_all_the_time_and_each_operator_counts_once():
     )
     assert shares({"aten::native_layer_norm_backward": 1.0})["normalisation"] == 1
     assert shares({"aten::_fused_adamw_": 3.0, "aten::gelu_backward": 1.0})["optimizer"] == 0.75
-
-
-@pytest.mark.slow
-def test_contestants_take_turns():
-    results = compare([MICRO, replace(MICRO, with_data=True)], rounds=3, profiled=True)
-    assert [len(result.images_per_second) for result in results] == [3, 3]
-    assert all(rate > 0 for result in results for rate in result.images_per_second)
-    assert all(50 < result.peak_mb < 20_000 for result in results)
-    assert {result.about["threads"] for result in results} == {1}
-    assert sum(results[0].profile.values()) == pytest.approx(1)
-    assert results[0].profile["products"] > 0.05
-    assert not results[1].profile
 
 
 def test_switches_reach_a_contestant():
