@@ -53,11 +53,11 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
     """Compute what the page says.
 
     Returns:
-        "shape": sizes of the model; "layer" and "head" of the example; "x", "q", "k": the first
-        numbers of the wheel's token and query, and of the road's key; "keys": for each of `KEYS`
-        what its score is made of;
-        "rest": of all other tokens; "added": what the block adds to the wheel's vector; "scores":
-        measured over `MEASURED` pictures; "maps": for the picture, (65,) each.
+        "shape": sizes of the model; "layer" and "head" of the example; "q", "k": the first
+        numbers of the wheel's query and of the road's key; "keys": for each of `KEYS` what its
+        score is made of; "rest": of all other tokens; "added": lengths of the
+        wheel's vector and of what is added to it; "scores": measured over `MEASURED` pictures;
+        "maps": for the picture, (65,) each.
     """
     pictures, _, _ = draw_scenes(torch.arange(MEASURED), seed=0)
     images = encoder.origin.normalize(to_float(pictures, encoder.config.image_size))
@@ -134,7 +134,6 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
         },
         "layer": layer,
         "head": head,
-        "x": state["x"][PICTURE, wheel, :WRITTEN].tolist(),
         "q": q[wheel, :WRITTEN].tolist(),
         "k": k[road, :WRITTEN].tolist(),
         "keys": keys,
@@ -143,7 +142,6 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
         "added": {
             "before": float(before.norm()),
             "length": float(added.norm()),
-            "cosine": float(torch.cosine_similarity(before, before + added, dim=0)),
         },
         "scores": {
             "unscaled": float(spread.mean()),
