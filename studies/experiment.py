@@ -320,7 +320,7 @@ class Experiment:
     def require_labels(self) -> Dataset:
         """Return the images; refuse those without labels."""
         data = self.data()
-        if not (data.train.has_classes and data.test.has_classes):
+        if not data.has_classes:
             problem = "has no labels to measure features by"
             raise RunError(f"{data.name} {problem}; take images of two classes or more")
         return data

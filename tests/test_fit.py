@@ -209,6 +209,12 @@ def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, 
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
 
+def test_images_that_were_handed_over_keep_the_name_that_they_were_given(config, tmp_path):
+    run = fit(changed(config, data={"name": "my cells"}), tmp_path / "run", PAIRS, TEST)
+    assert run.data.name == "my cells"
+    assert read_config(run.folder.config).data.name == "my cells"
+
+
 def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     """Its snapshots were of one model at first, and of another in the end."""
     folder = tmp_path / "run"

@@ -20,7 +20,7 @@ CLASSIFIER = {
 RESULTS = {
     "knn": {"accuracy": 0.25, "raw_pixel_accuracy": 0.125, "k": 20, "bank": 1000},
     "linear": {"accuracy": 0.5, "spread": 0.01, "seeds": [0, 1], "layer": [1, 2], "labels": 100, "strength": 0.1,
-               "held_out": 50, "converged": False},
+               "held_out": [50, 49], "converged": False},
     "head": {"accuracy": 0.9, "accuracy_with_flip": 0.91, "expected_calibration_error": 0.02, "cross_entropy": 0.3,
              "classes_named": False},
     "reconstruction": [{"mask": kind, "ratio": 0.5, "loss": 0.5, "mean_of_visible_patches": 0.75,
@@ -61,7 +61,7 @@ def test_lines_of_results_say_how():
     assert len(results_lines(RESULTS)) == 8
     assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
     how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]
-    assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50 held-out")
+    assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50, 49 held-out")
     assert how.endswith("has not converged")
     assert "no names" in lines["accuracy", "90.00%"]
     by_number = {"head": {**RESULTS["head"], "classes_by_number": True}}

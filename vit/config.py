@@ -507,7 +507,7 @@ class RunConfig(Section, section="run"):
     """epochs between measurements on the validation images (data.val_size), for the curves; 0: only
     at the end"""
     knn_images: NonNegative = 50_000
-    """pretraining: training images that k-NN searches for neighbours, evenly spaced; 0: all"""
+    """pretraining: training images that k-NN searches for neighbours, spread over all; 0: all"""
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip
     install -e '.[wandb]'"""

@@ -197,23 +197,27 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return image.size
 
 
-def brightest_grey_of(path: str) -> int:
-    """Return the largest value in an image file of 16-bit grey; 0 if another, or unreadable."""
+def measure_file(path: str) -> tuple[tuple[int, int], int] | None:
+    """`measure` an image file; None if it is unreadable."""
     if not os.path.isfile(path):
-        return 0
+        return None
     try:
-        return _read(path, brightest_grey)
+        return _read(path, measure)
     except Exception:
         # `decode` tells what is wrong with it
-        return 0
+        return None
 
 
-def brightest_grey(image: Image.Image) -> int:
-    """Return the largest value in a picture of 16-bit grey; 0 if it is another."""
+def measure(image: Image.Image) -> tuple[tuple[int, int], int]:
+    """Return the upright (width, height) of a picture, and the largest value of 16-bit grey.
+
+    That value is 0 for other pictures, of which only the header is read.
+    """
+    size = upright_size(image)
     if not image.mode.startswith("I"):
-        return 0
+        return size, 0
     _, brightest = image.convert("I").getextrema()  # of the one band
-    return int(brightest)  # type: ignore[arg-type]
+    return size, int(brightest)  # type: ignore[arg-type]
 
 
 def _orientation(image: Image.Image) -> object:

@@ -297,8 +297,8 @@ def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
         remarks = [f"{plural(row['labels'], 'label')}, layer {_of_seeds(row['layer'])}"]
         if "strength" in row:
             strength = _of_seeds(row["strength"], ".0e")
-            held_out = plural(row["held_out"], "held-out training image")
-            remarks.append(f"L2 {strength}, chosen on {held_out}")
+            held_out = _of_seeds(row["held_out"], ",")
+            remarks.append(f"L2 {strength}, chosen on {held_out} held-out training images")
         if not row.get("converged", True):
             remarks.append("the fit has not converged")
         return remarks

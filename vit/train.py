@@ -259,7 +259,9 @@ def set_up(
     if not command.resume:
         notes += advise_more_steps(config, data.visit_count)
     if data.source != config.data.source:
-        used = replace(config.data, source=data.source, name="", fallback="stop")
+        # Scenes in place of missing images do not have their name
+        kept = "" if data.source == "scenes" else config.data.name
+        used = replace(config.data, source=data.source, name=kept, fallback="stop")
         config = replace(config, data=used)
     if command.resume and data.source == "scenes" and folder.showcase.exists():
         # of a run that began with other images than its settings meant

@@ -252,6 +252,23 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
         load([*pixels[1:], (pixels[0], "ape")], pixels[:1], on_bad_image="skip")
 
 
+def test_an_unreadable_picture_of_16_bits_is_left_out_as_any_other(load, tmp_path):
+    """Its size is known from its header, but not its brightest pixel."""
+    paths = [tmp_path / f"{number}.png" for number in range(4)]
+    for number, path in enumerate(paths):
+        values = np.random.default_rng(number).integers(0, 60_000, (64, 64), np.uint16)
+        Image.fromarray(values).save(path)
+    paths[2].write_bytes(paths[2].read_bytes()[:2000])
+
+    class Files(list):
+        def __getitem__(self, number):
+            return Image.open(super().__getitem__(number))
+
+    data = load(Files(paths), Files(paths[:1]), on_bad_image="skip")
+    assert data.train.skipped == ("Files: item 2",)
+    assert len(data.train) == 3
+
+
 def test_grey_of_12_bits_is_a_note(load):
     values = [np.full((8, 8), 4000 + number, np.uint16) for number in range(3)]
     data = load([Image.fromarray(value) for value in values])

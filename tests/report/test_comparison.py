@@ -14,7 +14,7 @@ from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
 from vit.errors import RunError
 from vit.metrics import METRICS
-from vit.report.comparison import as_table, compare_runs, mark_best, read_finished
+from vit.report.comparison import as_table, compare_runs, data_columns, mark_best, read_finished
 
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
@@ -131,6 +131,15 @@ def test_the_best_of_each_score_is_marked_where_the_images_are_the_same():
     named = [row | {"data": "CIFAR"} for row in rows]
     assert mark_best(named) == named
     assert mark_best(rows[:1]) == rows[:1]
+
+
+def test_data_of_one_name_are_told_apart_by_the_images_that_differ(tmp_path):
+    train, others = "a" * 16, ("b" * 16, "c" * 16)
+    runs = [
+        read_finished(finished(tmp_path / test, 0.5, content_hash=f"{train}-{test}"))
+        for test in others
+    ]
+    assert len(set(data_columns(runs).values())) == 2
 
 
 def test_command_prints_a_row_a_run(tmp_path, capsys, monkeypatch):

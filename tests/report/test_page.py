@@ -223,11 +223,11 @@ def test_a_classifier_has_its_own_scores(classifier):
     names, shares = ["cat", "dog", "ship"], table / table.sum(1, keepdims=True)
     mixed = [row for row in page.rows if row[0] in names and row[1] in names]
     wrong = sorted(
-        (shares[i, j] for i in range(3) for j in range(3) if i != j and shares[i, j]), reverse=True
+        (table[i, j] for i in range(3) for j in range(3) if i != j and table[i, j]), reverse=True
     )
-    assert [row[2] for row in mixed] == [f"{share:.0%}" for share in wrong[:5]]
-    for label, taken, share in mixed:
-        assert share == f"{shares[names.index(label), names.index(taken)]:.0%}"
+    cells = [(names.index(label), names.index(taken)) for label, taken, _ in mixed]
+    assert [table[cell] for cell in cells] == wrong[:5]
+    assert [row[2] for row in mixed] == [f"{shares[cell]:.0%}" for cell in cells]
     assert (
         len(page.pictures("classes it confuses"))
         == len(page.pictures("Accuracy against confidence"))

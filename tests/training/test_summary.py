@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, changed, dataset
+from tiny import RECONSTRUCT, changed, dataset, noise
 from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
+from vit.data import ImageSet
 from vit.errors import ConfigError
 from vit.evaluate import Options, evaluate
 from vit.inputs import to_float
@@ -108,6 +109,22 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
     assert neighbours["bank"] == len(bank)
     assert neighbours["encoder_accuracy"] == expected["accuracy"]
     assert neighbours["raw_pixel_accuracy"] == expected["raw_pixel_accuracy"]
+
+
+@pytest.mark.parametrize("methods", [["knn"], ["knn", "linear"]])
+def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(methods):
+    """Of ten classes in turn, every tenth image was of one class."""
+    run = trained("reconstruct")
+    labels = torch.arange(200) % 10
+    images = noise(10)[labels]
+    train = ImageSet(images, labels, tuple("abcdefghij"), "train")
+    data = replace(
+        run.data, source="dataset", train=train, test=replace(train, content_hash="test")
+    )
+    options = Options(knn_images=20)
+    scores = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores["knn"]
+    assert scores["bank"] == 20
+    assert scores["raw_pixel_accuracy"] > 0.6
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

@@ -22,7 +22,7 @@ from vit.mae import Model
 from vit.metrics import score_table, summary_lines
 from vit.pretrained import located
 from vit.progress import OptionalStream
-from vit.report.baselines import OWN_IMAGES, measure_baselines
+from vit.report.baselines import measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
@@ -115,7 +115,7 @@ def train(command: TrainCommand) -> None:
 def shipped_baseline(run: Run) -> Model | None:
     """Load the shipped model to compare the features with; None if it has seen such images."""
     # nor is it worth loading where nothing is classified, or where the run began with it
-    if run.data.source not in OWN_IMAGES or "knn" not in run.objective.measures:
+    if run.data.source != "folder" or "knn" not in run.objective.measures:
         return None
     if not run.data.train.has_classes or run.config.model.init == BEST_SHIPPED:
         return None

@@ -210,6 +210,11 @@ class Dataset:
     visits: Visits | None = None
 
     @property
+    def has_classes(self) -> bool:
+        """Whether both splits have two classes or more."""
+        return self.train.has_classes and self.test.has_classes
+
+    @property
     def visit_count(self) -> int:
         """The number of images that an epoch visits."""
         if self.visits is None:

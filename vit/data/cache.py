@@ -69,8 +69,7 @@ class Pictures(Generic[Item]):
         key: identifies the items and all else that shapes the images; "" if unknown: then the
             images are decoded into a file without a name, which ends with the process.
         decode: item, (h, w) -> its pixels and label.
-        size_of: item -> (width, height) of the upright picture; None if it cannot be read.
-        brightest_grey_of: item -> the largest value of a picture of 16-bit grey; 0 for others.
+        measure: item -> what `vit.inputs.measure` says of its picture; None if unreadable.
         name_of: item -> its name in messages.
         parallel: applies a function to every item, and yields the results in their order.
     """
@@ -79,8 +78,7 @@ class Pictures(Generic[Item]):
     items: Sequence[Item]
     key: str
     decode: Callable[[Item, Size], Decoded]
-    size_of: Callable[[Item], Size | None]
-    brightest_grey_of: Callable[[Item], int]
+    measure: Callable[[Item], tuple[Size, int] | None]
     name_of: Callable[[Item], str]
     parallel: Callable[[Callable[[Item], Decoded], Sequence[Item]], Generator[Decoded]]
 
@@ -180,10 +178,10 @@ def _measure(pictures: Pictures[Any], image_size: Size) -> tuple[list[list[int]]
     # Pillow's warnings name no file
     with without_warnings():
         for number in evenly_spaced(len(pictures.items), MEASURED).tolist():
-            size = pictures.size_of(pictures.items[number])
-            if size is not None:
+            measured = pictures.measure(pictures.items[number])
+            if measured is not None:
+                size, value = measured
                 sizes.append(size)
-                value = pictures.brightest_grey_of(pictures.items[number])
                 brightest = max(brightest, value)
     if not sizes:
         return [[0, 0]] * 3, 0

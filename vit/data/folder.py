@@ -131,11 +131,8 @@ def load_folder(
         pixels = inputs.decode(path_of(file), size, prepared)
         return pixels, label_of.get(file.class_name, -1)
 
-    def size_of(file: ImageFile) -> Size | None:
-        return inputs.size_of(path_of(file))
-
-    def brightest_grey_of(file: ImageFile) -> int:
-        return inputs.brightest_grey_of(path_of(file))
+    def measure(file: ImageFile) -> tuple[Size, int] | None:
+        return inputs.measure_file(path_of(file))
 
     def name_of(file: ImageFile) -> str:
         return one_line(path_of(file))
@@ -152,8 +149,7 @@ def load_folder(
             items=files,
             key=key,
             decode=decode_file,
-            size_of=size_of,
-            brightest_grey_of=brightest_grey_of,
+            measure=measure,
             name_of=name_of,
             parallel=_in_threads,
         )

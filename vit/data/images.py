@@ -37,6 +37,17 @@ def spread_at_random(count: int, most: int) -> Tensor:
     return starts + (shares * lengths).long()
 
 
+def spread(count: int, most: int, source: str) -> Tensor:
+    """Return int64 (M,), M = min(count, most) of the indices of a source's images; 0: all of them.
+
+    Evenly spaced ones are a fair choice from images that are sorted by class or shuffled. A
+    caller's data set may repeat its classes with a period: there they are drawn at random.
+    """
+    if source == "dataset":
+        return spread_at_random(count, most)
+    return evenly_spaced(count, most)
+
+
 def first_copies(image_hashes: Tensor) -> Tensor:
     """Return int64 (N,), for each image the number of the first image with the same pixels.
 

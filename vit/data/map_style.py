@@ -255,19 +255,15 @@ def _pictures(
     def name_of(row: int) -> str:
         return one_line(f"{name}: item {row}")
 
-    def size_of(row: int) -> Size | None:
+    def measure(row: int) -> tuple[Size, int] | None:
         try:
             item = _read_item(dataset, row, columns)
             if not item.problem:
-                return inputs.upright_size(_to_pil(item.picture))
+                return inputs.measure(_to_pil(item.picture))
         except Exception:
             pass
         # `decode_row` will say what is wrong
         return None
-
-    def brightest_grey_of(row: int) -> int:
-        # `_measure` asks only of pictures that can be read
-        return inputs.brightest_grey(_to_pil(_read_item(dataset, row, columns).picture))
 
     def decode_row(row: int, size: Size) -> Decoded:
         # Somebody else's data set may raise anything: then the item is left out as unreadable
@@ -303,8 +299,7 @@ def _pictures(
         items=range(len(dataset)),
         key=key,
         decode=decode_row,
-        size_of=size_of,
-        brightest_grey_of=brightest_grey_of,
+        measure=measure,
         name_of=name_of,
         parallel=_in_order,
     )

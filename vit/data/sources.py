@@ -17,7 +17,7 @@ from torch import Tensor
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import evenly_spaced, hold_out, spread_at_random, spread_over_classes
+from vit.data.images import hold_out, spread, spread_over_classes
 from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import OWN, Preparation
 
@@ -42,14 +42,12 @@ class DataSource(NamedTuple):
     Attributes:
         title: name of the data in outputs; "" for the name of its folder.
         load: returns its images.
-        pictures: whether it holds pictures of any size, to be decoded.
         fetch: downloads what is missing, before `load`; returns why the data is unavailable and
             what the user can do, "" if it is there.
     """
 
     title: str
     load: Callable[[DataConfig, tuple[int, int], Preparation], Splits]
-    pictures: bool = False
     fetch: Callable[[DataConfig], str] = lambda config: ""
 
 
@@ -114,7 +112,7 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
 SOURCES: dict[str, DataSource] = {
     "cifar10": DataSource("CIFAR-10", _load_cifar, fetch=_fetch_cifar),
     "cifar100": DataSource("CIFAR-100", _load_cifar, fetch=_fetch_cifar),
-    "folder": DataSource("", _load_folder, pictures=True),
+    "folder": DataSource("", _load_folder),
     "scenes": DataSource("Scenes", _load_scenes),
     "dataset": DataSource("", _load_dataset),
 }
@@ -176,7 +174,7 @@ def load_data(
 
     # Which of them
     tested = [test.image_hashes] if config.unlabelled else []
-    train, test = _limit(train, test, config, at_random=source == "dataset")
+    train, test = _limit(train, test, config, source)
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
     if config.val_size:
         train, test = _hold_out(train, test, config)
@@ -195,27 +193,22 @@ def load_data(
         test=test,
         warning=warning,
         held_out=config.val_size > 0,
-        prepared=SOURCES[source].pictures and prepared != OWN,
+        prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
         copies=copies,
     )
 
 
-def _limit(train: ImageSet, test: ImageSet, config: DataConfig, at_random: bool) -> Splits:
+def _limit(train: ImageSet, test: ImageSet, config: DataConfig, source: str) -> Splits:
     """Keep at most `config.limit` images of each split.
 
     Raises:
         DataError: none of those that are kept has a label, which others have.
     """
-    # Sources sort their images by class or shuffle them, so every n-th is a fair choice; a caller's
-    # data set may repeat its classes with a period of n.
-    spread = evenly_spaced
-    if at_random:
-        spread = spread_at_random
     if 0 < config.limit < len(train):
-        train = train.subset(spread(len(train), config.limit))
+        train = train.subset(spread(len(train), config.limit, source))
     if 0 < config.limit < len(test):
-        test = test.subset(spread(len(test), config.limit))
+        test = test.subset(spread(len(test), config.limit, source))
     if config.limit and not len(train.measurable()):
         raise DataError(f"data.limit: none of {config.limit:,} training images has a label")
     return train, test

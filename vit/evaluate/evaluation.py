@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset, ImageSet
-from vit.data.images import evenly_spaced, hold_out, match_classes, spread_over_classes
+from vit.data.images import hold_out, match_classes, spread, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError
@@ -51,7 +51,7 @@ class Options:
             most 1.
         seeds: of that subset and of the held-out images; with several, scores are means over them.
             With all labels, knn has one result.
-        knn_images: training images, evenly spaced, in which knn searches; 0: all.
+        knn_images: training images in which knn searches, spread over all; 0: all.
         raw_pixels: also measure knn on raw pixels, the baseline.
         every_layer: probe every layer and choose the best on held-out training images; else only
             the last.
@@ -126,7 +126,7 @@ def evaluate(
     # k-NN searches in some training images; without a probe, the others' features are not needed
     if "knn" in methods and "linear" not in methods and options.labels == 1:
         labelled = data.train.measurable()
-        searched = labelled[evenly_spaced(len(labelled), options.knn_images)]
+        searched = labelled[spread(len(labelled), options.knn_images, data.source)]
         if len(searched) < len(data.train):
             data = replace(data, train=data.train.subset(searched))
 
@@ -244,7 +244,7 @@ def _score_knn(
         labelled = labelled[:1]
     rows = []
     for images in labelled:
-        bank = images[evenly_spaced(len(images), options.knn_images)]
+        bank = images[spread(len(images), options.knn_images, data.source)]
         row = _score_bank(
             features.train[-1], features.test[-1], bank, data, device, options.raw_pixels
         )
@@ -440,7 +440,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     reasons = dict.fromkeys(METHODS, "")
 
     # knn and linear need labels of at least two classes
-    if not (data.train.has_classes and data.test.has_classes):
+    if not data.has_classes:
         labels = "one class" if names else "no labels"
         reasons["knn"] = f"{data.name} has {labels}"
         reasons["linear"] = reasons["knn"]

@@ -70,7 +70,7 @@ def _with_data_set(
     def load(numbers: Sequence[int]) -> Tensor:
         return origin.fit(test.images[chosen[list(numbers)]], whole=dataset.prepared)
 
-    names = [test.label_names[number] for number in chosen.tolist()]
+    names = test.subset(chosen).label_names
     return ModelWithImages(model, names, f"{dataset.name}, test images", load)
 
 

@@ -22,8 +22,6 @@ from vit.training.run import Run
 
 MOST = 1000
 """Images to search, and images to classify or to fill in, at the most."""
-OWN_IMAGES = ("folder", "dataset")
-"""Values of data.source whose images no model of the package has seen: one can be a baseline."""
 NO_LABELS = "the images have no labels: put them into class folders to measure nearest neighbours"
 ONE_CLASS = "the images have one class: nearest neighbours tell two or more apart"
 
@@ -44,7 +42,7 @@ def measure_baselines(run: Run, shipped: Model | None = None) -> dict[str, Any]:
     if "reconstruction" in measures:
         compared["reconstruction"] = compare_losses(run)
     if "knn" in measures:
-        if run.data.train.has_classes and run.data.test.has_classes:
+        if run.data.has_classes:
             compared["knn"] = compare_neighbours(run, shipped)
         else:
             reason = ONE_CLASS if run.data.train.class_names else NO_LABELS
@@ -152,7 +150,7 @@ def compare_losses(run: Run) -> dict[str, Any]:
     Returns:
         images: their number.
         mean_of_visible_patches, nearest_visible_patch: "mean", by how much the guess's loss is
-            above the model's, and its "standard_error", None for a single image.
+            above the model's, and its "standard_error", None for fewer than ten images.
     """
     test = run.data.test
     images = test.images[evenly_spaced(len(test), MOST)]

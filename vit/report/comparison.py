@@ -237,9 +237,14 @@ def data_columns(runs: Sequence[FinishedRun]) -> dict[str, str]:
     names = {}
     for run in runs:
         names[run.identity["data"]] = one_line(run.record.data["name"])
-    if len(set(names.values())) < len(names):
-        return {images_hash: f"{name} ({images_hash[:8]})" for images_hash, name in names.items()}
-    return names
+    if len(set(names.values())) == len(names):
+        return names
+    columns = {}
+    for images_hash, name in names.items():
+        # of the training and of the test images
+        short = "-".join(part[:8] for part in images_hash.split("-"))
+        columns[images_hash] = f"{name} ({short})"
+    return columns
 
 
 def target_columns(runs: Sequence[FinishedRun]) -> dict[Path, str]:

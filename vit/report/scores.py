@@ -294,7 +294,7 @@ def confused_classes(record: RunRecord, table: Tensor) -> list[tuple[str, str, s
     # Mistakes, the most frequent first
     shares = table.values() / images[labels]
     wrong = (labels != predicted).nonzero()[:, 0]
-    order = shares[wrong].argsort(descending=True, stable=True)
+    order = table.values()[wrong].argsort(descending=True, stable=True)
     metric = METRICS["accuracy"]
     pairs = []
     for cell in wrong[order[:MIXED_UP]].tolist():

@@ -22,7 +22,7 @@ def judge(difference: float, error: float | None) -> Verdict:
 
     Args:
         difference: positive if the model is better.
-        error: its standard error; None if there is none, as for a single image.
+        error: its standard error; None if there are too few images for one.
     """
     if error is None or abs(difference) <= 2 * error:
         return "unclear"

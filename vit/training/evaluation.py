@@ -30,7 +30,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
 
     # without labels there is nothing to classify
     methods = list(run.objective.measures)
-    if not (data.train.has_classes and data.test.has_classes):
+    if not data.has_classes:
         methods = [method for method in methods if method not in NEED_LABELS]
 
     # as in training, with the same share of masked patches

@@ -99,7 +99,7 @@ class Classify(Objective):
                 f"train.objective: {data.name} has one class, {classes[0]!r}: "
                 "there is nothing to distinguish"
             )
-        if not (data.train.has_classes and data.test.has_classes):
+        if not data.has_classes:
             raise DataError(
                 f"train.objective: {data.name} has no labels to learn; "
                 "a folder has them as <class>/<image>"
