@@ -10,7 +10,7 @@ import vit.machine
 from vit.config import RunConfig
 from vit.device import Compute
 from vit.errors import ConfigError
-from vit.machine import bf16_pays, choose_compute
+from vit.machine import bf16_pays, choose_compute, choose_device, choose_precision
 
 CPU = torch.device("cpu")
 
@@ -109,8 +109,8 @@ def test_bf16_on_a_device_without_it_is_refused(machine):
     with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
         choose_compute(RunConfig(), "bf16")
     # chosen on another device
-    assert choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"
-    assert choose_compute(RunConfig(device="cpu"), "auto", began="bf16").precision == "bf16"
+    assert choose_precision(choose_device("auto"), "auto", began="bf16") == "fp32"
+    assert choose_precision(choose_device("cpu"), "auto", began="bf16") == "bf16"
 
 
 @pytest.mark.parametrize(

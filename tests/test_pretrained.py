@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from tiny import NORMALIZE, autoencoder, encoder
+from tiny import NORMALIZE, assert_same, autoencoder, encoder
 
 import vit.pretrained
 from vit.checkpoints import load_model, save_model
@@ -113,6 +113,12 @@ def test_what_is_called_so_here_comes_first_and_is_said(place):
     (note,) = model.origin.report.notes
     assert "not the shipped model of that name" in note
     assert load_model("./small-mae").origin.report.notes == []  # a path is no name
+
+
+def test_a_home_folder_is_written_as_in_a_shell(tmp_path, monkeypatch):
+    save_model(tmp_path / "mine", encoder(image_size=SIZE), NORMALIZE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert_same(load_model("~/mine").state_dict(), load_model(tmp_path / "mine").state_dict())
 
 
 def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):

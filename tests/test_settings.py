@@ -178,11 +178,14 @@ def test_without_a_file_a_run_has_the_settings_of_the_quickstart():
     assert SHIPPED_CONFIGS["quickstart"].data.fallback == "scenes"
 
 
-def test_a_run_folder_is_named_after_its_config_unless_given(monkeypatch):
+def test_a_run_folder_is_named_after_its_config_unless_given(monkeypatch, tmp_path):
     path = config_file("train: {epochs: 3}", "mine.yaml")
     assert train_command().out == Path("runs/quickstart")
     assert train_command("--config", path).out == Path("runs/mine")
     assert train_command("--config", path, "--out", "there").out == Path("there")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "small.yaml").write_text("train: {epochs: 3}")
+    assert train_command("--config=~/small.yaml").config.train.epochs == 3
     monkeypatch.setenv("HOME", "/home/me")  # a shell leaves the ~ of --out=~/runs
     assert train_command("--out=~/runs").out == Path("/home/me/runs")
 

@@ -24,24 +24,20 @@ from vit.version import __version__
 COMPILE_FROM_STEPS = 5_000
 
 
-def choose_compute(
-    config: RunConfig, precision: str = "auto", steps: int = 0, began: str = ""
-) -> Compute:
+def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
     """Return the requested device and precision, or the best available; set the number of threads.
 
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16", "fp16" or "fp32".
         steps: of the whole run; `compile: auto` compiles long ones, where it can.
-        began: the precision with which a resumed run began, if "auto" chose it: it stays, if this
-            device computes it.
 
     Raises:
         ConfigError: this machine does not have what was requested.
     """
     device = choose_device(config.device)
     set_threads(config.threads)
-    precision = choose_precision(device, precision, began)
+    precision = choose_precision(device, precision)
 
     # the sums over several processes are not recorded
     if config.compile == "graph":
@@ -127,7 +123,12 @@ def set_threads(threads: int) -> None:
 
 
 def choose_precision(device: torch.device, precision: str, began: str = "") -> str:
-    """Return "bf16", "fp16" or "fp32"; arguments as for `choose_compute`.
+    """Return "bf16", "fp16" or "fp32".
+
+    Args:
+        precision: the requested one, or "auto".
+        began: that with which a resumed run began, if "auto" chose it: it stays, if this device
+            computes it.
 
     Raises:
         ConfigError: bf16 or fp16 was requested, and the GPU does not compute it.

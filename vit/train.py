@@ -30,7 +30,6 @@ from vit.progress import say
 from vit.runs import read_metrics, read_sample_images
 from vit.settings import (
     TrainCommand,
-    build_sections,
     config_of_run,
     read_config,
     refuse_conflicts,
@@ -173,13 +172,12 @@ def read_command(
         )
     out = Path(os.path.expanduser(out))
 
-    # settings that differ from their defaults count as given; types are checked as a file's are
+    # settings that differ from their defaults count as given
     defaults = flat_settings(Config().to_dict())
     given = {}
     for key, value in flat_settings(config.to_dict()).items():
         if value != defaults[key]:
             given[key] = value
-    build_sections([], given)
 
     # what followed from model.init when the run began
     if resume:
@@ -412,13 +410,9 @@ def refuse_too_few_images(data: Dataset) -> None:
     """
     count = len(data.train)
     if count < 2:
-        images = "image"
-        if count == 0:
-            images = "images"
-        raise DataError(
-            f"{one_line(data.name)}: {count} training {images}: there is nothing to learn from; "
-            "give some hundred or more"
-        )
+        images = plural(count, "training image")
+        problem = f"{images}: there is nothing to learn from; give some hundred or more"
+        raise DataError(f"{one_line(data.name)}: {problem}")
 
 
 def advise_more_steps(config: Config, count: int) -> list[str]:

@@ -137,6 +137,10 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=message), init_distributed(config):
             pass
+    # what a Mac chooses by itself
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="'mps' cannot be shared"), init_distributed(Config()):
+        pass
 
 
 @pytest.fixture

@@ -126,6 +126,8 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         part in message
         for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1")
     )
+    for part in message.partition("it has ")[2].split(", "):
+        freeze(small_model(), [part])
     with pytest.raises(ConfigError, match=r"is not a part of this model; it has W_O, "):
         freeze(small_model(qkv="identity"), ["W_Q"])
 

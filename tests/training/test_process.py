@@ -219,6 +219,11 @@ def test_a_signal_that_is_ignored_from_the_start_stays_so(name):
         with StopRequests() as stop, stop.deferred():
             signal.raise_signal(number)
         assert stop.requested == 0
+        # nor does another signal wake it
+        other = signal.SIGTERM if number != signal.SIGTERM else signal.SIGUSR1
+        with pytest.raises(Stopped), StopRequests() as stop, stop.deferred():
+            signal.raise_signal(other)
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)
 

@@ -678,6 +678,11 @@ def test_a_whole_state_of_other_content_is_refused_in_one_line_or_harmless(tmp_p
     assert refused > 20
 
 
+def test_a_state_that_the_memory_does_not_hold_is_not_said_to_be_of_another_version():
+    with pytest.raises(RuntimeError, match="allocate"), refusing_other_states():
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+
 def draw_change(draws: random.Random) -> Callable[[dict, object], None]:
     other = draws.choice(OTHERS)
 

@@ -49,7 +49,7 @@ def test_lines_of_a_callback_are_no_steps():
     measured = measure(run, baselines=False)
     alone = summarize(run, steps, measured)
     assert alone["final_train_loss"] == 1
-    others = [*steps, {"step": 4, "loss": 7.0}]
+    others = [*steps, {"step": 4, "loss": 7.0}, {"step": 4, "epoch": 2.0, "lr": 0.5}]
     assert summarize(run, others, measured)["final_train_loss"] == 1
 
 

@@ -49,7 +49,8 @@ def located(name: str) -> Path | None:
     if not name:
         raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
 
-    # a path; unlike Path.exists, os.stat says why there is nothing
+    # a path; unlike Path.exists, os.stat says why there is nothing. A settings file may hold a ~
+    name = os.path.expanduser(name)
     try:
         os.stat(name)
         return Path(name)

@@ -290,7 +290,10 @@ def _refuse_to_share(config: Config, place: Distributed, on_gpus: bool) -> None:
     Raises:
         ConfigError: the device or the batch is too small for them, or of one process alone.
     """
-    if config.run.device == "mps":
+    apple = config.run.device == "mps"
+    if config.run.device == "auto" and not on_gpus:
+        apple = torch.backends.mps.is_available()
+    if apple:
         raise ConfigError(
             "run.device: 'mps' cannot be shared by several processes; use cpu, or one process"
         )

@@ -104,10 +104,11 @@ def _contains(key: str, name: str) -> bool:
 
 
 def _part_names(model: Model) -> list[str]:
-    """Return the names that `freeze` accepts: matrices, then modules, without their numbers."""
+    """Return names that `freeze` accepts: matrices, then modules and parameters, not numbered."""
     components = set()
     for key, _ in model.named_parameters():
-        components.update(key.split(".")[:-1])
+        components.update(key.split("."))
+    components -= {"weight", "bias"}
     matrices = ["W_O"]
     if "qkv" in components:
         matrices = [*THIRDS, "W_O"]

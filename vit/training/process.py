@@ -120,7 +120,8 @@ class StopRequests:
             self._raised = True
             raise Stopped(number)
         # whoever presses Ctrl-C now does not want to wait for the step
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.SIGINT in self._handlers:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         # a limit of time is signalled every second
         if not is_first:
             return

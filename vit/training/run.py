@@ -18,7 +18,7 @@ from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization, to_float
-from vit.machine import choose_compute
+from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
@@ -275,8 +275,10 @@ def setup(
     began = ""
     if state is not None:
         began = state["precision"]
-    chosen = choose_compute(config.run, config.train.precision, began=began)
-    precision = dist.broadcast_from_main(lambda: chosen.precision)
+    device = choose_device(config.run.device)
+    precision = dist.broadcast_from_main(
+        lambda: choose_precision(device, config.train.precision, began)
+    )
     total = config.train.epochs * config.steps_per_epoch(data.visit_count)
     compute = choose_compute(config.run, precision, total)
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from vit.atomic import replacing, sync_folder
-from vit.errors import RunError, UserError
+from vit.atomic import replacing
+from vit.errors import OUT_OF_MEMORY, RunError, UserError
 
 KEPT = 2
 """Number of states that a run keeps."""
@@ -91,7 +91,6 @@ def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) ->
         for old in earlier[: 1 - KEPT]:
             if step_of(old) != kept:
                 old.unlink()
-        sync_folder(folder)
     except OSError as error:
         reason = error.strerror or error
         raise RunError(f"cannot save the state of step {step} in {folder}: {reason}") from error
@@ -142,6 +141,9 @@ def refusing_other_states() -> Iterator[None]:
     except (UserError, torch.OutOfMemoryError):
         raise
     except MALFORMED as error:
+        # a CPU that has too little memory is no fault of the state
+        if OUT_OF_MEMORY.search(str(error)):
+            raise
         raise RunError(
             "the run's last state is whole, but not as this version saves it "
             f"({type(error).__name__}: {error}); continue it with the version that began it"

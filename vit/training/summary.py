@@ -38,7 +38,7 @@ def summarize(
     # the loss of the last epoch: single steps differ by their images; other lines are callbacks'
     losses = []
     for line in metrics:
-        if "lr" in line and line["epoch"] > config.train.epochs - 1:
+        if "lr" in line and "loss" in line and line["epoch"] > config.train.epochs - 1:
             losses.append(line["loss"])
     final_loss = None
     if losses:
