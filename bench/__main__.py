@@ -26,15 +26,19 @@ WHAT = (
 
 def bench_parser() -> argparse.ArgumentParser:
     """Return the parser of all options."""
-    style = argparse.ArgumentDefaultsHelpFormatter
     positive = typed(Positive)
-    parser = OneLineParser(
-        prog=PROGRAM, description=WHAT, formatter_class=style, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=PROGRAM, description=WHAT, allow_abbrev=False)
 
     # Several values of these: each combination is timed
     add = parser.add_argument
-    add("--patch", type=positive, nargs="+", default=[4], metavar="N", help="patch sizes in pixels")
+    add(
+        "--patch",
+        type=positive,
+        nargs="+",
+        default=[4],
+        metavar="N",
+        help="patch sizes in pixels (default 4)",
+    )
     add(
         "--precision",
         nargs="+",
@@ -55,37 +59,66 @@ def bench_parser() -> argparse.ArgumentParser:
         "--objective",
         choices=tuple(OBJECTIVES),
         default="reconstruct",
-        help="classify: with every augmentation",
+        help="classify: with every augmentation (default reconstruct)",
     )
-    add("--preset", choices=tuple(PRESETS), default="tiny", help="size of the encoder")
-    add("--image-size", type=positive, default=32, metavar="N", help="pixels")
+    add(
+        "--preset",
+        choices=tuple(PRESETS),
+        default="tiny",
+        help="size of the encoder (default tiny)",
+    )
+    add("--image-size", type=positive, default=32, metavar="N", help="pixels (default 32)")
     add(
         "--mask-ratio",
         type=typed(BelowOne),
         default=0.75,
         metavar="X",
-        help="share of the patches to hide",
+        help="share of the patches to hide (default 0.75)",
     )
-    add("--decoder-dim", type=positive, default=192, metavar="N", help="width of the decoder")
-    add("--decoder-depth", type=positive, default=4, metavar="N", help="blocks of the decoder")
-    add("--decoder-heads", type=positive, default=3, metavar="N", help="heads of the decoder")
+    add(
+        "--decoder-dim",
+        type=positive,
+        default=192,
+        metavar="N",
+        help="width of the decoder (default 192)",
+    )
+    add(
+        "--decoder-depth",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="blocks of the decoder (default 4)",
+    )
+    add(
+        "--decoder-heads",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="heads of the decoder (default 3)",
+    )
     add(
         "--no-class-token",
         dest="class_token",
         action="store_false",
-        help="as vit-pytorch, which has none",
+        help="leave the class token out, as vit-pytorch does",
     )
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to run")
     add(
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="torch.compile for ours; auto: on a GPU that can",
+        help="torch.compile for ours (default auto: on a GPU that can)",
     )
     add("--threads", type=int, default=0, metavar="N", help="CPU threads; 0: torch's choice")
 
     # What is done with it
-    add("--rounds", type=positive, default=7, metavar="N", help="with one step of each contestant")
+    add(
+        "--rounds",
+        type=positive,
+        default=7,
+        metavar="N",
+        help="with one step of each contestant (default 7)",
+    )
     add(
         "--peers",
         nargs="*",
@@ -113,6 +146,8 @@ def refuse_beside_gpu_check(options: argparse.Namespace) -> None:
         raise ConfigError("--objective: --gpu-check is of pretraining; leave it out")
     if options.peers is not None or options.ablation:
         raise ConfigError("--peers, --ablation: not read beside --gpu-check; leave them out")
+    if options.compile != "auto":
+        raise ConfigError("--compile: --gpu-check tries each way; leave it out")
     for name in ("patch", "precision"):
         if len(getattr(options, name)) > 1:
             raise ConfigError(f"--{name}: --gpu-check takes one")

@@ -279,6 +279,7 @@ def _settings(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> d
         "model.preset": job.preset,
         "model.image_size": job.image_size,
         "model.patch_size": job.patch,
+        "model.class_token": job.class_token,
         "train.precision": job.precision,
         "train.batch_size": batch,
         "train.epochs": steps,
@@ -287,6 +288,7 @@ def _settings(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> d
         "run.threads": job.threads,
     }
     if changes.get("train.objective") != "classify":
+        settings["mask.ratio"] = job.mask_ratio
         settings["model.decoder_dim"] = job.decoder_dim
         settings["model.decoder_depth"] = job.decoder_depth
         settings["model.decoder_heads"] = job.decoder_heads

@@ -62,27 +62,9 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     return codes.view(weight.shape), scale
 
 
-def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
-    """Return the matrix that the page computes with: float32, of the shape of `codes`."""
-    return (codes.flatten(1).float() * scale[:, None]).view(codes.shape)
-
-
-def stored_weights(model: MaskedAutoencoder) -> dict[str, Tensor]:
-    """Return the weights as the page reads them, by their names in the model."""
-    weights = {}
-    for name, weight in model_tensors(model).items():
-        if is_matrix(name, weight):
-            weight = dequantise(*quantise(weight))
-        weights[name] = weight
-    return weights
-
-
 def model_tensors(model: MaskedAutoencoder) -> dict[str, Tensor]:
-    """Return all parameters, and the tables of positions, by name."""
-    tensors = dict(model.state_dict())
-    tensors["encoder.pos_embed"] = model.encoder.pos_embed
-    tensors["decoder.pos_embed"] = model.decoder.pos_embed
-    return {name: tensor.detach().float() for name, tensor in tensors.items()}
+    """Return all parameters by name."""
+    return {name: tensor.detach().float() for name, tensor in model.state_dict().items()}
 
 
 def is_matrix(name: str, tensor: Tensor) -> bool:

@@ -303,6 +303,16 @@ def test_of_several_tasks_none_is_lost_in_silence(images):
     close(ours.forward_head(ours(images)), theirs(images))
 
 
+def test_of_a_list_of_classifiers_the_named_one_is_not_dropped(images):
+    theirs = Net("heads", nn.ModuleList([linear(), linear()]))
+    state = theirs.state_dict()
+    ours = load(state, classifier="heads.1")
+    assert torch.equal(ours.head.weight, state["heads.1.weight"])
+    dropped = ours.origin.report.dropped
+    assert "heads.0.weight" in dropped
+    assert "heads.1.weight" not in dropped
+
+
 def test_a_part_of_a_sequential_is_named_by_its_number(images):
     theirs = random_model(nn.Sequential(timm_model(num_classes=0), linear()))
     with pytest.warns(

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import OrderedDict
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -280,6 +281,45 @@ def test_a_layer_of_ones_own_that_calls_the_fused_attention_is_followed():
     q, k, _ = model[0].qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
     torch.testing.assert_close(maps.weights[0], (q @ k.mT / 2).softmax(-1), rtol=0, atol=1e-6)
     assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_a_single_head_needs_no_axis_of_its_own():
+    """Its maps are those of one head; the layer keeps its settings as nanoGPT's do."""
+
+    class Mixer(nn.Module):
+        def __init__(self, heads: bool):
+            super().__init__()
+            self.config = SimpleNamespace(heads=heads)
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+            if self.config.heads:
+                return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+            return F.scaled_dot_product_attention(q, k, v)
+
+    without, axis = Mixer(False), Mixer(True)
+    axis.load_state_dict(without.state_dict())
+    x = torch.randn(3, 5, 8)
+    found = []
+    for mixer in (without, axis):
+        model = nn.Sequential(mixer)
+        with AttentionMaps(model) as maps:
+            torch.testing.assert_close(model(x), without(x), rtol=0, atol=1e-6)
+        found.append(maps.of(0))
+    assert found[0].shape == (3, 1, 5, 5)
+    assert torch.equal(*found)
+
+
+def test_a_mask_may_be_of_more_precision_than_the_model():
+    class Mixer(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=torch.zeros(5, 5))
+
+    x = torch.randn(2, 1, 5, 8, dtype=torch.bfloat16)
+    model = nn.Sequential(Mixer())
+    with AttentionMaps(model):
+        assert model(x).dtype == torch.bfloat16
 
 
 def test_a_model_without_attention_is_refused():

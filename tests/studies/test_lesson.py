@@ -15,10 +15,10 @@ from studies.lesson import (
     MODEL,
     SCENES,
     STEP,
-    dequantise,
+    is_matrix,
     lesson_page,
+    model_tensors,
     quantise,
-    stored_weights,
 )
 from vit.checkpoints import load_model
 from vit.encoder import VisionTransformer
@@ -33,12 +33,25 @@ CLOSE = 1e-4
 GRID = (8, 8)
 
 
+def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The matrix that the page computes with: float32, of the shape of `codes`."""
+    return (codes.flatten(1).float() * scale[:, None]).view(codes.shape)
+
+
+def stored_weights(model: MaskedAutoencoder) -> dict[str, torch.Tensor]:
+    """The weights as the page reads them."""
+    weights = model_tensors(model)
+    for name, weight in weights.items():
+        if is_matrix(name, weight):
+            weights[name] = dequantise(*quantise(weight))
+    return weights
+
+
 @pytest.fixture(scope="module")
 def model() -> MaskedAutoencoder:
     """The model as the page stores it."""
     model = load_model(MODEL)
-    # positions are computed, not loaded
-    model.load_state_dict(stored_weights(model), strict=False)
+    model.load_state_dict(stored_weights(model))
     return model
 
 

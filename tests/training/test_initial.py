@@ -219,6 +219,18 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     assert of(normalize) == of(load_model(path).origin.normalize)
 
 
+def test_heads_that_the_settings_say_need_not_be_guessed(tmp_path, recwarn):
+    """Nothing is usual for a width of 48."""
+    path = tmp_path / "bare.pth"
+    timms = TimmVisionTransformer(img_size=16, patch_size=4, embed_dim=48, depth=2, num_heads=3)
+    torch.save(timms.state_dict(), path)
+    given = frozenset({"model.init", "model.num_heads"})
+    settings = Config(model=replace(TINY, init=str(path), embed_dim=48, num_heads=3))
+    settings, model, _ = load_initial(settings, given)
+    assert model.encoder.config.num_heads == settings.model.dimensions["num_heads"] == 3
+    assert not [warning for warning in recwarn if "heads of the encoder" in str(warning.message)]
+
+
 def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
     autoencoder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")

@@ -29,9 +29,13 @@ def load_initial(config: Config, given: Collection[str] | None) -> tuple[Config,
         CheckpointError: it cannot be read.
         ConfigError: as `vit.training.initial.follow`.
     """
-    # what the checkpoint is; settings that are not given follow it
+    # what the checkpoint is; settings that are not given follow it. A bare file of weights does not
+    # say its number of heads: if the settings do, it need not be guessed
     source = find(config.model.init)
-    network = read_network(source, LoadOptions())
+    stated = LoadOptions()
+    if given is not None and "model.num_heads" in given:
+        stated = LoadOptions(num_heads=config.model.dimensions["num_heads"])
+    network = read_network(source, stated)
     notes: list[str] = []
     if given is not None:
         config, notes = follow(config, given, network.encoder, network.decoder)
@@ -43,7 +47,6 @@ def load_initial(config: Config, given: Collection[str] | None) -> tuple[Config,
     if OBJECTIVES[config.train.objective].labels:
         options = replace(options, part="encoder")
 
-    # a bare file of weights does not state its number of heads, and settings do
     if "num_heads" not in network.hints.encoder and not network.encoder.qk_norm:
         options = replace(options, num_heads=config.model.dimensions["num_heads"])
 

@@ -262,8 +262,10 @@ def _map_head(network: Network) -> tuple[dict[str, KeyRule], set[str]]:
         if not reason:
             problem = other.problem or "is one of several (classifier names the one to load)"
             reason = f"{other.name} {problem}"
+        # the chosen one may be a layer of it
         for key in other.keys:
-            network.report.dropped[key] = reason
+            if head is None or key not in head.keys:
+                network.report.dropped[key] = reason
     if others and head is None:
         if network.options.num_classes is None:
             network.guess(
@@ -298,7 +300,8 @@ def _find_heads(network: Network) -> list[Head]:
         if named is None:
             usual = first_few([head.name for head in heads]) or "none"
             raise network.error(f"it holds no module {name!r} to be its head; heads in it: {usual}")
-        heads = [named, *(head for head in heads if not head.name.startswith(named.name))]
+        within = f"{named.name}."
+        heads = [named, *(head for head in heads if not f"{head.name}.".startswith(within))]
 
     # a model in memory knows more of its heads than tensors show, as does known code
     modules: dict[str, nn.Module] = {}

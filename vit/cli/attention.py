@@ -370,10 +370,9 @@ def draw_relevance(
         if options.label is not None:
             title = f"Relevance for class {options.label}"
     else:
-        raise ConfigError(
-            "relevance explains a prediction, and this model has no head; "
-            "with a decoder, --mask draws the relevance for filling in a masked patch"
-        )
+        problem = f"{options.method} explains a prediction, and this model has no head"
+        advice = "with a decoder, --method relevance --mask SHARE explains what it fills in"
+        raise ConfigError(f"{problem}; {advice}")
     return [picture_of_maps(options, subject, panels, title, notes, **style)]
 
 

@@ -201,7 +201,8 @@ def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
         raise ConfigError(f"--method {method}: {reasons[method]}")
     methods = [name for name in reasons if method in ("all", name) and not reasons[name]]
     if not methods:
-        raise ConfigError(f"nothing can be measured: {'; '.join(reasons.values())}")
+        each_once = dict.fromkeys(reasons.values())
+        raise ConfigError(f"nothing can be measured: {'; '.join(each_once)}")
     return methods
 
 

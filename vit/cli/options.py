@@ -36,7 +36,7 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
 def naming_options() -> Iterator[None]:
     """Name options in errors, `--val-size`, where they name settings, `data.val_size`."""
     # "data.on_bad_image: skip" of a configuration is "--on-bad-image skip" here
-    names = "device|threads|compile|precision|val_size|on_bad_image"
+    names = "device|threads|val_size|on_bad_image"
     setting = rf"\b(?:run|train|data)\.({names})\b(?::(?= skip))?"
     try:
         yield

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.measures import full_precision
-from vit.isolation import eval_mode
+from vit.isolation import eval_mode, held
 
 
 def relevance(
@@ -304,19 +304,15 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
                 f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
                 "build or load the model outside of it"
             )
-    # Gradient checkpointing computes a block again, whose weights would be other ones
-    checkpointing = {}
-    for name, part in model.named_modules():
-        if getattr(part, "grad_checkpointing", False):
-            checkpointing[name] = part
-    for part in checkpointing.values():
-        part.grad_checkpointing = False
-    try:
-        with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for part in checkpointing.values():
-            part.grad_checkpointing = True
+    with ExitStack() as undo:
+        # Gradient checkpointing computes a block again, whose weights would be other ones
+        for part in model.modules():
+            if getattr(part, "grad_checkpointing", False):
+                undo.enter_context(held(part, "grad_checkpointing", False))
+        undo.enter_context(eval_mode(model))
+        undo.enter_context(torch.inference_mode(False))
+        undo.enter_context(torch.enable_grad())
+        yield
 
 
 def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:

@@ -193,7 +193,7 @@ def _from_patch_embedding(encoder: Any) -> Geometry:
         grid_size=tuple(embedding.grid_size),
         patch_size=(p * down, q * across),
         num_prefix_tokens=encoder.num_prefix_tokens,
-        class_token=encoder.cls_token is not None,
+        class_token=getattr(encoder, "cls_token", None) is not None,
     )
 
 

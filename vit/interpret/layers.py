@@ -255,7 +255,11 @@ class _Interception(TorchFunctionMode):
             heads = query.shape[1]
             key = key.repeat_interleave(heads // key.shape[1], dim=1)
             value = value.repeat_interleave(heads // value.shape[1], dim=1)
-        weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale)
+        weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale).to(value.dtype)
+        # A single head may have no axis of its own
+        if weights.ndim == 3:
+            self._pass.weights[number] = weights[:, None]
+            return self._hook(number, weights[:, None], value[:, None])[:, 0]
         self._pass.weights[number] = weights
         return self._hook(number, weights, value)
 
@@ -402,6 +406,6 @@ def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> Any:
         return undo.enter_context(held(layer, "kernel", "flash"))
     if hasattr(layer, "fused_attn"):
         return undo.enter_context(held(layer, "fused_attn", True))
-    if hasattr(layer, "config"):
+    if hasattr(getattr(layer, "config", None), "_attn_implementation"):
         return undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
     return None
