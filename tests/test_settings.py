@@ -391,7 +391,9 @@ def test_a_file_may_be_a_pipe():
     reader, writer = os.pipe()
     os.write(writer, b"train: {seed: 3}\noptim: {warmup_epochs: 5}")
     os.close(writer)
-    command = train_command("--config", f"/dev/fd/{reader}", "--train.epochs", 2)
+    pipe = f"/dev/fd/{reader}"
+    assert "gives the run no name; add --out FOLDER" in refusal("--config", pipe)
+    command = train_command("--config", pipe, "--train.epochs", 2, "--out", "mine")
     os.close(reader)
     assert (command.config.train.seed, command.config.train.epochs) == (3, 2)
     assert command.config.optim.warmup_epochs == 0.5

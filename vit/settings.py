@@ -466,7 +466,7 @@ def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path
     """Return the folder of a run: `out`, or runs/ and the name of the last file.
 
     Raises:
-        ConfigError: `out` is empty, or there is no such file.
+        ConfigError: `out` is empty, or the last file does not exist or has no name.
     """
     if out is not None:
         if not os.fspath(out):
@@ -477,6 +477,9 @@ def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path
     path = QUICKSTART
     if files:
         path = config_file(str(files[-1])).resolve()
+        # What the shell's `--config <(...)` opens has no path of its own
+        if not path.exists():
+            raise ConfigError(f"config: {files[-1]} gives the run no name; add --out FOLDER")
     if path.name == RUN_CONFIG:
         return Path("runs") / path.parent.name
     return Path("runs") / path.stem

@@ -45,7 +45,7 @@ class Panel:
         lines: reference lines, name -> value.
         share: whether values are shares, written in percent.
         limits: of the value axis; None, or None above, to fit the values.
-        log: whether that axis is logarithmic, in `arms_figure`.
+        log: whether that axis is logarithmic.
     """
 
     title: str
