@@ -66,6 +66,7 @@ def test_snippets_are_found():
         "docs/looking-inside.md",
         "docs/objectives.md",
         "docs/your-own-images.md",
+        "docs/questions/identity-case/answer.md",
         "docs/questions/who-trains-them/answer.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
