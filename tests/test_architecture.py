@@ -4,15 +4,24 @@ import ast
 import re
 import subprocess
 import sys
+import threading
 import tomllib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import timm
+import tiny
+import torch
 
 import vit
+from vit.training.loop import train_steps
+from vit.training.run import setup
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -152,6 +161,59 @@ def test_looking_at_files_imports_nothing_of_data_sets(module, unwanted):
     assert unwanted <= MODULES.keys()
     for start in module:
         assert not closure(start, lazy=False) & unwanted
+
+
+@contextmanager
+def walked() -> Iterator[list[str]]:
+    """Give the files of the package whose functions run within the block, one for each move."""
+    files: list[str] = []
+    package = f"{ROOT / 'vit'}/"
+
+    def watch(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(package):
+            return
+        # a comprehension is no function that a reader would look up
+        if frame.f_code.co_name[0] != "<" and path not in files[-1:]:
+            files.append(path)
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        yield files
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def test_a_training_step_walks_through_few_files():
+    """With two views of each image, contrast and Muon."""
+    config = tiny.changed(
+        tiny.RECONSTRUCT,
+        augment={"views": 2, "color_jitter": 0.4},
+        optim={"name": "muon"},
+        reconstruct={"contrast": 0.1},
+        train={"epochs": 2},
+    )
+    steps = train_steps(setup(config, tiny.dataset()))
+    next(steps)
+    with walked() as files:
+        next(steps)
+    assert len(files) <= 71
+    assert len(set(files)) <= 20
+
+
+@pytest.mark.parametrize(("bare", "moves"), [(False, 100), (True, 150)])
+def test_loading_walks_from_file_to_file_once_not_once_a_tensor(bare, moves, tmp_path):
+    checkpoint = "vit-tiny-p4-cifar10"
+    if bare:
+        checkpoint = tmp_path / "timm.pth"
+        torch.save(timm.create_model("vit_tiny_patch16_224").state_dict(), checkpoint)
+    with warnings.catch_warnings(action="ignore"):
+        vit.load_model(checkpoint)
+        with walked() as files:
+            vit.load_model(checkpoint)
+    assert 10 < len(files) <= moves
 
 
 def test_no_files_import_each_other():

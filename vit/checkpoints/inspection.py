@@ -58,22 +58,13 @@ def facts(network: Network) -> dict[str, Any]:
 
 def _count_values(network: Network) -> None:
     """Report the tensors with values that cannot be used, as problems or as notes."""
-    # in the tensors for the model, unless the options allow them there
-    checked: set[str] = set()
-    for name, tensor in network.tensors.items():
-        problem = network.problem(name)
-        if problem:
-            # of several that are joined, only one is named
-            network.report.problems.append(problem)
-            checked.update(key for key in tensor.theirs if problem.startswith(f"{key} "))
-        elif not network.allows(name):
-            checked.update(tensor.theirs)
+    # in the tensors for the model
+    problems = network.bad_values()
+    network.report.problems += problems.values()
 
-    # in all others, under their own names
+    # in all others, and where the options allow them
     for key, value in network.source.tensors.items():
-        if key in checked or value.device.type == "meta":
-            continue
-        count = count_not_finite(value)
+        count = 0 if key in problems else count_not_finite(value)
         if count:
             network.note(f"{key} holds {count} values that are nan or infinite")
 

@@ -333,6 +333,9 @@ def assign_weights(network: Network) -> Model:
     if network.report.problems:
         raise network.error(network.report.problems[0])
 
+    for problem in network.bad_values().values():
+        raise network.error(problem)
+
     # The model gets values of its own. A tensor that was computed from the checkpoint's is new
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
@@ -340,9 +343,6 @@ def assign_weights(network: Network) -> Model:
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
-        problem = network.problem(ours)
-        if problem:
-            raise network.error(problem)
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
         state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
 

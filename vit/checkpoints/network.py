@@ -143,19 +143,19 @@ class Network:
                 names += [key.removeprefix(place) for place in ("", *places_of(self.prefix))]
         return self.options.allows(*names)
 
-    def problem(self, name: str) -> str:
-        """Return why a tensor's values cannot be used, "" if they can.
+    def bad_values(self) -> dict[str, str]:
+        """Return the model's tensors that cannot be used: their name -> why.
 
         The options may allow values that are nan or infinite.
         """
-        for key in self.tensors[name].theirs:
-            tensor = self.source.tensors[key]
-            reason = not_weights(key, tensor)
-            if not reason and not self.allows(name):
-                reason = not_finite(key, tensor)
-            if reason:
-                return reason
-        return ""
+        # what each tensor of theirs becomes; most are good, and the options are not asked of them
+        ours = {key: name for name, tensor in self.tensors.items() for key in tensor.theirs}
+        tensors = {key: self.source.tensors[key] for key in ours}
+        problems = not_weights(tensors)
+        for key, problem in not_finite(tensors).items():
+            if not self.allows(ours[key]):
+                problems.setdefault(key, problem)
+        return problems
 
 
 # ---- Recognise -----------------------------------------------------------------------------------

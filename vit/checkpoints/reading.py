@@ -14,7 +14,7 @@ import stat
 import threading
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -580,31 +580,36 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 # ---- Values and words ----------------------------------------------------------------------------
 
 
-def not_weights(name: str, tensor: Tensor) -> str:
-    """Return why a tensor cannot hold weights, "" if it can."""
-    if tensor.device.type == "meta":
-        return f"{name} is on the device meta: it has a shape and no values"
-    # torch converts every kind of floating point but this one
-    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
-        return f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
-    return ""
+def not_weights(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the tensors that cannot hold weights: name -> why."""
+    problems = {}
+    for name, tensor in tensors.items():
+        if tensor.device.type == "meta":
+            problems[name] = f"{name} is on the device meta: it has a shape and no values"
+        # torch converts every kind of floating point but this one
+        elif not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            problems[name] = f"{name} holds {kind}, not weights"
+    return problems
 
 
-def not_finite(name: str, tensor: Tensor) -> str:
-    """Say how many values of a tensor are nan or infinite, "" if none."""
-    count = count_not_finite(tensor)
-    if not count:
-        return ""
-    return (
-        f"{name} holds {count} values that are nan or infinite; "
-        "the training that made it diverged, or the file is damaged"
-    )
+def not_finite(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the tensors with values that are nan or infinite: name -> how many."""
+    problems = {}
+    for name, tensor in tensors.items():
+        count = count_not_finite(tensor)
+        if count:
+            problems[name] = (
+                f"{name} holds {count} values that are nan or infinite; "
+                "the training that made it diverged, or the file is damaged"
+            )
+    return problems
 
 
 def count_not_finite(tensor: Tensor) -> int:
     """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
     is_number = tensor.is_floating_point() or tensor.is_complex()
-    if not is_number or tensor.dtype is torch.float4_e2m1fn_x2:
+    if not is_number or tensor.dtype is torch.float4_e2m1fn_x2 or tensor.device.type == "meta":
         return 0
     # in parts, because each copy as float32 needs memory
     count = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER
@@ -48,6 +48,8 @@ HEADS = {"head", "heads", "classifier"}
 ENTRANCE = re.compile("stem|pre|embed|pos|token|rope|norm")
 # a tensor of a block
 IN_BLOCK = re.compile(r"(?:^|\.)(?:blocks|layers?)\.\d+\.")
+KERNELS = "patch_embed.proj.weight"
+NOT_REQUESTED = "only the encoder was requested"
 
 
 def rename(network: Network) -> None:
@@ -57,17 +59,22 @@ def rename(network: Network) -> None:
         CheckpointError: two tensors have the same name of ours, or the options' mean and deviation
             are for other channels than the images have.
     """
-    # which of their tensors is which of ours, by whole names
-    rules = {name: KeyRule(name, (name,)) for name in network.source.tensors}
-    if network.format is not OWN_FOLDER:
-        rules = _map_names(network)
+    # the tensors of our own folder have our names already
+    tensors = network.source.tensors
+    if network.format is OWN_FOLDER:
+        _check_normalization(network, _channels(tensors.get(KERNELS)))
+        for name, tensor in tensors.items():
+            network.tensors[name] = ModelTensor(tensor, (name,))
+        if network.options.part == "encoder":
+            for name in [name for name in tensors if name.startswith("decoder.")]:
+                network.drop(name, NOT_REQUESTED)
+        return
 
-    # C of the images, by the patch kernels (D, C, p, q): the order of a patch's pixels needs it
+    # C of the images is needed for the order of a patch's pixels
+    rules = _map_names(network)
     channels = 1
-    if "patch_embed.proj.weight" in rules:
-        kernels = network.source.tensors[rules["patch_embed.proj.weight"].theirs[0]].shape
-        if len(kernels) == 4:
-            channels = kernels[1]
+    if KERNELS in rules:
+        channels = _channels(tensors[rules[KERNELS].theirs[0]])
     _check_normalization(network, channels)
 
     # their tensors, turned into ours
@@ -75,26 +82,30 @@ def rename(network: Network) -> None:
     for name, rule in rules.items():
         if network.options.part == "encoder" and name.startswith("decoder."):
             for key in rule.theirs:
-                network.report.dropped[key] = "only the encoder was requested"
+                network.report.dropped[key] = NOT_REQUESTED
             continue
-        tensors = [network.source.tensors[key] for key in rule.theirs]
-        if rule.change == "pixels" and len(tensors[0]) % channels:
+        if not rule.change:
+            network.tensors[name] = ModelTensor(tensors[rule.theirs[0]], rule.theirs)
+            continue
+        theirs = [tensors[key] for key in rule.theirs]
+        if rule.change == "pixels" and len(theirs[0]) % channels:
             raise network.error(
-                f"{rule.theirs[0]} has {len(tensors[0])} rows, which are no patches of "
+                f"{rule.theirs[0]} has {len(theirs[0])} rows, which are no patches of "
                 f"{channels} channels"
             )
-        network.tensors[name] = ModelTensor(rule.read(tensors, channels, eps), rule.theirs)
-        if rule.change:
-            network.tensors[name].changes.append(NOTES[rule.change])
+        value = rule.read(theirs, channels, eps)
+        network.tensors[name] = ModelTensor(value, rule.theirs, [NOTES[rule.change]])
+
+
+def _channels(kernels: Tensor | None) -> int:
+    """Return C of the images that patch kernels (D, C, p, q) take; 1 if they are none."""
+    if kernels is None or kernels.ndim != 4:
+        return 1
+    return kernels.shape[1]
 
 
 def _check_normalization(network: Network, channels: int) -> None:
-    """Note which mean and deviation are assumed; refuse those from the options for other channels.
-
-    Args:
-        network: the network.
-        channels: C of its images.
-    """
+    """Note which mean and deviation are assumed; refuse options for other channels."""
     usual = network.format
     if network.hints.mean is None:
         sentence = usual.other_inputs or f"these are the default of {usual.name}"
