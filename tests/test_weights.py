@@ -70,9 +70,7 @@ def test_metadata_that_are_damaged_are_refused(folder, tmp_path, settings):
     (tmp_path / "odd.safetensors").write_bytes(
         len(text).to_bytes(8, "little") + text + weights[8 + length :]
     )
-    message = refused(tmp_path / "odd.safetensors")
-    assert "the settings in its metadata" in message
-    assert "damaged" in message
+    assert "metadata" in refused(tmp_path / "odd.safetensors")
 
 
 def test_other_libraries_read_the_weights_with_their_metadata(folder):

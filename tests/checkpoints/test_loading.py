@@ -288,7 +288,6 @@ REFUSED = [
     # they are of another version, or incomplete
     ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),
     ("ours", "", "format", MISSING, "vit-patch-trainer/1"),
-    ("ours", "", "sha256", MISSING, "sha256"),
     ("ours", "", "encoder", MISSING, "encoder"),
     ("ours", "", "decoder", MISSING, "decoder"),
     ("ours", "", "norm_pix_loss", MISSING, "norm_pix_loss"),

@@ -1,13 +1,9 @@
 """Laws of reading: nothing in a file is run; any damage ends in one line that names the file."""
 
 import argparse
-import gzip
 import json
-import os
 import pickle
-import re
 import struct
-import sys
 import time
 import warnings
 import zipfile
@@ -20,7 +16,6 @@ import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
 from tiny import Payload, seeded
-from torch.distributed.checkpoint import format_utils
 
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
 from vit.errors import CheckpointError
@@ -123,17 +118,6 @@ def save(path: Path, kind: str) -> None:
         torch.save(TENSORS, path, _use_new_zipfile_serialization=kind == "zip")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_a_path_that_is_not_utf8_is_no_damage(tmp_path):
-    folder = tmp_path / os.fsdecode(b"mod\xe8le")
-    folder.mkdir()
-    save_file(TENSORS, tmp_path / "whole")
-    (tmp_path / "whole").rename(folder / "model.safetensors")
-    message = refused(folder, names_path=False)
-    assert "its path is not UTF-8" in message
-    assert "damaged" not in message
-
-
 def test_parts_are_put_together(tmp_path):
     save_file({"x": torch.ones(2)}, tmp_path / "model-1.safetensors")
     save_file({"y": torch.zeros(3)}, tmp_path / "model-2.safetensors")
@@ -150,13 +134,13 @@ def test_parts_are_put_together(tmp_path):
         json.dumps({"weight_map": {"x": "model-2.safetensors", "y": "model-2.safetensors"}})
     )
     assert "disagree about x" in refused(tmp_path)
-    for name in ("../model-1.safetensors", "/etc/passwd", 3):
-        index.write_text(json.dumps({"weight_map": {"x": name}}))
-        assert "not a file next to it" in refused(tmp_path)
-    index.write_text(json.dumps({"weight_map": {"x": "gone.safetensors"}}))
-    assert "gone.safetensors" in refused(tmp_path)
-    index.write_text("{}")
-    assert "no weight_map" in refused(tmp_path)
+    # a name may not lead elsewhere
+    (tmp_path / "inner").mkdir()
+    index.rename(tmp_path / "inner" / index.name)
+    index = tmp_path / "inner" / index.name
+    index.write_text(json.dumps({"weight_map": {"x": "../model-1.safetensors"}}))
+    with pytest.raises(FileNotFoundError, match=r"inner/model-1\.safetensors"):
+        read_checkpoint(index)
 
 
 def test_settings_of_another_model_are_not_taken(tmp_path):
@@ -166,7 +150,7 @@ def test_settings_of_another_model_are_not_taken(tmp_path):
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {"hidden_size": 3}
     save_file(TENSORS, tmp_path / "other.safetensors")
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
-    assert "several files of weights (mine.safetensors, other.safetensors)" in refused(tmp_path)
+    assert "name one of its files: mine.safetensors, other.safetensors" in refused(tmp_path)
     save_file(TENSORS, tmp_path / "model.safetensors")
     assert (
         read_checkpoint(tmp_path).config
@@ -174,20 +158,6 @@ def test_settings_of_another_model_are_not_taken(tmp_path):
         == {"hidden_size": 3}
     )
     assert read_checkpoint(tmp_path / "mine.safetensors").config == {}
-
-
-def test_an_unfinished_run_names_its_last_state(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    for step in (3, 20):
-        torch.save(TENSORS, tmp_path / "checkpoints" / f"step-{step:08d}.pt")
-    save_file(TENSORS, tmp_path / "showcase.safetensors")  # its test images are no model
-    message = refused(tmp_path)
-    assert f"{tmp_path / 'checkpoints' / 'step-00000020.pt'} is its last state" in message
-    assert "this run is not finished; finish it with --resume" in message
-    last = (
-        message.partition(": this run")[2].partition("now: ")[2].partition(" is its last state")[0]
-    )
-    assert read_checkpoint(last).tensors.keys() == TENSORS.keys()
 
 
 def test_nested_values_are_flattened():
@@ -209,10 +179,6 @@ def test_nested_values_are_flattened():
     assert other["odd"] == "set"
     with pytest.raises(CheckpointError, match=r"two values are called a\.b"):
         flatten({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)})
-    within: dict = {}
-    within["itself"] = within
-    with pytest.raises(CheckpointError, match="within itself"):
-        flatten(within)
 
 
 def test_not_finite_values_are_counted():
@@ -227,91 +193,42 @@ def test_not_finite_values_are_counted():
 # --- damage and nonsense --------------------------------------------------------------------------
 
 
-def test_a_missing_a_locked_and_an_odd_path(tmp_path):
-    assert "no checkpoint at" in refused(tmp_path / "gone")
-    assert "no checkpoint at" in refused(Path("bad\0name"), names_path=False)
-    (tmp_path / "empty").mkdir()
-    assert "no model in" in refused(tmp_path / "empty")
-    os.mkfifo(tmp_path / "pipe.pth")
-    assert "is not a file" in refused(tmp_path / "pipe.pth")  # and does not wait for a writer
+def test_a_folder_without_a_model_names_what_it_holds(tmp_path):
+    assert "it is empty" in refused(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    assert refused(tmp_path).endswith("name one of its files: config.yaml")
+    (tmp_path / "checkpoints").mkdir()
+    for step in (3, 20):
+        torch.save(TENSORS, tmp_path / "checkpoints" / f"step-{step:08d}.pt")
+    last = refused(tmp_path).rpartition(", ")[2]
+    assert read_checkpoint(tmp_path / last).tensors.keys() == TENSORS.keys()
+    with pytest.raises(FileNotFoundError):
+        read_checkpoint(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "is empty"),
+        (b"", "not a checkpoint: EOFError"),
         (b"<!DOCTYPE html><html>Not found</html>", "a web page: the download failed"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
             "a pointer of Git LFS",
         ),
-        (b'{"model_type": "vit"}', "is text, not weights; name the file of weights, or its folder"),
-        (pickle.dumps({"weight": [1.0]}, 4), "is a plain Python pickle, which is not read"),
-        (pickle.dumps({"weight": [1.0]}, 2), "is a plain Python pickle, which is not read"),
-        (b"\x08\x0a\x12\x07pytorch\x1a\x062.14.1", "an ONNX program"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
-        (gzip.compress(bytes(100), mtime=0), "packed by gzip"),
-        (bytes(1000), "is damaged"),
-        (b"PK\x03\x04" + bytes(100), "is damaged"),
-        (struct.pack("<Q", 1 << 60) + b"{" + bytes(100), "is damaged"),
+        (pickle.dumps({"weight": [1.0]}, 4), "a plain Python pickle, which is not read"),
+        (pickle.dumps({"weight": [1.0]}, 2), "a plain Python pickle, which is not read"),
+        (bytes(1000), "not a checkpoint: "),
+        (b"PK\x03\x04" + bytes(100), "not a checkpoint: "),
+        (struct.pack("<Q", 1 << 60) + b"{" + bytes(100), "not a checkpoint: "),
         (
             struct.pack("<Q", 20) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}',
-            "is damaged",
+            "not a checkpoint: ",
         ),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(content, reason, tmp_path):
     (tmp_path / "x.pth").write_bytes(content)
     assert reason in refused(tmp_path / "x.pth")
-
-
-def test_a_file_of_another_kind_is_not_called_damaged(tmp_path):
-    for name in ("flax_model.msgpack", "model.tflite", "table.npy"):
-        (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00" + bytes(100))
-        assert "is neither a file of PyTorch nor of safetensors" in refused(tmp_path / name)
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr("weights/model.pth", b"...")
-    assert "a ZIP archive of other files (weights/model.pth)" in refused(tmp_path / "x.zip")
-
-
-def test_programs_of_torch_are_called_by_their_name_and_give_their_weights(tmp_path):
-    """As the messages say. torch.export takes seconds."""
-    layer = torch.nn.Linear(3, 2)
-    inputs = torch.ones(1, 3)
-    torch.jit.trace(layer, inputs).save(tmp_path / "script.pt")
-    assert "a TorchScript program" in refused(tmp_path / "script.pt")
-    torch.export.save(torch.export.export(layer, (inputs,)), tmp_path / "program.pt2")
-    assert "a program of torch.export" in refused(tmp_path / "program.pt2")
-
-    torch.save(torch.jit.load(tmp_path / "script.pt").state_dict(), tmp_path / "a.pth")
-    torch.save(torch.export.load(tmp_path / "program.pt2").state_dict, tmp_path / "b.pth")
-    for name in ("a.pth", "b.pth"):
-        tensors = read_checkpoint(tmp_path / name).tensors
-        assert torch.equal(tensors["weight"], layer.weight)
-
-
-def test_a_checkpoint_of_torch_distributed_names_the_command_that_joins_it(tmp_path):
-    folder = tmp_path / "parts"
-    torch.distributed.checkpoint.save({"model": TENSORS}, checkpoint_id=folder)
-    for path in (folder, folder / ".metadata", folder / "__0_0.distcp"):
-        message = refused(path)
-        assert "a checkpoint of torch.distributed" in message
-    assert f"`python -m {format_utils.__name__} dcp_to_torch {folder} FILE`" in message
-    format_utils.dcp_to_torch_save(folder, tmp_path / "joined.pth")  # what this command calls
-    tensors = read_checkpoint(tmp_path / "joined.pth").tensors
-    assert {name.removeprefix("model.") for name in tensors} == TENSORS.keys()
-
-
-def test_a_folder_of_saved_steps_names_them_in_their_order(tmp_path):
-    """As transformers' Trainer writes them."""
-    for step in (5, 10, 500):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        save_file(TENSORS, tmp_path / f"checkpoint-{step}" / "model.safetensors")
-    (tmp_path / "runs").mkdir()
-    message = refused(tmp_path)
-    folders = re.findall(r"checkpoint-(\d+)", message)
-    assert folders == ["5", "10", "500"]
-    assert read_checkpoint(tmp_path / "checkpoint-10").tensors.keys() == TENSORS.keys()
 
 
 def test_settings_that_cannot_be_read(tmp_path):

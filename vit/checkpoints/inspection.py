@@ -40,7 +40,7 @@ def facts(network: Network) -> dict[str, Any]:
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
-        "checksum": "verified" if source.verified else "none",
+        "checksum": "verified" if "sha256" in source.config else "none",
         "format": network.format.name,
         "encoder": asdict(network.encoder),
         "decoder": decoder,

@@ -21,13 +21,13 @@ from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import (
-    OF_THESE_WEIGHTS,
     Source,
     first_few,
     flatten,
     read_checkpoint,
     shorten,
     size_text,
+    without_ours,
 )
 from vit.checkpoints.rename import IN_BLOCK, leave_beside, rename
 from vit.errors import CheckpointError
@@ -168,7 +168,7 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     # transformers' settings; those of a folder of ours, which it carries along, tell of the file
     config = library_model.config.to_dict()
     if "sha256" in config:
-        config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
+        config = without_ours(config)
     config["architectures"] = [type(library_model).__name__]
     config["hidden_act"] = _activation(library_model, config.get("hidden_act", "gelu"))
     return Source(Path(name), tensors, values, config=config, whole=model)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import pathlib
 import re
-import stat
 import threading
 import warnings
 import zipfile
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 from vit.errors import CheckpointError, one_line
 from vit.weights import CONFIG_HASH, NAME, config_hash
 
-NO_WEIGHTS = ("showcase.safetensors",)  # a run's test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
     "model.safetensors",
@@ -40,30 +38,20 @@ OF_THESE_WEIGHTS = (
     "figures", "sha256", CONFIG_HASH,
 )  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
+HASHES = ("sha256", CONFIG_HASH)
+SAVED_AGAIN = (
+    "transformers has saved it again: the SHA-256 and figures in config.json are of other weights"
+)
 PLAIN = str | int | float | None
-OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
-"""The beginning of torch's files before its version 1.6, which were several pickles."""
-# what stands in place of weights, by its first bytes: failed downloads, files of other tools
+# what often stands in place of weights, by its first bytes
 OTHER_FILES = {
     rb"\s*<": "a web page: the download failed; fetch it again",
     rb"\s*version https://git-lfs":
         "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it",
-    # the first two fields are the version of the format and the name of a program
-    rb"\x08[\x01-\x1f][\x12\x1a\x22\x32\x3a\x42]":
-        "an ONNX program, which is not read; name the checkpoint that it was made of",
-    rb"\x89HDF":
-        "an HDF5 file, as Keras writes, which is not read; name weights of PyTorch",
-    rb"GGUF": "a GGUF file, as llama.cpp reads, which is not read; name weights of PyTorch",
-    rb"\x1f\x8b": "packed by gzip; unpack it, and name the file of weights in it",
-}  # fmt: skip
-# files of other tools in a ZIP archive, by the end of a name in it
-OTHER_ARCHIVES = {
-    "/constants.pkl":
-        "a TorchScript program, which is not read, as loading it would run its code; if you trust "
-        "it, torch.save(torch.jit.load(FILE).state_dict(), OTHER) writes its weights",
-    "/archive_format":
-        "a program of torch.export, which is not read, as it may hold code; if you trust it, "
-        "torch.save(torch.export.load(FILE).state_dict, OTHER) writes its weights",
+    # torch's own files before its version 1.6 were several pickles, the first of this number
+    rb"\x80(?!\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19)":
+        "a plain Python pickle, which is not read; nothing in it was run; "
+        "save the weights with torch.save(model.state_dict(), FILE)",
 }  # fmt: skip
 
 
@@ -104,12 +92,10 @@ class Source:
             name of its type.
         config: the config.json next to the weights or, in our own files, in their metadata; empty
             if there is neither.
-        config_place: which of them, for messages.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a timm model in memory, which describes itself.
         whole: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
-        verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how the checkpoint was read.
     """
 
@@ -117,12 +103,10 @@ class Source:
     tensors: dict[str, Tensor]
     values: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    config_place: str = "config.json"
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
     whole: nn.Module | None = None
     files: tuple[Path, ...] = ()
-    verified: bool = False
     notes: tuple[str, ...] = ()
 
     def error(self, problem: str) -> CheckpointError:
@@ -141,285 +125,168 @@ def read_checkpoint(path: str | Path) -> Source:
     """Read a file of weights, or a folder with one.
 
     Args:
-        path: a .safetensors file; a torch file, recognised by its content; or a folder with
-            model.safetensors, pytorch_model.bin, either of them in parts with an index, or a single
-            file of weights.
+        path: a .safetensors file; a torch file, recognised by its content; or a folder with one of
+            `FOLDER_FILES`.
 
     Raises:
-        CheckpointError: it is missing, damaged, does not match its config.json, or holds more than
-            weights.
+        CheckpointError: it is no checkpoint, or does not match its config.json.
+        OSError: it is missing or cannot be read.
     """
     path = Path(path)
-    try:
-        # the settings, if it is certain that they are of these weights
-        main, folder = _locate(path)
-        config: dict[str, Any] = {}
-        preprocessor: dict[str, Any] = {}
-        notes: tuple[str, ...] = ()
-        if folder is not None:
-            config, notes = _read_config(folder, path)
-            preprocessor = _read_json(folder / "preprocessor_config.json")
+    main = path
+    if path.is_dir():
+        main = _file_in(path)
+    # the weights, all in one file or with the names of each part's tensors in an index
+    parts = [main]
+    places: dict[str, str] = {}
+    if main.name.endswith(".index.json"):
+        places = _read_json(main)["weight_map"]
+        parts = [main.parent / Path(file).name for file in dict.fromkeys(places.values())]
 
-        # the weights, all in one file or with the names of each part's tensors in an index
-        parts: dict[Path, set[str] | None] = {main: None}
-        if main.name.endswith(".index.json"):
-            parts = _parts_of(main)
-        if "sha256" in config:
-            _check_weights(main, len(parts), config["sha256"])
-        tensors: dict[str, Tensor] = {}
-        values: dict[str, Any] = {}
-        for file, expected in parts.items():
-            tensors_in_file, values_in_file = _read_file(file)
-            if expected is not None and tensors_in_file.keys() != expected:
-                name = sorted(tensors_in_file.keys() ^ expected)[0]
-                raise CheckpointError(
-                    f"{file} and {main.name} disagree about {name}: parts of different checkpoints"
-                )
-            tensors |= tensors_in_file
-            values |= values_in_file
+    # the settings, if it is certain that they are of these weights
+    config: dict[str, Any] = {}
+    preprocessor: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    if main.name in FOLDER_FILES or _weights_in(main.parent) == [main]:
+        config = _read_json(main.parent / "config.json")
+        preprocessor = _read_json(main.parent / "preprocessor_config.json")
+        if "transformers_version" in config and not config.keys().isdisjoint(HASHES):
+            # saved again by transformers, it keeps our keys, which tell of other weights
+            config = without_ours(config)
+            notes = (SAVED_AGAIN,)
+        _check_hashes(config, parts)
 
-        # a file of ours that was copied without its config.json
-        config_place = "config.json"
-        if not config and f"__metadata__.{NAME}" in values:
-            config_place = "the settings in its metadata"
-            config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: {config_place}")
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read {error.filename or path}: {error.strerror or error}"
-        ) from error
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for part in parts:
+        tensors_in_part, values_in_part = _read_file(part)
+        expected = {name for name, file in places.items() if Path(file).name == part.name}
+        if places and tensors_in_part.keys() != expected:
+            name = sorted(tensors_in_part.keys() ^ expected)[0]
+            raise CheckpointError(
+                f"{part} and {main.name} disagree about {name}: parts of different checkpoints"
+            )
+        tensors |= tensors_in_part
+        values |= values_in_part
+
+    # a file of ours that was copied without its config.json
+    if not config and f"__metadata__.{NAME}" in values:
+        config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: its metadata")
     return Source(
         path,
         tensors,
         values,
         config,
-        config_place,
         preprocessor,
         files=tuple(parts),
-        verified="sha256" in config,
         notes=notes,
     )
 
 
-def _locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the file to read, and the folder whose config.json describes it, if any does.
-
-    The file may be the index of a checkpoint in parts.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"no checkpoint at {path}: {reason}") from error
-
-    # A file. The config.json beside it may be another model's if there are other weights.
-    if stat.S_ISREG(mode):
-        if path.name in FOLDER_FILES or _weights_in(path.parent) == [path]:
-            return path, path.parent
-        return path, None
-
-    # a folder: the first of the usual names, else its only file of weights
-    if not stat.S_ISDIR(mode):
-        raise CheckpointError(f"{path} is not a file")
+def _file_in(folder: Path) -> Path:
+    """Return the file of weights in a folder, or the index of its parts, by the usual names."""
     for name in FOLDER_FILES:
-        if (path / name).is_file():
-            return path / name, path
-    files = _weights_in(path)
-    if len(files) == 1:
-        return files[0], path
-    if files:
-        names = ", ".join(file.name for file in files[:6])
-        raise CheckpointError(f"{path} holds several files of weights ({names}); name one of them")
-
-    # parts that torch.distributed has written
-    if (path / ".metadata").is_file():
-        raise CheckpointError(f"{path} {_sharded(path)}")
-
-    # a run that has not written its model yet has states
-    states = sorted((path / "checkpoints").glob("step-*.pt"))
-    if states:
-        raise CheckpointError(
-            f"no model in {path}: this run is not finished; finish it with --resume, "
-            f"or load the model as it is now: {states[-1]} is its last state"
-        )
-
-    # the output of another trainer has a folder per saved step
-    folders = [child for child in path.iterdir() if child.is_dir() and _holds_weights(child)]
-    if folders:
-        names = ", ".join(str(folder) for folder in sorted(folders, key=_by_numbers)[-4:])
-        raise CheckpointError(f"no model in {path} itself; it has folders that hold one: {names}")
+        if (folder / name).is_file():
+            return folder / name
+    # what there is instead, as a run's states or the steps that another trainer has saved
+    weights = [*_weights_in(folder)]
+    for child in sorted(folder.iterdir()):
+        if child.is_dir():
+            weights += _weights_in(child)
+    names = [str(file.relative_to(folder)) for file in weights or sorted(folder.iterdir())]
     raise CheckpointError(
-        f"no model in {path}: neither model.safetensors nor another file of weights"
-    )
-
-
-def _holds_weights(folder: Path) -> bool:
-    """Return whether a folder holds weights, as far as the names of its files tell."""
-    usual = (*FOLDER_FILES, ".metadata")
-    return any((folder / name).is_file() for name in usual) or bool(_weights_in(folder))
-
-
-def _by_numbers(path: Path) -> list[int | str]:
-    """Return a key that sorts checkpoint-9 before checkpoint-10."""
-    parts: list[int | str] = []
-    for part in re.split(r"(\d+)", path.name):
-        if part.isdecimal():
-            parts.append(int(part))
-        else:
-            parts.append(part)
-    return parts
-
-
-def _sharded(folder: Path) -> str:
-    """Say what the parts in a folder are, and which command joins them."""
-    return (
-        "is a checkpoint of torch.distributed, in parts; `python -m "
-        f"torch.distributed.checkpoint.format_utils dcp_to_torch {folder} FILE` joins them"
+        f"no model in {folder}: none of {', '.join(FOLDER_FILES)}; name one of its files: "
+        f"{', '.join(names[-6:]) or 'it is empty'}"
     )
 
 
 def _weights_in(folder: Path) -> list[Path]:
     """Return a folder's files of weights, by their suffixes."""
-    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    return [file for file in files if file.name not in NO_WEIGHTS]
+    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
-def _read_config(folder: Path, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the config.json of a checkpoint, and notes on it.
-
-    Args:
-        folder: which holds it.
-        path: of the checkpoint, for the message.
-
-    Raises:
-        CheckpointError: its own SHA-256 is another.
-    """
-    config = _read_json(folder / "config.json")
-    notes: tuple[str, ...] = ()
-
-    # Saved again by transformers, it keeps our keys, which tell of other weights.
-    hashed = "sha256" in config or CONFIG_HASH in config
-    if "transformers_version" in config and hashed:
-        config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
-        notes = (
-            "transformers has saved it again: the SHA-256 and figures in config.json are "
-            "of other weights",
-        )
-    if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
-        raise CheckpointError(
-            f"{path}: config.json is damaged: its SHA-256 is not the one in it; "
-            f"if it was edited on purpose, remove {CONFIG_HASH} from it"
-        )
-    return config, notes
+def without_ours(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json without our keys, which transformers has carried along."""
+    return {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object, empty if there is no file."""
     if not path.is_file():
         return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-    return _parse_json(text, str(path))
+    return _parse_json(path.read_bytes(), str(path))
 
 
-def _parse_json(text: str, place: str) -> dict[str, Any]:
+def _parse_json(text: str | bytes, place: str) -> dict[str, Any]:
     """Return a JSON object; `place` is for the message."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        # an object, not a list or a number
+        return {**json.loads(text)}
+    except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{place} is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{place} is damaged: a JSON object is expected")
-    return value
 
 
-def _parts_of(index: Path) -> dict[Path, set[str] | None]:
-    """Return the files of a checkpoint in parts, with the names of the tensors in each."""
-    names = _read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise CheckpointError(f"{index} is damaged: no weight_map")
-    parts: dict[Path, Any] = {}
-    for tensor, file in names.items():
-        # a name with a folder in it could lead anywhere
-        if not isinstance(file, str) or Path(file).name != file:
+def _check_hashes(config: dict[str, Any], parts: list[Path]) -> None:
+    """Refuse our config.json or a file of weights, of which it holds the SHA-256, if changed."""
+    place = parts[0].parent / "config.json"
+    if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
+        raise CheckpointError(
+            f"{place} is damaged: its SHA-256 is not the one in it; "
+            f"if it was edited on purpose, remove {CONFIG_HASH} from it"
+        )
+    if "sha256" in config:
+        with parts[0].open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        # the hash is of a single file
+        if len(parts) != 1 or digest != config["sha256"]:
             raise CheckpointError(
-                f"{index} names the part {shorten(repr(file))}, which is not a file next to it"
+                f"{parts[0]} is damaged: its SHA-256 is not the one in config.json"
             )
-        parts.setdefault(index.parent / file, set()).add(tensor)
-    return parts
-
-
-def _check_weights(main: Path, count: int, expected: Any) -> None:
-    """Refuse a file of weights, in `count` parts, whose SHA-256 is not the `expected` one."""
-    with main.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # config.json has the hash of a single file
-    if count != 1 or digest != expected:
-        raise CheckpointError(f"{main} is damaged: its SHA-256 is not the one in config.json")
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and other values of one file, recognised by its content."""
     with path.open("rb") as file:
         start = file.read(100)
-    if not start:
-        raise CheckpointError(f"{path} is empty")
-
     try:
         # in safetensors, JSON follows the length of its header, which may be any 8 bytes
         if start[8:9] == b"{":
             return _read_safetensors(path)
-        names = _names_in_archive(path)
-        if names and all(name.endswith(".npy") for name in names):
-            return _read_numpy(path)
-        _refuse_other_file(path, start, names)
-        tree = _read_torch(path)
-    except CheckpointError:
-        raise
-    except Exception as error:  # both libraries raise nearly anything on damaged bytes
-        raise CheckpointError(f"{path} {_reason(error, start, path.suffix)}") from error
-    return flatten(tree, path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+            if names and all(name.endswith(".npy") for name in names):
+                return _read_numpy(path)
+        return flatten(_read_torch(path))
+    except Exception as error:  # the libraries raise nearly anything on damaged bytes
+        raise CheckpointError(f"{path} is {_reason(error, start)}") from error
 
 
-def _names_in_archive(path: Path) -> list[str]:
-    """Return the names in a ZIP archive, as torch's own files are; none for another file."""
-    if not zipfile.is_zipfile(path):
-        return []
-    with zipfile.ZipFile(path) as archive:
-        return archive.namelist()
+def _reason(error: Exception, start: bytes) -> str:
+    """Say in a line what is wrong with a file, which begins with `start`.
 
-
-def _refuse_other_file(path: Path, start: bytes, names: list[str]) -> None:
-    """Refuse a file that another tool has written, by what it is.
-
-    Args:
-        path: of the file.
-        start: its first bytes.
-        names: in it, if it is a ZIP archive.
+    torch's own message is long, and advises loading the file unsafely.
     """
-    if path.suffix == ".distcp" or path.name == ".metadata":
-        raise CheckpointError(f"{path} {_sharded(path.parent)}")
+    # a type outside of what weights need: torch names it
+    message = str(error)
+    forbidden = re.search(r"GLOBAL (\S+)", message)
+    if forbidden:
+        return (
+            f"no checkpoint: it asks for {forbidden[1]}, which weights do not need; nothing in it "
+            "was run. Ask for the weights as .safetensors, or as a state dict alone"
+        )
     for magic, content in OTHER_FILES.items():
         if re.match(magic, start):
-            raise CheckpointError(f"{path} is {content}")
-    for end, content in OTHER_ARCHIVES.items():
-        if any(name.endswith(end) for name in names):
-            raise CheckpointError(f"{path} is {content}")
-    if names and not any(name.endswith("data.pkl") for name in names):
-        raise CheckpointError(
-            f"{path} is a ZIP archive of other files ({shorten(', '.join(names))}); "
-            "unpack it, and name the file of weights in it"
-        )
+            return content
+    # the first sentence of the library's message
+    message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
+    sentence = re.split(r"\. |\n", message)[0]
+    reason = shorten(sentence, 160) or type(error).__name__
+    return f"damaged, or not a checkpoint: {reason}; nothing in it was run"
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the metadata of a safetensors file."""
-    # the library takes no other path, and its error reads as if the file were damaged
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise CheckpointError(f"{path}: its path is not UTF-8; rename it") from error
     tensors = {}
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no dict
@@ -479,83 +346,32 @@ def _read_torch(path: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _reason(error: Exception, start: bytes, suffix: str) -> str:
-    """Say in a line what is wrong with a file, which begins with `start` and has this suffix.
-
-    torch's own message is long, and advises loading the file unsafely.
-    """
-    # a type outside of what weights need: torch names it
-    message = str(error)
-    forbidden = re.search(r"GLOBAL (\S+)", message)
-    if forbidden:
-        return (
-            f"asks for {forbidden[1]}, which weights do not need; nothing in it was run. "
-            "Ask for the weights as .safetensors, or as a state dict alone"
-        )
-
-    # neither of torch's two formats
-    if start[:1] == b"\x80" and not start.startswith(OLD_TORCH):
-        return (
-            "is a plain Python pickle, which is not read; nothing in it was run; "
-            "save the weights with torch.save(model.state_dict(), FILE)"
-        )
-    if all(byte >= 32 or byte in b"\t\n\r" for byte in start):
-        return "is text, not weights; name the file of weights, or its folder"
-
-    # anything else, in the first sentence of the library's message
-    message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
-    sentence = re.split(r"\. |\n", message)[0]
-    reason = shorten(sentence, 160) or type(error).__name__
-    if suffix.lower() not in (*SUFFIXES, ".npz"):
-        return f"is neither a file of PyTorch nor of safetensors: {reason}; nothing in it was run"
-    if "Unpickl" in type(error).__name__:
-        return f"is damaged, or holds more than weights: {reason}; nothing in it was run"
-    return f"is damaged, or not a checkpoint: {reason}"
-
-
 # ---- Nested values -------------------------------------------------------------------------------
 
 
-def flatten(
-    tree: Any, file: str | Path = "the state dict"
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and other values of nested dicts, lists and namespaces.
+def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, on the CPU, and other values of nested dicts, lists and namespaces.
 
-    Args:
-        tree: the outermost of them; the keys on the way to a value, joined by dots, are its name.
-        file: what holds it, for messages.
+    The keys on the way to a value, joined by dots, are its name.
 
     Raises:
-        CheckpointError: two values have the same name, or a tensor is sparse or quantized.
+        CheckpointError: two values have the same name.
     """
     # plain values stay; of anything else, the type is enough to recognise a format
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
-    try:
-        for name, value in _leaves(tree, ""):
-            if name in tensors or name in values:
-                raise CheckpointError(f"{file}: two values are called {shorten(name)}")
-            if isinstance(value, list | tuple | PLAIN):
-                values[name] = value
-            elif not isinstance(value, Tensor):
-                values[name] = type(value).__name__
-            else:
-                tensors[name] = _ordinary_tensor(value, name, file)
-    except RecursionError as error:
-        raise CheckpointError(f"{file}: nested too deep, or within itself") from error
+    for name, value in _leaves(tree, ""):
+        if name in tensors or name in values:
+            raise CheckpointError(f"two values are called {shorten(name)}")
+        if isinstance(value, list | tuple | PLAIN):
+            values[name] = value
+        elif not isinstance(value, Tensor):
+            values[name] = type(value).__name__
+        elif value.device.type == "meta":
+            tensors[name] = value.detach()
+        else:
+            tensors[name] = value.detach().cpu()
     return tensors, values
-
-
-def _ordinary_tensor(tensor: Tensor, name: str, file: str | Path) -> Tensor:
-    """Return a tensor on the CPU, unless it is on the device meta; names are for the message."""
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise CheckpointError(
-            f"{file}: {shorten(name)} is not an ordinary tensor but sparse or quantized"
-        )
-    tensor = tensor.detach()
-    if tensor.device.type == "meta":
-        return tensor
-    return tensor.cpu()
 
 
 def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -586,6 +402,8 @@ def not_weights(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     for name, tensor in tensors.items():
         if tensor.device.type == "meta":
             problems[name] = f"{name} is on the device meta: it has a shape and no values"
+        elif tensor.layout is not torch.strided:
+            problems[name] = f"{name} is sparse, which weights are not"
         # torch converts every kind of floating point but this one
         elif not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
             kind = str(tensor.dtype).removeprefix("torch.")
@@ -609,7 +427,8 @@ def not_finite(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def count_not_finite(tensor: Tensor) -> int:
     """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
     is_number = tensor.is_floating_point() or tensor.is_complex()
-    if not is_number or tensor.dtype is torch.float4_e2m1fn_x2 or tensor.device.type == "meta":
+    has_values = tensor.device.type != "meta" and tensor.layout is torch.strided
+    if not is_number or not has_values or tensor.dtype is torch.float4_e2m1fn_x2:
         return 0
     # in parts, because each copy as float32 needs memory
     count = 0

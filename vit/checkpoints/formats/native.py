@@ -40,21 +40,17 @@ def own_hints(source: Source) -> Hints:
             f"but of {shorten(version)}: another version of this package loads it"
         )
     if config and version != FORMAT:
-        raise source.error(
-            f"its {source.config_place} is not of the format {FORMAT}, its weights are"
-        )
+        raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
 
     # a state has the same settings among its values; a plain state dict has none
-    file = source.config_place
+    place = "config.json, or the settings in its metadata,"
     if not config:
-        file = "its state"
+        place = "its state"
         config = _settings_in_state(source.values)
         if not config["encoder"]:
             return Hints(blocks_known=True)
     # another package's config.json may call itself ours, and hold anything
     try:
-        if source.config and source.config_place == "config.json":
-            config["sha256"]  # must be there; `reading` has compared it
         settings = read_settings(config)
         return Hints(
             encoder=settings.encoder,
@@ -68,7 +64,7 @@ def own_hints(source: Source) -> Hints:
             squash=settings.squash,
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise source.error(f"{file} is damaged: {type(error).__name__}: {error}") from error
+        raise source.error(f"{place} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _settings_in_state(values: dict[str, Any]) -> dict[str, Any]:
