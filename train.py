@@ -7,14 +7,10 @@
     python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
     torchrun --standalone --nproc-per-node 2 train.py --config configs/cifar10_tiny_p4.yaml
 
-The run itself is in vit/train.py.
+`--debug` or VIT_DEBUG=1 shows where an error arose. The run itself is in vit/train.py.
 """
 
-from vit.training.process import end, leave_signals_to_the_system, open_closed_streams
+from vit.__main__ import run_program
 
 if __name__ == "__main__":
-    open_closed_streams()
-    leave_signals_to_the_system()
-    from vit.cli import train_main  # only now, because this import takes a while
-
-    end(train_main())
+    run_program("train_main")

@@ -213,11 +213,7 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    try:
-        return start(PROGRAM, lambda: run(words))
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped", file=sys.stderr)
-        return 130
+    return start(PROGRAM, run, words)
 
 
 if __name__ == "__main__":

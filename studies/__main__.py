@@ -23,7 +23,8 @@ TRAINING_SECTIONS = ("train", "optim", "augment", "reconstruct", "classify")
 WHAT = "Answer a question by experiment: train the models it needs and look inside them."
 SETTINGS = (
     "Every setting of train.py can be given too: --SECTION.FIELD VALUE, --data NAME, --config FILE"
-    " (python train.py --help). They override those of studies/configs/."
+    " (python train.py --help). They override those of studies/configs/. After a stop, the same"
+    " command goes on from the last saved state. --debug shows where an error arose."
 )
 
 
@@ -178,14 +179,7 @@ def study_settings(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    try:
-        return start(PROGRAM, lambda: run(words))
-    except KeyboardInterrupt:
-        print(
-            f"{PROGRAM}: stopped; the same command goes on from the last saved state",
-            file=sys.stderr,
-        )
-        return 130
+    return start(PROGRAM, run, words)
 
 
 if __name__ == "__main__":

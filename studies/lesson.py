@@ -193,4 +193,4 @@ def run(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(start("python -m studies.lesson", lambda: run(sys.argv[1:])))
+    sys.exit(start("python -m studies.lesson", run, sys.argv[1:]))

@@ -220,4 +220,4 @@ def run(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(start("python -m studies.one_score", lambda: run(sys.argv[1:])))
+    sys.exit(start("python -m studies.one_score", run, sys.argv[1:]))

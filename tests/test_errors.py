@@ -1,4 +1,4 @@
-"""Every error of the user is one printable line and an exit code; a bug keeps its traceback."""
+"""Every error is one printable line and an exit code; its traceback is shown on request."""
 
 from __future__ import annotations
 
@@ -58,12 +58,49 @@ def test_too_little_memory_is_one_line(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("a bug"), RuntimeError("shapes"), KeyboardInterrupt(), SystemExit(3)]
-)
-def test_what_is_no_mistake_of_the_user_passes_through(error):
-    with pytest.raises(type(error)):
-        exit_code_of("program", lambda: fail(error))
+UNLIKE = {
+    "a bug": (ValueError("a bug\nwith details"), "ValueError: a bug; "),
+    "no message": (AssertionError(), "AssertionError: ; "),
+    "a missing key": (KeyError("model"), "KeyError: 'model'; "),
+    "a library's": (
+        RuntimeError("shapes \x1b[31m do not fit"),
+        r"RuntimeError: shapes \x1b[31m do",
+    ),
+    "a deep recursion": (RecursionError("maximum depth"), "RecursionError: maximum depth; "),
+    "a bad encoding": (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "UnicodeDecodeError: "),
+    "an import": (ImportError("libcuda.so is missing"), "ImportError: libcuda.so is missing; "),
+    "a very long one": (ValueError("x" * 5000), "ValueError: xxx"),
+    "a missing file": (
+        FileNotFoundError(2, "No such file", "gone\n.png"),
+        "gone .png: No such file",
+    ),
+    "a full disk": (OSError(28, "No space left on device"), "No space left on device"),
+    "an OSError of a library": (OSError("cannot identify"), "OSError: cannot identify; "),
+    "too little memory": (torch.OutOfMemoryError("CUDA out of memory\nTry"), "out of memory: CUDA"),
+}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(("error", "said"), UNLIKE.values(), ids=UNLIKE)
+def test_any_error_is_one_line_and_its_traceback_is_shown_on_request(error, said, debug, capsys):
+    assert exit_code_of("program", lambda: fail(error), debug) == 1
+    out, err = capsys.readouterr()
+    *before, line = err.splitlines()
+    assert out == ""
+    assert line.startswith(f"program: error: {said}")
+    assert line.isprintable()
+    assert len(line) < 1000
+    assert ("Traceback" in err) == bool(before) == debug
+    assert ("--debug" in line) == said.endswith(("; ", "do", "xxx", "Error: "))
+
+
+def test_what_is_no_error_has_its_own_exit_code(capsys):
+    assert exit_code_of("program", lambda: fail(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "program: stopped by SIGINT\n"
+    assert exit_code_of("program", lambda: fail(BrokenPipeError())) == 141
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(SystemExit):
+        exit_code_of("program", lambda: fail(SystemExit(3)))
 
 
 @pytest.mark.parametrize(

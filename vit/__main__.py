@@ -1,17 +1,30 @@
-"""The program `vit`; `python -m vit` works even if its script is not on the path."""
+"""The programs: `vit`, which is `python -m vit` too, and train.py."""
 
+import os
+import signal
+import sys
+from importlib import import_module
 from typing import NoReturn
-
-from vit.training.process import end, leave_signals_to_the_system, open_closed_streams
 
 
 def main() -> NoReturn:
     """Run the console command `vit`."""
-    open_closed_streams()
-    leave_signals_to_the_system()
-    from vit.cli import main  # only now, because this import takes a while
+    run_program("main")
 
-    end(main())
+
+def run_program(name: str) -> NoReturn:
+    """Run a function of `vit.cli`, and end with the exit code that it returns."""
+    # While modules are imported, Ctrl-C ends a program at once, as SIGTERM does: Python's own
+    # handler would print a traceback. A shell may have it ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = getattr(import_module("vit.cli"), name)()
+
+    # A stopped program's files are whole and its output is written. Python's own end takes apart
+    # what a module that was interrupted while it was imported has half set up, and may crash.
+    if code > 128:
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

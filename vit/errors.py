@@ -1,16 +1,17 @@
-"""Errors that the user can fix: one line on the terminal and an exit code, never a traceback."""
+"""Errors: those that the user can fix, and how a program turns any into a line and an exit code."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 
 READER_GONE = 141
 """The exit code that a shell reports of SIGPIPE."""
-LONG = re.compile(r"""(?<!\w)'[^']{199,}'|(?<!\w)"[^"]{199,}"|[^\s/\\]{201,}""")
-"""A quoted text or a word of more than 200 characters, which is no path."""
+INTERRUPTED = 130
+"""The exit code that a shell reports of SIGINT."""
 OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -25,7 +26,7 @@ class UserError(Exception):
 
     def __init__(self, message: str):
         # file names and other libraries' messages may have several lines, and be of any length
-        super().__init__(brief(message))
+        super().__init__(shortened(one_line(message), 1000))
 
 
 class CheckpointError(UserError):
@@ -57,62 +58,69 @@ class AttentionError(UserError):
     """Attention that cannot be captured, or a layer, head or patch that does not exist."""
 
 
-def exit_code_of(program: str, work: Callable[[], int]) -> int:
-    """Do `work` and return its exit code; errors that the user can fix become one line on stderr.
+def exit_code_of(program: str, work: Callable[[], int], debug: bool = False) -> int:
+    """Do `work` and return its exit code; any error becomes one line on stderr.
 
-    These are UserErrors, with their own exit codes, and the system's errors (a full disk, missing
-    permission, too little memory), with 1.
+    A UserError has an exit code of its own, an interruption a signal's, every other error 1.
+
+    Args:
+        program: as the line calls it.
+        work: returns an exit code.
+        debug: print the traceback, too.
     """
     try:
-        return work()
-    except UserError as error:
-        code = error.exit_code
-        message = str(error)
+        code = work()
+        # what does not fit on a disk is an error as well
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # whoever read the output has gone, as head does: end quietly, as other programs do
         return READER_GONE
-    except OSError as error:
-        code = 1
-        message = str(error.strerror or error)
+    except KeyboardInterrupt as stopped:
+        code = getattr(stopped, "exit_code", INTERRUPTED)
+        message = f"stopped by {str(stopped) or 'SIGINT'}"
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        code = getattr(error, "exit_code", 1)
+        message = f"error: {sentence_of(error)}"
+    print(f"{program}: {message}", file=sys.stderr)
+    return code
+
+
+def sentence_of(error: Exception) -> str:
+    """Return an error on one line: what, where, and what to do if that is known."""
+    # The project's own
+    if isinstance(error, UserError):
+        return str(error)
+
+    # The system's: a full disk, a missing permission
+    message = one_line(str(error).strip().partition("\n")[0])
+    if isinstance(error, OSError) and error.strerror:
+        message = error.strerror
         if error.filename:
             message = f"{error.filename}: {message}"
-    except (MemoryError, RuntimeError) as error:
-        # torch reports missing memory as a RuntimeError; any other one is a bug
-        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
-            raise
-        code = 1
-        message = (
-            f"out of memory: {one_line(str(error))[:200]}; use fewer images at once "
-            "(train.batch_size, run.grad_accum_steps) or a smaller model"
-        )
-    print(f"{program}: error: {brief(message)}", file=sys.stderr)
-    return code
+        return one_line(message)
+
+    # Too little memory, which torch reports as a RuntimeError
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+        advice = "use fewer images at once (train.batch_size, run.grad_accum_steps)"
+        return f"out of memory: {shortened(message)}; {advice} or a smaller model"
+
+    # A library's, or a bug
+    return f"{type(error).__name__}: {shortened(message, 500)}; --debug (VIT_DEBUG=1) shows where"
 
 
 def quoted(value: object) -> str:
     """Return a value as Python writes it, in at most 200 characters."""
-    try:
-        return shortened(repr(value))
-    except ValueError:
-        # Python writes no whole number of more than 4,300 digits
-        return "a number of thousands of digits"
+    return shortened(repr(value))
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Return the beginning and the end of a text that is longer than `most` characters."""
+    """Return a text, or the beginning of one that is longer than `most` characters."""
     if len(text) <= most:
         return text
-    end = most // 4
-    return f"{text[: most - end - 5]} ... {text[-end:]}"
-
-
-def brief(message: str) -> str:
-    """Return a message on one line that repeats at most 200 characters of any quoted text or word.
-
-    A path may be longer: it says which file.
-    """
-    line = LONG.sub(lambda match: shortened(match[0]), one_line(message))
-    return shortened(line, 1000)
+    return f"{text[:most]} ..."
 
 
 def one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TextIO, TypeVar
@@ -14,52 +15,45 @@ T = TypeVar("T")
 
 
 class OptionalStream:
-    """A stream that is given up once it cannot be written, so that work goes on without its talk.
+    """A stream that leads nowhere once it cannot be written, so that work goes on without its talk.
 
     Its reader may have gone, its disk be full, or its terminal be closed.
-
-    Args:
-        stream: None for one that was closed from the start.
     """
 
-    def __init__(self, stream: TextIO | None):
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write `text`, or drop it."""
-        if self._stream is not None:
-            try:
-                self._stream.write(text)
-            except (OSError, ValueError):
-                # Python raises a ValueError for a stream that it has closed
-                self._stream = None
-        return len(text)
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._give_up()
+            return len(text)
 
     def flush(self) -> None:
         """Write what is still in memory, or drop it."""
-        if self._stream is not None:
-            try:
-                self._stream.flush()
-            except (OSError, ValueError):
-                self._stream = None
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
 
-    def isatty(self) -> bool:
-        """Return whether it is a terminal."""
-        return self._stream is not None and self._stream.isatty()
+    def _give_up(self) -> None:
+        """Let the file descriptor itself lead nowhere, so that no later write raises."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
-        # e.g. encoding and fileno
+        # e.g. isatty, encoding and fileno
         return getattr(self._stream, name)
 
 
 def say(line: str) -> None:
-    """Print a line on stdout about work that goes on if nobody can read it.
+    """Print a line on stdout; characters that its encoding lacks, as a file's on Windows, escaped.
 
-    Characters that stdout's encoding lacks, as a file's on Windows, are escaped.
+    It arrives at once in files and pipes, too.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    readable = line.encode(encoding, "backslashreplace").decode(encoding)
-    print(readable, file=OptionalStream(sys.stdout), flush=True)
+    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 class Bar(tqdm):
@@ -71,7 +65,7 @@ class Bar(tqdm):
 class Lines:
     """A stream, e.g. a file or pipe, on which each state of a bar is a line."""
 
-    def __init__(self, stream: OptionalStream):
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> None:
@@ -86,7 +80,7 @@ class Lines:
         """Do nothing: each line has been flushed."""
 
 
-def progress_bar(stream: OptionalStream, line: str, **options: Any) -> Bar:
+def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     """Return a bar on a terminal; on any other stream, one that writes a line now and then.
 
     Args:
@@ -123,9 +117,7 @@ def work_bar(title: str, total: int | None, unit: str = " steps") -> Bar:
         line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
     else:
         line = f"{{desc}}  {{n:,}}{unit}  {{elapsed}} elapsed"
-    return progress_bar(
-        OptionalStream(sys.stderr), line, desc=title, total=total, unit=unit, leave=False
-    )
+    return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
 
 
 def track(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-import warnings
 from pathlib import Path
 
 import pytest
 
 import vit
-from vit.cli import COMMANDS, main
+from vit.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,21 +40,6 @@ def test_every_command_has_help_without_heavy_imports(vit_command):
         assert done.stdout.startswith("usage: ")
         assert done.stdout.endswith("imported:\n")
         assert re.search(rf"^\s+{name}\s+\w", listed, re.MULTILINE)
-
-
-def test_a_warning_names_options_as_the_command_line_writes_them(monkeypatch, capsys):
-    # which the command replaces
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    main(["--version"])
-    for advice, here in (
-        ("2 heads are a guess; num_heads sets them", "2 heads are a guess; --num-heads sets them"),
-        (
-            "the mean is; mean, std and crop_share set them",
-            "the mean is; --mean, --std and --crop-share set them",
-        ),
-        ("part of a sentence; with part and mean", "part of a sentence; with part and mean"),
-    ):
-        assert warnings.formatwarning(advice, UserWarning, "", 0) == f"vit: warning: {here}\n"
 
 
 def test_package_is_the_command_too(shell):

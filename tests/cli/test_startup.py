@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
 
+import pytest
+
+from vit.__main__ import run_program
 from vit.cli.startup import start
 
 
 def test_a_warning_is_one_line_by_the_program(monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back afterwards
-    assert start("program", lambda: 3) == 3
+    assert start("program", lambda words: len(words), ["a", "--debug", "b"]) == 2
     assert (
         warnings.formatwarning("two\nlines", UserWarning, "file.py", 1)
         == "program: warning: two lines\n"
@@ -20,7 +24,7 @@ def test_a_warning_is_one_line_by_the_program(monkeypatch):
 
 
 def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_gone_ends_it_quietly():
-    code = "from vit.cli.startup import start; print(start('program', lambda: print({!r}) or 0), file=sys.stderr)"
+    code = "from vit.cli.startup import start; print(start('program', lambda _: print({!r}) or 0, []), file=sys.stderr)"
     # as on most machines
     env = os.environ | {"PYTHONIOENCODING": "cp1252:strict", "PYTHONUNBUFFERED": ""}
     for word, is_read, expected in (
@@ -38,3 +42,62 @@ def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_go
             printed = os.read(reads, 100)
             os.close(reads)
         assert (printed, done.stderr) == expected
+
+
+@pytest.mark.parametrize(("words", "debug"), [([], ""), ([], "0"), (["--debug"], ""), ([], "1")])
+def test_any_error_is_a_line_and_debug_shows_its_traceback(words, debug, monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back afterwards
+    monkeypatch.setenv("VIT_DEBUG", debug)
+    assert start("program", lambda words: 1 // len(words), words) == 1
+    *before, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("program: error: ZeroDivisionError: ")
+    assert bool(before) == ("--debug" in words or debug == "1")
+
+
+PROGRAMS = {
+    "vit": ["-m", "vit", "models"],
+    "train.py": ["train.py", "--print_config"],
+    "python -m studies": ["-m", "studies", "kinds"],
+    "python -m studies.lesson": ["-m", "studies.lesson", "run"],
+    "python -m studies.one_score": ["-m", "studies.one_score"],
+    "python -m bench": ["-m", "bench"],
+}
+BROKEN = """
+import argparse, runpy, sys
+def fail(*_): raise LookupError("an odd\\nerror")
+argparse.ArgumentParser.parse_known_args = fail
+module = sys.argv[1] == "-m"
+sys.argv = sys.argv[1 + module:]
+(runpy.run_module if module else runpy.run_path)(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("debug", [False, True])
+def test_every_program_turns_a_bug_into_a_line(program, debug, shell):
+    words = [*PROGRAMS[program], *["--debug"] * debug]
+    done = shell("-c", BROKEN, *words)
+    *before, line = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line == f"{program}: error: LookupError: an odd; --debug (VIT_DEBUG=1) shows where"
+    assert ("Traceback" in done.stderr) == bool(before) == debug
+
+
+@pytest.mark.parametrize(
+    ("handler", "after"),
+    [
+        (signal.default_int_handler, signal.SIG_DFL),
+        (signal.SIG_IGN, signal.SIG_IGN),
+        (print, print),
+    ],
+)
+def test_ctrl_c_ends_a_program_at_once_unless_somebody_has_taken_it(handler, after, monkeypatch):
+    found = []
+    monkeypatch.setattr("vit.cli.main", lambda: found.append(signal.getsignal(signal.SIGINT)) or 3)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(SystemExit, match="3"):
+            run_program("main")
+        assert found == [after]
+    finally:
+        signal.signal(signal.SIGINT, before)

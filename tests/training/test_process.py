@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.process import SIGNALS, Stopped, StopRequests, leave_signals_to_the_system
+from vit.training.process import SIGNALS, Stopped, StopRequests
 
 CODES = {
     "SIGTERM": 143,
@@ -126,27 +126,6 @@ def test_a_signal_that_comes_again_and_again_is_acknowledged_once(capfd):
     assert capfd.readouterr().err == "SIGXCPU: stopping after this step ...\n"
 
 
-CLOSED = """
-import os, sys
-from vit.training.process import open_closed_streams
-open_closed_streams()
-opened = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
-print("talk"), print("talk", file=sys.stderr)
-os.write(2, b"talk")
-os.write(opened, str(opened).encode())
-"""
-
-
-@pytest.mark.parametrize("closed", ["", "<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_no_file_gets_what_a_program_prints_whose_streams_are_closed(tmp_path, closed):
-    line = f'"$0" -c "$1" file {closed}'
-    where = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = ["bash", "-c", line, sys.executable, CLOSED]
-    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "file").read_text() == "3"
-
-
 def test_signal_that_comes_while_processes_agree_is_not_lost():
     class Slow(Distributed):
         def all_reduce_max(self, here):
@@ -160,7 +139,7 @@ def test_signal_that_comes_while_processes_agree_is_not_lost():
 LOOP = """
 import sys
 from vit.progress import OptionalStream
-from vit.training.process import Stopped, StopRequests, end
+from vit.training.process import Stopped, StopRequests
 try:
     with StopRequests() as stop, stop.deferred():
         print("ready", flush=True)
@@ -168,7 +147,7 @@ try:
             pass
         print("the state is saved", file=OptionalStream(sys.stderr), flush=True)
 except Stopped as stopped:
-    end(stopped.exit_code)
+    sys.exit(stopped.exit_code)
 """
 
 
@@ -226,20 +205,3 @@ def test_a_signal_that_is_ignored_from_the_start_stays_so(name):
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)
-
-
-@pytest.mark.parametrize(
-    ("handler", "after"),
-    [
-        (signal.default_int_handler, signal.SIG_DFL),
-        (signal.SIG_IGN, signal.SIG_IGN),
-        (print, print),
-    ],
-)
-def test_a_program_leaves_ctrl_c_to_the_system_unless_somebody_has_taken_it(handler, after):
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        leave_signals_to_the_system()
-        assert signal.getsignal(signal.SIGINT) == after
-    finally:
-        signal.signal(signal.SIGINT, before)

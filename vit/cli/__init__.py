@@ -10,7 +10,7 @@ from importlib import import_module
 from vit.cli.parsers import PARSERS, train_parser
 from vit.cli.startup import start
 from vit.errors import ConfigError, did_you_mean, one_line
-from vit.training.process import Stopped, StopRequests
+from vit.training.process import StopRequests
 from vit.version import __version__
 
 COMMANDS = {
@@ -40,14 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     if argv is None:
         argv = sys.argv[1:]
-    words = list(argv)
-    return start("vit", lambda: _run(words))
+    return start("vit", _run, argv)
 
 
 def train_main() -> int:
     """The program train.py."""
     parser = train_parser("python train.py")
-    return start("train.py", lambda: _work("train", parser.read(sys.argv[1:])))
+    return start("train.py", lambda words: _work("train", parser.read(words)), sys.argv[1:])
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -59,12 +58,8 @@ def _run(argv: Sequence[str]) -> int:
 
 def _work(name: str, options: argparse.Namespace) -> int:
     """Import a command's module, with all that it needs, and do its work."""
-    try:
-        with StopRequests():
-            return import_module(f"vit.cli.{name}").run(options)
-    except Stopped as stopped:
-        print(f"vit: stopped by {stopped}", file=sys.stderr)
-        return stopped.exit_code
+    with StopRequests():
+        return import_module(f"vit.cli.{name}").run(options)
 
 
 def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
@@ -103,6 +98,7 @@ def choose_command(
         print("commands:")
         for command in commands:
             print(f"  {command:10}  {commands[command]}")
+        print("\n--debug, beside any command, shows where an error arose.")
         raise SystemExit(0)
 
     # A mistake is answered with the nearest command, or all of them

@@ -16,7 +16,7 @@ import torch
 
 from vit.atomic import replacing
 from vit.errors import RunError
-from vit.progress import SECONDS_BETWEEN_LINES, OptionalStream, progress_bar
+from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_saved_part
 from vit.training.evaluation import measure
 from vit.training.process import Stopped, StopRequests
@@ -204,19 +204,19 @@ class Progress(Callback):
     Args:
         run: at the step from which it continues.
         stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line now
-            and then, until it cannot be written any more.
+            and then.
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):
-        optional_stream = OptionalStream(stream or sys.stderr)
+        stream = stream or sys.stderr
         self._first_step = run.step + 1
         self._pause = SECONDS_BETWEEN_LINES
-        if optional_stream.isatty():
+        if stream.isatty():
             self._pause = SECONDS_BETWEEN_LOSSES
         line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
         bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         self._bar = progress_bar(
-            optional_stream,
+            stream,
             line,
             total=run.total_steps,
             initial=run.step,

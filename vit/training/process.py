@@ -6,12 +6,11 @@ import ctypes
 import os
 import platform
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.training.distributed import Distributed
@@ -32,46 +31,6 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
-
-
-def leave_signals_to_the_system() -> None:
-    """Let Ctrl-C end a program at once, as SIGTERM does, wherever `StopRequests` receives none.
-
-    While modules are imported, Python's own handler would print a traceback of the import. Only
-    programs call this: a library leaves its host's handlers alone.
-    """
-    # a shell may have it ignored
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def open_closed_streams() -> None:
-    """Let stdin, stdout and stderr lead nowhere where a program was started without (`2>&-`).
-
-    Otherwise the next file that it opens, a model, would get the number 2, and with it whatever is
-    printed there. Only programs call this, before they open anything.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # it gets the lowest number that is free, this one
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-
-
-def end(code: int) -> NoReturn:
-    """End a program with its exit code; one that a signal has stopped ends at once.
-
-    Its files are whole and its output is written. Python's own end takes apart what a module that
-    was interrupted while it was imported has half set up, which crashes now and then.
-    """
-    if code > 128:
-        os._exit(code)
-    sys.exit(code)
 
 
 class StopRequests:
