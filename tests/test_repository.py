@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import tomllib
 from pathlib import Path
 
@@ -10,13 +9,10 @@ import pytest
 import yaml
 
 import vit
-from vit.cli import COMMANDS
-from vit.cli.parsers import parse_train_command
-from vit.settings import config_file
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PROJECT_FILE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PROJECT_FILE["project"]
 PAGES = [
     path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 ]
@@ -47,49 +43,20 @@ def test_the_workflow_runs_what_a_change_must_pass_and_nothing_else():
     assert f">={versions[0]}" == PROJECT["requires-python"]
 
 
-def test_ruff_is_one_version():
-    (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert f"ruff=={hooks['rev'].removeprefix('v')}" in PROJECT["optional-dependencies"]["dev"]
-
-
-def test_the_image_has_the_command_and_what_it_is_built_from():
-    copied = [
-        word
-        for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
-        for word in line.split()
-    ]
-    assert {
-        "vit",
-        "configs",
-        "pyproject.toml",
-        "setup.py",
-        PROJECT["readme"],
-        *PROJECT["license-files"],
-    } <= {*copied}
-    assert [name for name in copied if not (ROOT / name).exists()] == []
-    (entry,) = yaml.safe_load(re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)[1])
-    assert entry in PROJECT["scripts"]
-    (base,) = re.findall(r"^FROM python:3\.(\d+)-slim$", DOCKERFILE, re.MULTILINE)
-    assert int(base) >= int(PROJECT["requires-python"].removeprefix(">=3."))
-    assert re.search(r"apt-get install .*\bg\+\+", DOCKERFILE)  # for torch.compile
-
-
-@pytest.mark.parametrize("file", ["Dockerfile", "docs/install.md"])
-def test_docker_is_called_with_what_there_is(file, tmp_path, monkeypatch):
-    lines = re.findall(
-        r"^(?:# |    )docker (\w+) (.*?)(?:  .*)?$", (ROOT / file).read_text(), re.MULTILINE
-    )
-    assert [name for name, _ in lines] == ["build", "build", "run", "run"]
-    for found in re.findall(r"--build-arg (\w+)=", str(lines)):
-        assert f"ARG {found}=" in DOCKERFILE
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_images").mkdir()
-    for name, line in lines:
-        if name == "run":
-            command, *argv = shlex.split(line.partition(" vit ")[2])
-            assert command in COMMANDS
-            parse_train_command(argv)
-    assert config_file("gpu_cifar10_tiny_p2")
+def test_the_wheel_has_every_package_and_file():
+    options = PROJECT_FILE["tool"]["setuptools"]
+    places = {name: name.replace(".", "/") for name in options["packages"]} | options["package-dir"]
+    modules = {path.parent for path in (ROOT / "vit").rglob("*.py")}
+    assert modules == {ROOT / place for place in places.values()} - {ROOT / "configs"}
+    packed = set()
+    for name, patterns in options["package-data"].items():
+        for pattern in patterns:
+            found = {*(ROOT / places[name]).glob(pattern)}
+            assert found, pattern
+            packed |= found
+    files = {path for folder in ("vit", "configs") for path in (ROOT / folder).rglob("*.*")}
+    left = {path.suffix for path in files - packed if path.is_file()}
+    assert left <= {".py", ".pyc"}
 
 
 @pytest.mark.parametrize("page", PAGES)

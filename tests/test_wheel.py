@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -49,14 +48,10 @@ def installed(tmp_path_factory) -> Path:
     # the wheel, of a copy: a build leaves files beside what it builds
     source = place / "source"
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    source.mkdir()
-    copied = re.findall(r"^COPY (.*) /source", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    # of what the image is built from
-    for path in (ROOT / name for line in copied for name in line.split()):
-        if path.is_dir():
-            shutil.copytree(path, source / path.name, ignore=kept)
-        else:
-            shutil.copy(path, source)
+    for folder in ("vit", "configs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=kept)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
         [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, source], check=True

@@ -43,7 +43,7 @@ KEYS = list(flat_settings(Config().to_dict()))
 """The names of all settings, with their sections."""
 PACKAGE = Path(__file__).resolve().parent
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
-"""The configurations: next to the package in the repository, inside it in a wheel (setup.py)."""
+"""The configurations: next to the package in the repository, inside it in a wheel."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 Files = Sequence[str | Path | Mapping[str, Any]]

@@ -29,14 +29,6 @@ def shipped_models() -> dict[str, Path]:
     return {folder.name: folder for folder in folders if (folder / CONFIG).is_file()}
 
 
-def entry_points() -> dict[str, Path]:
-    """Return the models of the package by names that are identifiers: vit_tiny_p4_cifar10.
-
-    They are the names that torch.hub uses.
-    """
-    return {name.replace("-", "_"): folder for name, folder in shipped_models().items()}
-
-
 def located(name: str) -> Path | None:
     """Return where a checkpoint is: an existing path, else a model of the package.
 
