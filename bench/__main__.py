@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from bench.job import Job
-from vit.atomic import write_json
+from vit.atomic import make_folder, write_json
 from vit.cli.outputs import output_file
 from vit.cli.parsers import OneLineParser, path, typed
 from vit.cli.startup import start
@@ -205,6 +205,7 @@ def run(argv: Sequence[str]) -> int:
 
         report = bench(jobs, options.rounds, peers or (), options.ablation)
     if options.json is not None:
+        make_folder(options.json.parent)
         write_json(options.json, report)
     # what a check found wrong is the exit code too
     return int(bool(report.get("failed")))

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from vit.atomic import write_text
+from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
 from vit.cli.startup import start
 from vit.encoder import Block, VisionTransformer
@@ -213,6 +213,7 @@ def run(argv: Sequence[str]) -> int:
     encoder = load_model(MODEL, part="encoder").eval()
     assert isinstance(encoder, VisionTransformer)
     numbers = lesson_numbers(encoder)
+    make_folder(folder)
     write_text(folder / "one-score.md", lesson_text(numbers))
     save_figure(one_score_figure(numbers), folder / "one-score.png")
     print(f"{folder / 'one-score.md'}, {folder / 'one-score.png'}")

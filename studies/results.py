@@ -15,7 +15,7 @@ from typing import Any
 from studies import STUDIES
 from studies.experiment import Experiment
 from vit import __version__
-from vit.atomic import write_json, write_text
+from vit.atomic import make_folder, write_json, write_text
 from vit.config import flat_settings
 from vit.device import device_name
 from vit.errors import RunError
@@ -84,6 +84,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         "date": datetime.now(UTC).date().isoformat(),
         "versions": versions,
     }
+    make_folder(folder)
     write_json(folder / "results.json", record)
     for key, picture in results.pictures.items():
         save_figure(picture, folder / f"{key}.png")

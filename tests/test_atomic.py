@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny import full_disk, names
 
-from vit.atomic import lock, replacing, write_json, write_text
+from vit.atomic import lock, make_folder, replacing, write_json, write_text
 
 
 @pytest.mark.parametrize("old", ["old", None])
@@ -33,6 +33,9 @@ def test_what_raises_leaves_all_as_it_was(tmp_path, old, error):
 
 def test_old_content_stands_until_the_block_ends(tmp_path):
     path = tmp_path / "deep" / "er" / ("x" * 251 + ".txt")  # as long as a name may be
+    with pytest.raises(FileNotFoundError):
+        write_text(path, "no folder comes back")
+    make_folder(path.parent)
     write_text(path, "Äpfel\n林檎\n")
     assert path.read_bytes() == "Äpfel\n林檎\n".encode()
     write_text(path, "old")

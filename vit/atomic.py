@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakKeyDictionary
+
+from vit.errors import RunError
 
 if sys.platform != "win32":
     import fcntl
@@ -19,6 +22,10 @@ PARTIAL = ".partial-"
 """Prefix of temporary files; one left by a killed process may be removed."""
 UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Errors of file systems, e.g. of a network, that lock no files or sync no folders."""
+LOCK = ".lock"
+"""The file by which a process locks a folder."""
+_locked: WeakKeyDictionary[IO[bytes], Path] = WeakKeyDictionary()
+"""The lock files that this process has opened, and their folders."""
 
 
 @contextmanager
@@ -28,8 +35,12 @@ def replacing(path: Path) -> Iterator[Path]:
     A process killed at any point leaves either the old file or the new one, never a part of one:
     the content is on disk before the name points to it (fsync, os.replace, fsync of the folder). If
     the block raises, the temporary file is removed and `path` stays as it was.
+
+    The folder exists already: one that is gone does not come back (see `make_folder`).
+
+    Raises:
+        RunError: as `refuse_lost_folder`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}"
     is_ours = False
     try:
@@ -37,6 +48,8 @@ def replacing(path: Path) -> Iterator[Path]:
         # set it, for all threads
         temporary.touch(exist_ok=False)
         is_ours = True
+        # only now: the file stands in the folder that is looked at, and is renamed within it
+        refuse_lost_folder(path)
         yield temporary
         # first the content, then the name
         with temporary.open("rb+") as file:
@@ -44,6 +57,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
+        # a folder that is gone explains all
+        refuse_lost_folder(path)
         # an error about another file, raised by the block, says all there is to say
         name = os.path.basename(str(error.filename or PARTIAL))
         if error.errno is None or not name.startswith(PARTIAL):
@@ -53,6 +68,61 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if is_ours:
             temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; within a locked one, only itself.
+
+    Raises:
+        RunError: as `refuse_lost_folder`.
+    """
+    is_locked = refuse_lost_folder(folder)
+    folder.mkdir(parents=not is_locked, exist_ok=True)
+
+
+def lock_folder(folder: Path) -> IO[bytes]:
+    """Lock a folder against other processes, until the returned file is closed.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+    """
+    # a link in the file's place, which could lead to any file, is not followed
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    file = os.fdopen(os.open(folder / LOCK, flags, 0o666), "rb+")
+    lock(file)
+    _locked[file] = folder.absolute()
+    return file
+
+
+def refuse_lost_folder(path: Path) -> bool:
+    """Refuse to write into a locked folder that was removed, renamed or replaced since.
+
+    One that is gone would come back under its old name; in another's place, another run's files
+    would be overwritten.
+
+    Returns:
+        Whether `path` is a folder that this process has locked, or within one.
+
+    Raises:
+        RunError: that folder is another one now.
+    """
+    path = path.absolute()
+    is_locked = False
+    for file, folder in _locked.items():
+        if file.closed or not path.is_relative_to(folder):
+            continue
+        is_locked = True
+        try:
+            is_same = os.path.samestat(os.lstat(folder / LOCK), os.fstat(file.fileno()))
+        except (FileNotFoundError, NotADirectoryError):
+            is_same = False
+        if not is_same:
+            raise RunError(
+                f"{folder} was removed, renamed or replaced while this run was writing there (or "
+                "the file .lock in it was); the run ends and leaves it as it is; a renamed folder "
+                "continues with --resume --out NEW_NAME"
+            )
+    return is_locked
 
 
 def sync_folder(folder: Path) -> None:

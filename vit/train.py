@@ -104,7 +104,6 @@ def fit(
     with RunFolder(command.out.absolute()) as folder, StopRequests() as stop:
         run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
         if run.dist.is_main:
-            folder.refuse_if_lost()
             write_json(folder.summary, run.summary)
     return run
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from vit.atomic import replacing, write_json
+from vit.atomic import make_folder, replacing, write_json
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.inputs import Normalization, Preparation
@@ -113,6 +113,7 @@ def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, An
     header, length = _header_with(metadata, weights)
     digest = hashlib.sha256(header)
     digest.update(weights[length:])
+    make_folder(folder)
     with replacing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
         file.write(header)
         file.write(weights[length:])

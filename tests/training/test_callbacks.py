@@ -66,7 +66,7 @@ def resumed_at(step: int, state: dict) -> SimpleNamespace:
 
 
 def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_no_part(tmp_path):
-    path = tmp_path / "run" / "metrics.jsonl"
+    path = tmp_path / "metrics.jsonl"
     assert read_metrics(path) == []
     lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
     log = MetricsFile(path, run_at(0))

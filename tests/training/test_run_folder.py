@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vit.atomic import make_folder, write_text
 from vit.errors import RunError
 from vit.training.run_folder import RunFolder
 
@@ -90,18 +91,32 @@ def test_a_lock_file_keeps_its_content(tmp_path):
     assert (tmp_path / ".lock").read_text() == "mine"
 
 
-def test_a_folder_is_ours_until_it_is_removed_and_nobodys_before_and_after(tmp_path):
+@pytest.mark.parametrize("loss", ["removed", "renamed", "another's", "unlocked", "a file"])
+def test_a_folder_that_is_lost_gets_nothing_more_under_its_old_name(tmp_path, loss):
     folder = RunFolder(tmp_path / "run")
-    folder.refuse_if_lost()
     with folder:
         folder.begin("train: {}\n")
-        folder.refuse_if_lost()
-        folder.path.rename(tmp_path / "elsewhere")
-        with RunFolder(tmp_path / "run") as second:
-            second.begin("train: {}\n")
-            assert "removed, renamed or replaced" in refusal(folder.refuse_if_lost)
-            second.refuse_if_lost()
-    folder.refuse_if_lost()
+        write_text(folder.metrics, "1")
+        if loss == "unlocked":
+            (folder.path / ".lock").unlink()
+        else:
+            folder.path.rename(tmp_path / "away")
+        if loss == "another's":
+            folder.path.mkdir()
+            (folder.path / ".lock").touch()
+            (folder.path / "metrics.jsonl").write_text("another's")
+        if loss == "a file":
+            folder.path.write_text("mine")
+        before = sorted(tmp_path.rglob("*"))
+        for work in (write_text, lambda path, _: make_folder(path)):
+            for path in (folder.metrics, folder.path / "new" / "file", folder.path / "new"):
+                assert "removed, renamed or replaced" in refusal(work, path, "2")
+        assert sorted(tmp_path.rglob("*")) == before
+        if loss == "another's":
+            assert folder.metrics.read_text() == "another's"
+    # it is nobody's afterwards
+    make_folder(tmp_path / "elsewhere" / "new")
+    write_text(tmp_path / "elsewhere" / "new" / "file", "mine")
 
 
 HOLDER = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vit.atomic import write_json
+from vit.atomic import make_folder, write_json
 from vit.checkpoints.heads import problem_of
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.outgoing import to_huggingface, to_timm
@@ -68,6 +68,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     # config.json, the last of `write_weights`, says that all is there: without the preprocessor,
     # transformers would take another mean
     if outgoing.preprocessor:
+        make_folder(out)
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
     write_weights(out, outgoing.tensors, outgoing.config)
     return outgoing.notes

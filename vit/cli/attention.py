@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vit import figures
-from vit.atomic import write_npz
+from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_trained
 from vit.cli.options import load_options, refuse_given, shown_images
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
@@ -601,6 +601,7 @@ def arrays_of(subject: ModelWithImages, panels: Panels, title: str, caption: str
 
 def save(picture: Picture, path: Path) -> None:
     """Write a picture, and its arrays beside it."""
+    make_folder(path.parent)
     kind = "picture"
     if path.suffix == ".gif":
         kind = "film"

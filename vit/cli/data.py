@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vit import figures
+from vit.atomic import make_folder
 from vit.cli.outputs import output_file, print_json, refuse_among_images, talk
 from vit.config import Config
 from vit.data import Dataset
@@ -74,4 +75,5 @@ def draw_sheet(data: Dataset, out: Path) -> None:
     figure = figures.sheet_figure(
         images.images[:], images.label_names, data.name, subtitle, columns, parts, PART_NAMES
     )
+    make_folder(out.parent)
     figures.save_figure(figure, out)

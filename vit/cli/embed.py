@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.atomic import replacing
+from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_trained
 from vit.cli.images import list_images, pooled_features
 from vit.cli.options import (
@@ -82,6 +82,7 @@ def run(options: Namespace) -> int:
         "data": data or "image files",
         "grid": model.encoder.patch_embed.grid_size,
     }
+    make_folder(options.out.parent)
     with replacing(options.out) as partial:
         np.savez(partial, **arrays)
 

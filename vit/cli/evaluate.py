@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit import figures
-from vit.atomic import write_json
+from vit.atomic import make_folder, write_json
 from vit.checkpoints import load_trained
 from vit.cli.options import (
     choose_device,
@@ -248,6 +248,7 @@ def write_results(
     out: Path, results: dict[str, Any], evaluation: Evaluation, data: Dataset
 ) -> None:
     """Write results.json and the pictures into a folder."""
+    make_folder(out)
     names = [RESULTS]
     if evaluation.logits is not None:
         names += draw(evaluation, results, data, out)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vit.atomic import write_npz, write_text
+from vit.atomic import make_folder, write_npz, write_text
 from vit.checkpoints import load_trained
 from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.images import photo_of
@@ -89,6 +89,7 @@ def run(options: Namespace) -> int:
             moments.append(Moment(name, explored_images(snapshot, explored)))
 
     page = page_of(options, subject, moments)
+    make_folder(out.parent)
     write_text(out, page)
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit.atomic import replacing
+from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_trained
 from vit.cli.images import BATCH, list_images, naming_the_option
 from vit.cli.options import choose_device, load_options
@@ -71,6 +71,7 @@ def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
     """Write predictions as CSV, a row per image and class."""
     # Names may hold any bytes
     text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+    make_folder(path.parent)
     with replacing(path) as partial, partial.open("w", **text) as file:
         writer = csv.writer(file)
         writer.writerow(("file", "rank", "class", "probability"))

@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from vit.atomic import write_text
+from vit.atomic import make_folder, write_text
 from vit.checkpoints import Origin, load_trained
 from vit.cli.images import (
     list_images,
@@ -49,6 +49,7 @@ def run(options: Namespace) -> int:
     # The answer: a page, and a table or JSON
     if options.out is not None:
         page = page_of(options, model, names, found, len(files))
+        make_folder(options.out.parent)
         write_text(options.out, page)
     if options.json:
         rows = zip(names, found.similarities.tolist(), strict=True)

@@ -99,7 +99,6 @@ def train(command: TrainCommand) -> None:
             shipped = shipped_baseline(run)
             run.summary["baselines"] = measure_baselines(run, shipped)
             draw_pictures(run, folder, run.summary)
-        folder.refuse_if_lost()
         write_json(folder.summary, run.summary)
         write_report(read_run(folder.path), folder.report)
 

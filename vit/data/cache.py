@@ -27,7 +27,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vit.atomic import PARTIAL, lock, replacing
+from vit.atomic import PARTIAL, lock, make_folder, replacing
 from vit.data import HASHED, ImageSet, content_hash, image_hash
 from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
@@ -117,7 +117,7 @@ def cached(
         # Pictures without a key would not be recognised: their file has no name, so that the
         # system removes it when the process ends
         if not pictures.key:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with tempfile.TemporaryFile(dir=path.parent) as out:
                 return _make(out, pictures, image_size, size, on_bad_image)
 
@@ -136,6 +136,7 @@ def cached(
         # has its name, so that another process does not remove it as abandoned. The space of
         # abandoned ones is freed first.
         _remove_abandoned(path.parent)
+        make_folder(path.parent)
         with ExitStack() as files, replacing(path) as unfinished:
             out = files.enter_context(unfinished.open("wb+"))
             lock(out, wait=True)

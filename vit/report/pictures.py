@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -61,12 +60,6 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None
         draw_dynamics(run, folder)
 
 
-def _save(run: Run, figure: Figure, path: Path) -> None:
-    """Write a picture, unless the run has lost its folder, which would be made anew."""
-    run.refuse_lost_folder()
-    save_figure(figure, path)
-
-
 def caption_of(run: Run) -> str:
     """Return the line below the title of every picture: data, images, epochs."""
     return f"{run.data.name}, {run.data.tested_on} · {training_of(run)}"
@@ -110,7 +103,7 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     figure = draw.reconstruction_figure(
         result.original, result.filled, result.hidden, images.label_names, title, caption
     )
-    _save(run, figure, folder.reconstructions)
+    save_figure(figure, folder.reconstructions)
 
 
 def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
@@ -122,14 +115,14 @@ def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -
     error = scores["test_calibration_error"]
     question = "Can its confidence be trusted?"
     figure = draw.reliability_figure(bins, error, question, caption)
-    _save(run, figure, folder.reliability)
+    save_figure(figure, folder.reliability)
 
     # Which classes are confused
     table = read_confusion(scores["test_confusion"])
     if not draw.why_not_drawn(len(table)):
         names = run.data.test.class_names
         figure = draw.confusion_figure(table, names, "Confusion matrix", caption)
-        _save(run, figure, folder.confusion)
+        save_figure(figure, folder.confusion)
 
 
 def draw_attention(run: Run, folder: RunFiles) -> None:
@@ -160,7 +153,7 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     figure = draw.attention_figure(
         pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
     )
-    _save(run, figure, folder.attention)
+    save_figure(figure, folder.attention)
 
 
 def _mean_first(values: Tensor) -> Tensor:
@@ -212,14 +205,14 @@ def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
     curves = curves_of(settings, run.data.facts, scores, metrics)
     caption = f"{caption_of(run)} · seed {run.config.train.seed}"
     figure = draw.curves_figure(metrics, curves, "Training curves", caption)
-    _save(run, figure, folder.curves)
+    save_figure(figure, folder.curves)
 
 
 def draw_dynamics(run: Run, folder: RunFiles) -> None:
     """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
     caption = f"{run.data.name} · {training_of(run)} · seed {run.config.train.seed} · "
     figure = figure_of_dynamics(read_dynamics(folder.dynamics), caption)
-    _save(run, figure, folder.dynamics_picture)
+    save_figure(figure, folder.dynamics_picture)
 
 
 def figure_of_dynamics(dynamics: Dynamics, caption: str = "") -> Figure:

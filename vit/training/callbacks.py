@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import torch
 
-from vit.atomic import replacing
+from vit.atomic import make_folder, replacing
 from vit.errors import RunError
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_saved_part
@@ -182,6 +182,7 @@ class Snapshots(Callback):
             self._save(run)
 
     def _save(self, run: Run) -> None:
+        make_folder(self._folder)
         run.save_model(self._folder / f"step-{run.step:08d}", dtype=torch.float16)
 
 

@@ -49,7 +49,7 @@ def train_and_save(
 
     Raises:
         TrainingError: a step was not finite; the states saved before are kept.
-        RunError: the run has lost its folder, or a state cannot be written.
+        RunError: a state cannot be written.
         ConfigError: a callback's state could not be read again (`vit.training.step.states_of`).
     """
     first_step = run.step + 1
@@ -65,8 +65,6 @@ def train_and_save(
                     print(f"compiled and ran the first step in {seconds:.0f} s", flush=True)
                 # refuses a state that cannot be read again before more steps are lost with it
                 states_of(callbacks, None)
-            # a folder that is gone ends the run at once, not with the next save
-            run.refuse_lost_folder()
 
             # all processes ask whether to stop, the main one saves
             is_due = done.step % run.config.run.save_every == 0
@@ -104,7 +102,6 @@ def asks_to_stop(run: Run) -> bool:
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
     """Save the state of this step, that of the callbacks included."""
-    run.refuse_lost_folder()
     for callback in callbacks:
         callback.on_save()
     run.save(checkpoints, states_of(callbacks, run.callback_states))

@@ -144,22 +144,8 @@ class Run:
         """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))
 
-    def refuse_lost_folder(self) -> None:
-        """Refuse to write into a run folder that somebody removed, renamed or replaced.
-
-        Raises:
-            RunError: it is not the run's any more.
-        """
-        if self.folder is not None:
-            self.folder.refuse_if_lost()
-
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result`, and what `vit.checkpoints.load_model` should know about it.
-
-        Raises:
-            RunError: the run has lost its folder.
-        """
-        self.refuse_lost_folder()
+        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
         save_model(
             folder,
             self.result,
@@ -178,7 +164,7 @@ class Run:
             callback_states: of the callbacks, by name; by default those that the run resumed with.
 
         Raises:
-            RunError: the run has lost its folder, or the state cannot be written.
+            RunError: the state cannot be written.
         """
         if callback_states is None:
             callback_states = self.callback_states or {}
@@ -215,8 +201,6 @@ class Run:
             state["loss_scale"] = self.loss_scale.state_dict()
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
-        # once more: flushing the callbacks' files may have taken a while
-        self.refuse_lost_folder()
         save_state(folder, self.step, state, kept=self.held_steps)
 
 

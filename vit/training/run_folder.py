@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from pathlib import Path
 from typing import IO, Self
 
-from vit.atomic import PARTIAL, lock, write_text
+from vit.atomic import PARTIAL, lock_folder, make_folder, write_text
 from vit.errors import RunError
 from vit.runs import RunFiles
 from vit.training.state import saved_states, step_of
@@ -26,10 +24,6 @@ class RunFolder(RunFiles):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    @property
-    def _lock_path(self) -> Path:
-        return self.path / ".lock"
 
     @property
     def begun(self) -> bool:
@@ -82,15 +76,8 @@ class RunFolder(RunFiles):
                 written.
         """
         try:
-            # the system lets go of the lock when the process ends, however it does; a link in its
-            # place, which could lead to any file, is not followed
-            self.path.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-            descriptor = os.open(self._lock_path, flags, 0o666)
-            self._lock = os.fdopen(descriptor, "rb+")
-            lock(self._lock)
-            # whoever held it may have removed the folder
-            self.refuse_if_lost()
+            make_folder(self.path)
+            self._lock = lock_folder(self.path)
 
             if config_yaml is not None:
                 # once more: another process may have come and gone before the lock
@@ -113,33 +100,6 @@ class RunFolder(RunFiles):
             raise RunError(
                 f"cannot write to the run folder {self.path}: {reason}; choose --out DIR"
             ) from error
-
-    def refuse_if_lost(self) -> None:
-        """Refuse to write into a folder that is not the one that `begin` took.
-
-        Whoever writes calls this first: a name that is gone would be made anew, and one that
-        leads to another run's folder would overwrite its files. Before `begin`, do nothing.
-
-        Raises:
-            RunError: the folder was removed, renamed or replaced.
-        """
-        if self._lock is None:
-            return
-        try:
-            here = os.lstat(self._lock_path)
-        except (FileNotFoundError, NotADirectoryError):
-            is_ours = False
-        except OSError:
-            # a network that fails for a moment; if it goes on, writing fails and says so
-            is_ours = True
-        else:
-            is_ours = os.path.samestat(here, os.fstat(self._lock.fileno()))
-        if not is_ours:
-            raise RunError(
-                f"{self.path} was removed, renamed or replaced while this run was writing there "
-                "(or the file .lock in it was); the run ends and leaves it as it is; a renamed "
-                "folder continues with --resume --out NEW_NAME"
-            )
 
     def forget_later_steps(self, step: int) -> None:
         """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from vit.atomic import replacing
+from vit.atomic import make_folder, replacing
 from vit.errors import OUT_OF_MEMORY, RunError, UserError
 
 KEPT = 2
@@ -82,6 +82,7 @@ def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) ->
 
     path = state_path(folder, step)
     try:
+        make_folder(folder)
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(content)
             file.write(_tail(content))
