@@ -172,7 +172,7 @@ def test_a_callback_with_a_state_needs_a_name(config, tmp_path):
         fit(config, tmp_path / "run", PAIRS, TEST, [Nameless()])
 
 
-@pytest.mark.parametrize("names", [("twice", "twice"), ("validation",), ("mlflow",), ("dynamics",)])
+@pytest.mark.parametrize("names", [("twice", "twice"), ("metrics",), ("wandb",), ("dynamics",)])
 def test_a_callbacks_name_is_its_own(config, tmp_path, names):
     callbacks = [Witness() for _ in names]
     for callback, name in zip(callbacks, names, strict=True):

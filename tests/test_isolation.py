@@ -36,7 +36,6 @@ from vit.interpret import (
     head_ablation,
     relevance,
 )
-from vit.isolation import without_warnings
 from vit.look.predict import embed, predict
 from vit.report.page import write_report
 from vit.report.record import read_run
@@ -224,20 +223,6 @@ def test_random_numbers_drawn_during_a_training_come_once(tmp_path):
     drawn.append(float(torch.rand(())))
     torch.manual_seed(7)
     assert drawn == [float(torch.rand(())) for _ in range(run.step + 1)]
-
-
-def test_warnings_come_again_after_blocks_of_several_threads_that_ignored_them():
-    before = list(warnings.filters)
-    first = without_warnings()
-    second = without_warnings()
-    # they overlap, as those of threads do
-    first.__enter__()
-    second.__enter__()
-    assert warnings.filters[0][0] == "ignore"
-    first.__exit__(None, None, None)
-    assert warnings.filters[0][0] == "ignore"
-    second.__exit__(None, None, None)
-    assert warnings.filters == before
 
 
 class Ambient:

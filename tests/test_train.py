@@ -400,28 +400,6 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert_same_run(folder, whole[0], pictures)
 
 
-@pytest.mark.parametrize("ended", ["cut", "finished"])
-def test_lines_that_have_changed_while_a_run_was_cut_are_refused_and_it_stays_as_it_is(
-    ended, place, run
-):
-    out = f"edited-{ended}"
-    argv = ["--config", "mine.yaml", "--out", out, "--optim.cooldown=0.2", "--run.dynamics_every=2"]
-    if ended == "cut":
-        assert run(place, *argv, before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
-    else:
-        assert run(place, *argv, pictures=False).code == 0
-    for name in ("metrics.jsonl", "dynamics.jsonl"):
-        path = place / out / name
-        whole = path.read_text()
-        path.write_text(whole.replace("1", "2", 1))
-        before = content(place / out)
-        done = run(place, "--out", out, "--resume", "--train.epochs=5")
-        assert done.code == 2
-        assert f"{name} has changed since the run's state was saved" in done.err.splitlines()[-1]
-        assert content(place / out) == before
-        path.write_text(whole)
-
-
 INTERRUPTIONS = {
     "saving": at_call("vit.training.run:save_state", "SIGTERM"),
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),

@@ -1,22 +1,16 @@
-"""A library call computes in torch's own modes, and leaves the process as it was."""
+"""A library call computes in torch's own modes, and leaves the process as it was.
+
+This holds for one call at a time, not for several threads that change the same modes.
+"""
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
-
-_lock = threading.Lock()
-# Attributes that blocks hold now: (id of the owner, name) -> (value before, number of blocks)
-_held: dict[tuple[int, str], tuple[Any, int]] = {}
-_filters = ExitStack()
-_ignoring = 0
-"""Blocks of `without_warnings` that are open, in all threads."""
 
 
 @contextmanager
@@ -53,53 +47,30 @@ def isolated() -> Iterator[None]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Ignore warnings within the block; blocks of several threads may overlap.
-
-    The filters are the process's: the first block sets them, and the last one that ends puts them
-    back. `warnings.catch_warnings` alone would put back those that another block has set.
-    """
-    global _ignoring
-    with _lock:
-        if _ignoring == 0:
-            _filters.enter_context(warnings.catch_warnings(action="ignore"))
-        _ignoring += 1
-    try:
+    """Ignore warnings within the block."""
+    with warnings.catch_warnings(action="ignore"):
         yield
-    finally:
-        with _lock:
-            _ignoring -= 1
-            if _ignoring == 0:
-                _filters.close()
 
 
 @contextmanager
-def held(owner: Any, name: str, value: object) -> Iterator[Any]:
-    """Hold an attribute at a value within the block; yields the value before.
-
-    Blocks of several threads may overlap in any order: the last to end restores the attribute.
-    """
-    key = (id(owner), name)
-    with _lock:
-        before, blocks = _held.get(key, (getattr(owner, name), 0))
-        _held[key] = (before, blocks + 1)
-        setattr(owner, name, value)
+def held(owner: object, name: str, value: object) -> Iterator[None]:
+    """Hold an attribute at a value within the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
-        yield before
+        yield
     finally:
-        with _lock:
-            before, blocks = _held.pop(key)
-            if blocks > 1:
-                _held[key] = (before, blocks - 1)
-            else:
-                setattr(owner, name, before)
+        setattr(owner, name, before)
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put `model` in evaluation mode within the block; restore every module's mode afterwards."""
-    with ExitStack() as undo:
-        for module in model.modules():
-            undo.enter_context(held(module, "training", False))
-        # A module may do more than set its mode
-        model.eval()
+    modes = [(module, module.training) for module in model.modules()]
+    # a module may do more than set its mode
+    model.eval()
+    try:
         yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,35 +139,20 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return metrics
 
 
-def fingerprint(content: bytes) -> dict[str, Any]:
-    """Return the length and the SHA-256 of what a file holds, for `read_saved_part`."""
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+def read_saved_part(path: Path, length: int) -> bytes:
+    """Return the part of a file that was written before a state was saved; nothing if it is gone.
 
-
-def read_saved_part(path: Path, saved: Mapping[str, Any]) -> bytes:
-    """Return the part of a file that was written before a state was saved.
-
-    The lines after it are of steps that a resumed run makes again. If the file is missing, warn.
+    The lines after it are of steps that a resumed run makes again.
 
     Args:
         path: metrics.jsonl or dynamics.jsonl.
-        saved: its `fingerprint` in the state.
-
-    Raises:
-        RunError: this part has changed since.
+        length: its bytes at the state.
     """
-    if saved["bytes"] and not path.exists():
-        warnings.warn(f"{path} is missing: it begins anew at the step of the state", stacklevel=2)
+    if not path.exists():
         return b""
-    part = b""
-    if path.exists():
-        part = path.read_bytes()[: saved["bytes"]]
-    if fingerprint(part) != saved:
-        raise RunError(
-            f"{path} has changed since the run's state was saved: its first {saved['bytes']:,} "
-            "bytes are others; put it back, or remove it to continue without its lines"
-        )
-    return part
+    part = path.read_bytes()[:length]
+    # whole lines, should somebody have edited the file
+    return part[: part.rfind(b"\n") + 1]
 
 
 @dataclass(frozen=True)

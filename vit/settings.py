@@ -12,7 +12,6 @@ import ast
 import inspect
 import os
 import re
-import shlex
 import warnings
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
@@ -46,6 +45,8 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 """The configurations: next to the package in the repository, inside it in a wheel."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
+WRITTEN_BY = "# written by version "
+"""The comment in a run's config.yaml that names the version of this package."""
 Files = Sequence[str | Path | Mapping[str, Any]]
 """Settings files, by paths or names, or what they hold: settings by "section.key"."""
 SYNONYMS = {
@@ -408,6 +409,7 @@ class TrainCommand:
         given: keys of the settings that a file or the command line names; the others may follow
             from them.
         notes: lines that the user should see.
+        requested: of a resumed run, its settings with those of `--config`, for `refuse_conflicts`.
     """
 
     config: Config
@@ -416,6 +418,7 @@ class TrainCommand:
     program: str = "python train.py"
     given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    requested: Config | None = None
 
 
 def train_command(
@@ -444,8 +447,8 @@ def train_command(
 
     # A run that goes on has its own settings
     if resume:
-        config = resumed_config(folder, files, settings)
-        return TrainCommand(config, folder, True, program)
+        config, requested = resumed_config(folder, files, settings)
+        return TrainCommand(config, folder, True, program, requested=requested)
 
     # A new one, with notes on what was shortened
     try:
@@ -485,58 +488,46 @@ def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path
     return Path("runs") / path.stem
 
 
-def resumed_config(folder: Path, files: Sequence[str], settings: Mapping[str, Any]) -> Config:
+def resumed_config(
+    folder: Path, files: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[Config, Config]:
     """Return the settings of a run that goes on: its own, with what may change, as where data is.
 
+    Returns:
+        These, and the same with those of the files, which may only repeat them.
+
     Raises:
-        ConfigError: there is no run, or files and settings would make another of it.
+        ConfigError: as `config_of_run`, or a setting cannot be used.
     """
-    saved = config_of_run(folder)
+    saved = flat_settings(config_of_run(folder).to_dict())
     contents = read_files(files)
     fitted, _ = fit_epochs(contents, settings)
-    before, _ = build_config([saved])
     config, _ = build_config([saved], fitted)
     requested, _ = build_config([saved, *contents], fitted)
-    refuse_conflicts(requested, before, folder, config.train.epochs)
-    return config
+    return config, requested
 
 
-def refuse_conflicts(requested: Config, before: Config, out: Path, epochs: int) -> None:
-    """Refuse settings that would make another run of the one in `out`.
-
-    Args:
-        requested: all settings now.
-        before: those of its config.yaml.
-        out: run folder.
-        epochs: those to resume with, which may be others while the learning rate is held.
+def config_of_run(out: Path) -> Config:
+    """Return the settings of the run in `out`, to be resumed.
 
     Raises:
-        ConfigError: it names the first of these settings.
-    """
-    for key, old, new in requested.conflicts(before.to_dict()):
-        # Whether it is not too late for other epochs, the saved state decides (`find_state`)
-        if key == "train.epochs" and new == epochs and before.optim.cooldown < 1:
-            continue
-        advice = "leave it out (and --config: the run has its own), or start another with --out"
-        if key == "train.epochs":
-            advice = (
-                "its learning rate falls from the start (optim.cooldown 1); to train longer, begin "
-                f"another run with its model: --model.init {shlex.quote(str(out))} --out DIR"
-            )
-        raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {advice}")
-
-
-def config_of_run(out: Path) -> Path:
-    """Return the configuration of the run in `out`, to be resumed.
-
-    Raises:
-        ConfigError: there is no run.
+        ConfigError: there is no run, or another version has written its settings.
     """
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
         advice = "leave --resume out to start one, or name its folder with --out"
         raise ConfigError(f"--resume: no run in {out}; {advice}")
-    return saved
+    try:
+        return read_config(saved)
+    except ConfigError as error:
+        version = "an earlier version"
+        for line in saved.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(WRITTEN_BY):
+                version = f"version {line.removeprefix(WRITTEN_BY)}"
+        raise ConfigError(
+            f"--resume: {version} of this program has written {saved}; continue the run with that "
+            f"one ({error})"
+        ) from error
 
 
 def fit_epochs(files: Files, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -29,26 +29,27 @@ from vit.mae import Model
 from vit.progress import say
 from vit.runs import read_metrics, read_sample_images
 from vit.settings import (
+    WRITTEN_BY,
     TrainCommand,
     config_of_run,
     read_config,
-    refuse_conflicts,
     to_yaml,
     train_command,
 )
-from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation, saved_metrics
+from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.evaluation import measure
 from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
-from vit.training.run import Run, describe_compute, find_state, setup
+from vit.training.run import Run, describe_compute, find_state, refuse_conflicts, setup
 from vit.training.run_folder import RunFolder
 from vit.training.state import refusing_other_states
 from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
+from vit.version import __version__
 
 SMALL_BATCH = 16
 """The smallest batch that is recommended."""
@@ -180,13 +181,12 @@ def read_command(
 
     # what followed from model.init when the run began
     if resume:
-        saved = read_config(config_of_run(out))
+        saved = config_of_run(out)
         followed = {}
         for key, value in vars(saved.model).items():
             if f"model.{key}" not in given:
                 followed[key] = value
         config = replace(config, model=replace(config.model, **followed))
-        refuse_conflicts(config, saved, out, config.train.epochs)
     return TrainCommand(config, out, resume, given=frozenset(given))
 
 
@@ -229,6 +229,10 @@ def set_up(
     # what can be refused before the data is loaded
     config = command.config
     notes = list(command.notes)
+    if command.resume:
+        before = config_of_run(folder.path).to_dict()
+        requested = command.requested or config
+        refuse_conflicts(requested, before, folder.path, config.train.epochs)
     choose_device(config.run.device)
     if not command.resume:
         if dist.is_main:
@@ -267,24 +271,24 @@ def set_up(
     # the run, at its first step or where its last state left it
     state = None
     if command.resume:
-        state = last_state(folder, config, data, dist)
-    run = setup(config, data, dist, state, init)
+        with refusing_other_states():
+            state = last_state(folder, config, data, dist)
+            run = setup(config, data, dist, state, init)
+    else:
+        run = setup(config, data, dist, init=init)
     run.notes = notes + run.notes
     run.folder = folder
     if not dist.is_main:
         return run, []
 
     # callbacks that continue from the state; if one cannot, the folder stays as it is
-    validation = Validation(stop)
     recorders: list[Callback] = []
     if config.run.dynamics_every:
         recorder = DynamicsRecorder(
             run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
         )
         recorders.append(recorder)
-    with refusing_other_states():
-        restore([*recorders, validation], run.callback_states)
-    restore([*trackers, *callbacks], run.callback_states)
+    restore([*recorders, *trackers, *callbacks], run.callback_states)
 
     # the folder, and the callbacks that write to it at once
     metrics = open_folder(run, folder, command.resume, state)
@@ -295,7 +299,7 @@ def set_up(
         *callbacks,
         Progress(run),
         metrics,
-        validation,
+        Validation(),
         Snapshots(folder.snapshots, run),
     ]
     return run, all_callbacks
@@ -347,19 +351,17 @@ def open_folder(
     Returns:
         The file of metrics, at the run's step.
     """
-    # refused before anything is removed
-    with refusing_other_states():
-        saved_metrics(folder.metrics, run)
-
     # without the last phase of a shorter run
     config = run.config
     if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
         folder.forget_later_steps(run.step)
-    settings = f"# trained on {one_line(run.data.description)}\n{to_yaml(config)}"
+    settings = (
+        f"# trained on {one_line(run.data.description)}\n{WRITTEN_BY}{__version__}\n"
+        f"{to_yaml(config)}"
+    )
     if not resume:
         folder.begin(settings)
-    with refusing_other_states():
-        metrics = MetricsFile(folder.metrics, run)
+    metrics = MetricsFile(folder.metrics, run)
     if resume and (state is None or read_config(folder.config).train.epochs != config.train.epochs):
         write_text(folder.config, settings)
     sample_images(run.data).save(folder.showcase)
@@ -372,7 +374,7 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    names = {MetricsFile.name, Validation.name, DynamicsRecorder.name, *TRACKERS}
+    names = {MetricsFile.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         kind = type(callback).__name__
         if not isinstance(callback, Callback):

@@ -341,6 +341,7 @@ def test_a_plain_picture_has_no_title_and_the_width_in_inches(vit):
 def test_existing_files_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
     for method in ("weights", "distance"):
         monkeypatch.setitem(METHODS, method, lambda *_: pytest.fail("drawn"))
+    vit.out.mkdir()
     write_text(vit.out / file, "")
     code, _, error = vit("attention", *line.split())
     assert (code, f"{file} already exists" in error) == (2, True)

@@ -20,6 +20,7 @@ SCENES = ["--data.source", "scenes", "--data.limit", "20"]
 @pytest.mark.parametrize("drawn", [True, False], ids=["with a sheet", "without"])
 def test_data_is_described_and_drawn(drawn, tmp_path, called):
     out = tmp_path / "new" / "sheet.png"
+    out.parent.mkdir()
     write_text(out, "is replaced")
     code, said, _ = called("data", *SCENES, *(["--out", out, "--overwrite"] if drawn else []))
     assert code == 0

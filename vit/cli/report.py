@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from vit.atomic import make_folder
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import one_line
 from vit.metrics import summary_values
@@ -21,7 +20,6 @@ def run(options: Namespace) -> int:
         out = RunFiles(options.run).report
     else:
         output_file(out, PAGE, overwrite=True)
-        make_folder(out.parent)
 
     # The page, and what the run measured
     record = read_run(options.run)

@@ -50,8 +50,8 @@ class AttentionMaps:
 
     The weights are those that mix the values: after any norms of queries and keys, whatever the
     kernel; in train mode, after attention dropout. Each forward pass replaces the maps of the one
-    before. The model is left as it was. Passes in other threads are not captured: several threads
-    may each look into a model, also into the same.
+    before. The model is left as it was. Passes in other threads are not captured; a block waits for
+    one of another thread, and ends in the thread in which it began.
 
     Args:
         model: ours, timm's, transformers', or any with layers of torch's own attention or whose
@@ -73,8 +73,7 @@ class AttentionMaps:
     Raises:
         AttentionError: the model is closed (compiled, exported), has no such layer or one of
             another kind, a layer attends more than once per pass or computes nan, a layer gave no
-            maps (the block never ends with fewer maps than `layers`), or the block ends in another
-            thread.
+            maps (the block never ends with fewer maps than `layers`).
     """
 
     def __init__(
@@ -125,15 +124,8 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        if kind is not None:
-            return
-        # A generator may be resumed in any thread, and would find the maps of an earlier pass
-        if threading.get_ident() != self._thread:
-            raise AttentionError(
-                "this `with` block ends in another thread than it began; it captures only passes "
-                "of the thread in which it began"
-            )
-        self._require_all_layers()
+        if kind is None:
+            self._require_all_layers()
 
     def _forget(self, _model: nn.Module, _inputs: Any) -> None:
         if threading.get_ident() == self._thread:

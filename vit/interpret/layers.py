@@ -2,7 +2,8 @@
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block
 every attention layer is made to call it, and a function that forms them is called in its place, in
-the thread of the block alone. Afterwards the model is as it was.
+the thread of the block alone. Afterwards the model is as it was. A block waits for those of other
+threads: torch keeps its modes by thread, but a model has one set of layers.
 
 Letters: B batch, h heads, N queries, M keys, d width of a head.
 """
@@ -144,7 +145,6 @@ class _Interception(TorchFunctionMode):
 
     def __init__(self, layers: list[NamedLayer], hook: Hook):
         super().__init__()
-        self.is_open = True
         self.layers = layers
         self.numbers = {layer: number for number, (_, layer) in enumerate(layers)}
         self.eager: set[nn.Module] = set()  # layers that return their weights too
@@ -264,14 +264,10 @@ class _Interception(TorchFunctionMode):
         return self._hook(number, weights, value)
 
 
-class _Opened(threading.local):
-    """The interceptions that a thread has entered, in this order; each thread has its own."""
-
-    def __init__(self) -> None:
-        self.interceptions: list[_Interception] = []
-
-
-_opened = _Opened()
+_capture = threading.RLock()
+"""Held by the thread that captures: one at a time."""
+_captured: set[nn.Module] = set()
+"""The layers that are intercepted now."""
 
 
 @contextmanager
@@ -280,8 +276,8 @@ def intercept_attention(
 ) -> Iterator[list[NamedLayer]]:
     """Let `hook` mix the values of each attention layer of `model`, within the block.
 
-    Only in the thread of the block: others run the model as ever, or have a block of their own.
-    The model is left as it was, even if the block raises.
+    Only in the thread of the block: others run the model as ever, or wait with a block of their
+    own until this one ends. The model is left as it was, even if the block raises.
 
     Args:
         model: any with attention layers of known kinds.
@@ -297,40 +293,24 @@ def intercept_attention(
     """
     layers = attention_layers(model, every)
     interception = _Interception(layers, hook)
-    for other in _opened.interceptions:
-        if other.is_open and not interception.numbers.keys().isdisjoint(other.numbers):
+    with ExitStack() as undo:
+        undo.enter_context(_capture)
+        if not _captured.isdisjoint(interception.numbers):
             raise AttentionError(
                 "another `with` block already records this model; leave that one first"
             )
+        _captured.update(interception.numbers)
+        undo.callback(_captured.difference_update, interception.numbers)
 
-    with ExitStack() as undo:
         for layer in interception.numbers:
-            before = _choose_fused_attention(layer, undo)
-            if before == "eager":
+            if getattr(getattr(layer, "config", None), "_attn_implementation", "") == "eager":
                 interception.eager.add(layer)
+        # only then: the layers of transformers share their config
+        for layer in interception.numbers:
+            _choose_fused_attention(layer, undo)
         interception.watch(model, undo)
-        undo.callback(_close, interception)
-        _leave_closed()
-        _opened.interceptions.append(interception)
-        interception.__enter__()
+        undo.enter_context(interception)
         yield layers
-
-
-def _close(interception: _Interception) -> None:
-    """Stop an interception."""
-    interception.is_open = False
-    _leave_closed()
-
-
-def _leave_closed() -> None:
-    """Leave the closed interceptions of this thread, as far as torch can.
-
-    Torch leaves the last one entered first, but blocks of generators end in any order: a closed
-    interception that is not the last stays, and does nothing.
-    """
-    entered = _opened.interceptions
-    while entered and not entered[-1].is_open:
-        entered.pop().__exit__(None, None, None)
 
 
 def _copy_with_kernel(attend: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -396,16 +376,11 @@ def _weights(
     return weights
 
 
-def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> Any:
-    """Make a layer call `F.scaled_dot_product_attention` until `undo` closes.
-
-    Returns:
-        what the layer was set to before; None for one that has no such choice.
-    """
+def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> None:
+    """Make a layer call `F.scaled_dot_product_attention` until `undo` closes."""
     if isinstance(layer, MultiHeadSelfAttention):
-        return undo.enter_context(held(layer, "kernel", "flash"))
-    if hasattr(layer, "fused_attn"):
-        return undo.enter_context(held(layer, "fused_attn", True))
-    if hasattr(getattr(layer, "config", None), "_attn_implementation"):
-        return undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
-    return None
+        undo.enter_context(held(layer, "kernel", "flash"))
+    elif hasattr(layer, "fused_attn"):
+        undo.enter_context(held(layer, "fused_attn", True))
+    elif hasattr(getattr(layer, "config", None), "_attn_implementation"):
+        undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from jinja2 import UndefinedError
 
 from vit import figures as draw
-from vit.atomic import write_text
+from vit.atomic import make_folder, write_text
 from vit.config import OBJECTIVES, PRESETS, Config, flat_settings, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
@@ -56,6 +56,7 @@ def write_report(record: RunRecord, out: Path) -> int:
         raise RunError(
             f"{record.files.path}: its files are not as this version writes them ({problem})"
         ) from error
+    make_folder(out.parent)
     write_text(out, page)
     return out.stat().st_size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -15,11 +14,9 @@ from typing import Any, TextIO
 import torch
 
 from vit.atomic import make_folder, replacing
-from vit.errors import RunError
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_saved_part
 from vit.training.evaluation import measure
-from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run
 from vit.training.step import Callback, Step
 
@@ -31,26 +28,23 @@ class MetricsFile(Callback):
     """Writes metrics.jsonl, a JSON object per line.
 
     There is one for the first step, the last, and some between (`RunConfig.steps_between_lines`).
-    The run's state holds the file's length and hash, so that what is resumed is what was saved.
 
     Args:
         path: the file; lines that were written after the state are removed, because their steps
             are about to be repeated.
         run: at the step from which it continues.
-
-    Raises:
-        RunError: as `saved_metrics`.
     """
 
     name = "metrics"
 
     def __init__(self, path: Path, run: Run):
-        content = saved_metrics(path, run)
+        content = b""
+        if run.callback_states is not None:
+            content = read_saved_part(path, run.callback_states[self.name]["bytes"])
         with replacing(path) as temporary:
             temporary.write_bytes(content)
         self._file = path.open("ab")
         self._bytes = len(content)
-        self._hash = hashlib.sha256(content)
         self._images = 0
         self._seconds_before = run.seconds
 
@@ -71,7 +65,6 @@ class MetricsFile(Callback):
         line = json.dumps(values, allow_nan=False).encode() + b"\n"
         self._file.write(line)
         self._bytes += len(line)
-        self._hash.update(line)
         self._file.flush()
 
     def on_save(self) -> None:
@@ -80,72 +73,21 @@ class MetricsFile(Callback):
         os.fsync(self._file.fileno())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        return {"bytes": self._bytes}
 
     def close(self) -> None:
         self._file.close()
 
 
-def saved_metrics(path: Path, run: Run) -> bytes:
-    """Return the lines of metrics.jsonl that belong to the state a run resumed with; else none.
-
-    Raises:
-        RunError: the file has changed since the state was saved, or another version saved it.
-    """
-    if run.callback_states is None:
-        return b""
-    if MetricsFile.name not in run.callback_states:
-        raise RunError(
-            f"the state of step {run.step:,} does not know {path}: another version of vit "
-            "saved it; finish the run with that one"
-        )
-    return read_saved_part(path, run.callback_states[MetricsFile.name])
-
-
 class Validation(Callback):
-    """Measures the model on the validation images after every `run.val_every`-th epoch.
-
-    A signal ends a measurement at once, and the resumed run begins with it.
-
-    Args:
-        stop: receives the signals.
-    """
-
-    name = "validation"
-
-    def __init__(self, stop: StopRequests):
-        self._stop = stop
-        # step and epoch of a measurement that is not finished; empty if there is none
-        self._pending: dict[str, Any] = {}
-
-    def on_start(self, run: Run) -> dict[str, Any] | None:
-        if not self._pending:
-            return None
-        return self._measure(run)
+    """Measures the model on the validation images after every `run.val_every`-th epoch."""
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         steps_between = run.config.run.val_every * run.total_steps // run.config.train.epochs
         if steps_between == 0 or done.step % steps_between != 0:
             return None
-        self._pending = {"step": done.step, "epoch": done.epoch}
-        try:
-            return self._measure(run)
-        except Stopped:
-            # the loop reads the flag too, saves this step and ends
-            return None
-
-    def _measure(self, run: Run) -> dict[str, Any]:
-        with self._stop.raising():
-            scores = measure(run, baselines=False)
-        line = {**self._pending, **validation_metrics(scores)}
-        self._pending = {}
-        return line
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._pending
-
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        self._pending = state or {}
+        scores = measure(run, baselines=False)
+        return {"step": done.step, "epoch": done.epoch, **validation_metrics(scores)}
 
 
 def validation_metrics(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,59 +35,47 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequests:
-    """A context manager that turns signals into a flag, which the training loop reads.
+    """A context manager for signals: in a `deferred` block a flag, anywhere else `Stopped`.
 
-    In a `deferred` block a signal only sets the flag; anywhere else it also raises `Stopped`, at
-    once, which loses nothing because every file is written whole or not at all. A library that is
-    interrupted may raise an error of its own, e.g. that a file is damaged: `Stopped` replaces it.
-    Once the flag is set in a `deferred` block, SIGINT is Python's own. Only the main thread gets
-    signals: elsewhere this does nothing.
+    Raised at once, `Stopped` loses nothing, because every file is written whole or not at all. Once
+    the flag is set, SIGINT is Python's own. Only the main thread gets signals: elsewhere this does
+    nothing.
 
     Attributes:
-        requested: number of the last signal; 0 if none came.
+        requested: number of the last signal within the block; 0 if none came.
     """
 
     def __init__(self) -> None:
         self.requested = 0
         self._deferring = False
-        # whether `Stopped` was raised, and nobody was meant to catch it
-        self._raised = False
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                before = signal.getsignal(number)
-                # nohup ignores SIGHUP, so that a run outlives its terminal; a script's shell
-                # ignores SIGINT for what it starts in the background, which Ctrl-C is not meant for
-                if before == signal.SIG_IGN:
-                    continue
-                # that of a program in which Python is embedded, which could not be put back
-                if before is None:
-                    continue
-                self._handlers[number] = signal.signal(number, self._receive)
+                # nohup ignores SIGHUP, and a shell SIGINT in the background of a script
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._raise_instead_of(error)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        is_first = not self.requested
-        self.requested = number
         if not self._deferring:
-            self._raised = True
             raise Stopped(number)
+        self.requested = number
         # whoever presses Ctrl-C now does not want to wait for the step
         if signal.SIGINT in self._handlers:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # a limit of time is signalled every second
-        if not is_first:
-            return
-        # os.write, because a print may be what the signal interrupted; the terminal may be closed
-        with suppress(OSError):
-            os.write(2, f"{signal.Signals(number).name}: stopping after this step ...\n".encode())
+        # os.write, because a print may be what the signal interrupted; the terminal may be closed,
+        # and a program may have no stderr
+        with suppress(OSError, AttributeError):
+            os.write(
+                sys.stderr.fileno(),
+                f"{signal.Signals(number).name}: stopping after this step ...\n".encode(),
+            )
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -96,37 +85,13 @@ class StopRequests:
             yield
         finally:
             self._deferring = False
-        self._raise_if_requested()
-
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Let signals raise within this part of a `deferred` block; one that came does so first."""
-        deferring = self._deferring
-        self._deferring = False
-        try:
-            self._raise_if_requested()
-            yield
-        except Exception as error:
-            self._raise_instead_of(error)
-            raise
-        finally:
-            self._deferring = deferring
-            # who called this may go on, and an error after that is one
-            self._raised = False
-
-    def _raise_instead_of(self, error: BaseException | None) -> None:
-        """Raise `Stopped` in place of the error that a library has made of it."""
-        if self._raised and isinstance(error, Exception):
-            raise Stopped(self.requested) from error
-
-    def _raise_if_requested(self) -> None:
         if self.requested:
             raise Stopped(self.requested)
 
     def agree(self, dist: Distributed) -> int:
         """Return a signal that any process has received, 0 if none has.
 
-        All ask after each step, and so stop at the same one.
+        All ask after the same steps, and so stop at the same one.
         """
         agreed = dist.all_reduce_max(self.requested)
         # one that came meanwhile waits for the next step, when all hear of it

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, RunConfig, ViTConfig, convert, hints_of
+from vit.config import Config, RunConfig, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
@@ -26,7 +26,7 @@ from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder
-from vit.training.state import load_latest_state, refusing_other_states, save_state
+from vit.training.state import load_latest_state, save_state
 from vit.weights import architecture, save_model
 
 CPU_TOKENS = 8_448
@@ -35,26 +35,6 @@ CPU_TOKENS = 8_448
 Larger ones are no faster there, and their activations, some 0.2 MB per token of ViT-Tiny, are what
 fills the memory.
 """
-
-
-STATE: dict[str, type | tuple[type, ...]] = {
-    "step": int,
-    "model": dict,
-    "objective": dict,
-    "optimizer": dict,
-    "callbacks": dict,
-    "seconds": (int, float),
-    "config": dict,
-    "data_content_hash": str,
-    "precision": str,
-    "computed_on": str,
-    "torch": str,
-    "init": str,
-    "encoder": dict,
-}
-"""What a resumed run reads of its state, and the type of each."""
-MOMENTS = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})
-"""What AdamW and Muon remember of a parameter."""
 
 
 @dataclass
@@ -272,10 +252,9 @@ def setup(
         if state is None:
             initial = initial_model(config, data, init)
         else:
-            with refusing_other_states():
-                model = objective_type.build_model(config, _encoder_config(state["encoder"]))
-                model.load_state_dict(state["model"])
-                normalize = Normalization(state["mean"], state["std"])
+            model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
+            model.load_state_dict(state["model"])
+            normalize = Normalization(state["mean"], state["std"])
             initial = InitialModel(model, normalize, [], state["init"])
         model = initial.model
         set_kernel(model, config.run.attention)
@@ -307,8 +286,7 @@ def setup(
     if compute.note:
         run.notes.append(compute.note)
     if state is not None:
-        with refusing_other_states():
-            _restore(run, state)
+        _restore(run, state)
     return run
 
 
@@ -323,19 +301,24 @@ def find_state(
     Raises:
         RunError: every saved state is damaged, or it belongs to other data or settings.
     """
-    latest = _read_state(folder, dist)
+    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
     if latest is None:
         return None
     state, notes = latest
-    _refuse_another_run(state, config, data)
+    if state["data_content_hash"] != data.content_hash:
+        raise RunError(
+            "the training data has changed since this run began: its content hash was "
+            f"{state['data_content_hash']} and is now {data.content_hash}; "
+            "start another run with --out"
+        )
+    refuse_conflicts(config, state["config"], folder.parent, config.train.epochs)
 
     # steps that a run of this length would not have made are not used
-    with refusing_other_states():
-        epochs = state["config"]["train"]["epochs"]
+    epochs = state["config"]["train"]["epochs"]
     before = replace(config, train=replace(config.train, epochs=epochs), run=RunConfig())
     held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
     if epochs != config.train.epochs and state["step"] > held:
-        earlier = _read_state(folder, dist, held)
+        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
         if earlier is None:
             out = shlex.quote(str(folder.parent))
             raise RunError(
@@ -352,59 +335,30 @@ def find_state(
     return {**state, "notes": notes}
 
 
-def _read_state(
-    folder: Path, dist: Distributed, last: int | None = None
-) -> tuple[dict[str, Any], list[str]] | None:
-    """Read the newest undamaged state in the main process, for all; see `load_latest_state`."""
-    latest = dist.broadcast_from_main(lambda: load_latest_state(folder, last))
-    if latest is not None:
-        with refusing_other_states():
-            _refuse_other_types(latest[0])
-    return latest
+def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, epochs: int) -> None:
+    """Refuse settings that would make another run of the one in `folder`.
 
+    Args:
+        requested: all settings now, those of settings files included.
+        before: those with which the run began, from `Config.to_dict`.
+        folder: of the run.
+        epochs: those to resume with, which may be others while the learning rate is held.
 
-def _refuse_another_run(state: dict[str, Any], config: Config, data: Dataset) -> None:
-    """Refuse a state of other images, or of other settings than those that may change."""
-    if state["data_content_hash"] != data.content_hash:
-        raise RunError(
-            "the training data has changed since this run began: its content hash was "
-            f"{state['data_content_hash']} and is now {data.content_hash}; "
-            "start another run with --out"
-        )
-    with refusing_other_states():
-        conflicts = list(config.conflicts(state["config"]))
-    for key, old, new in conflicts:
-        # while the learning rate is held, a run need not know its length
-        if key == "train.epochs" and config.optim.cooldown < 1:
+    Raises:
+        ConfigError: it names the first of these settings.
+    """
+    for key, old, new in requested.conflicts(before):
+        falls_from_start = before["optim"]["cooldown"] == 1
+        # whether it is not too late for other epochs, the saved state decides (`find_state`)
+        if key == "train.epochs" and new == epochs and not falls_from_start:
             continue
-        raise RunError(
-            f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with "
-            "--out"
-        )
-
-
-def _refuse_other_types(state: dict[str, Any]) -> None:
-    """Raise an error if a state lacks something that a run reads, or has it of another type."""
-    for key, kinds in STATE.items():
-        if key not in state or not isinstance(state[key], kinds):
-            raise TypeError(f"{key!r} is missing, or of another type")
-    for name, values in state["callbacks"].items():
-        if not isinstance(values, dict):
-            raise TypeError(f"the state of the callback {name!r} has no keys")
-    if state["step"] < 0:
-        raise ValueError(f"step {state['step']}")
-
-
-def _encoder_config(saved: dict[str, Any]) -> ViTConfig:
-    """Return the settings of a state's encoder, each of its type."""
-    settings = {}
-    for name, value in saved.items():
-        settings[name] = convert(value, hints_of(ViTConfig)[name])
-    encoder = ViTConfig(**settings)
-    for size in (*encoder.patch_size, encoder.embed_dim, encoder.depth, encoder.num_heads):
-        if size < 1:
-            raise ValueError(f"a size of {size}")
-    return encoder
+        advice = "leave it out (and --config: the run has its own), or start another with --out"
+        if key == "train.epochs" and falls_from_start:
+            advice = (
+                "its learning rate falls from the start (optim.cooldown 1); to train longer, begin "
+                f"another run with its model: --model.init {shlex.quote(str(folder))} --out DIR"
+            )
+        raise ConfigError(f"{key}: the run in {folder} has {old!r}, not {new!r}; {advice}")
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
@@ -412,12 +366,9 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
 
     It continues as if it had never stopped: on the same CPU, to the bit.
     """
-    # not strict, because the model's part stands under a key of its own
-    differing = run.objective.load_state_dict(state["objective"], strict=False)
-    others = [key for key in differing.missing_keys if not key.startswith("model.")]
-    if others or differing.unexpected_keys:
-        raise KeyError(*others, *differing.unexpected_keys)
-    _restore_optimizer(run.optimizer, state["optimizer"])
+    model = {f"model.{name}": values for name, values in state["model"].items()}
+    run.objective.load_state_dict(state["objective"] | model)
+    run.optimizer.load_state_dict(state["optimizer"])
     # a run that began in float16 may go on in another type, without a scale
     if "loss_scale" in state and run.loss_scale.is_enabled():
         run.loss_scale.load_state_dict(state["loss_scale"])
@@ -440,22 +391,3 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.notes.append(
             f"the run began on {state['computed_on']}, torch {state['torch']}; {effect}"
         )
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load an optimizer's state.
-
-    torch compares only the numbers of groups and parameters; whatever else differs would be an
-    error of the first step.
-    """
-    required = {"lr", "weight_decay", "betas", "eps"}.intersection(optimizer.param_groups[0])
-    optimizer.load_state_dict(state)
-    for group in optimizer.param_groups:
-        if not required <= group.keys():
-            raise KeyError(*sorted(required - group.keys()))
-    for parameter, moments in optimizer.state.items():
-        if moments.keys() not in MOMENTS:
-            raise KeyError(*moments)
-        for name, values in moments.items():
-            if values.shape not in (parameter.shape, ()):
-                raise ValueError(f"{name} of shape {tuple(values.shape)}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import re
 import struct
 from collections.abc import Iterator
@@ -27,19 +26,6 @@ from vit.errors import OUT_OF_MEMORY, RunError, UserError
 
 KEPT = 2
 """Number of states that a run keeps."""
-
-# what torch and pickle raise for content that is not a state, or cannot be one
-MALFORMED = (
-    pickle.PickleError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    EOFError,
-    AttributeError,
-    TypeError,
-    ArithmeticError,
-    AssertionError,
-)
 
 
 def state_path(folder: Path, step: int) -> Path:
@@ -122,7 +108,8 @@ def load_state(path: Path) -> dict[str, Any]:
 
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MALFORMED as error:
+    except Exception as error:
+        # torch and pickle raise anything
         raise RunError(
             f"{path} is not a state: it holds more than tensors and plain values, or less"
         ) from error
@@ -132,17 +119,14 @@ def load_state(path: Path) -> dict[str, Any]:
 def refusing_other_states() -> Iterator[None]:
     """Refuse a whole state of other content, which whatever error within the block shows.
 
-    Another version may have saved it, or another program. Errors for the user stay as they are.
-
-    Raises:
-        RunError: it names the error.
+    Another version may have saved it, or another program.
     """
     try:
         yield
-    except (UserError, torch.OutOfMemoryError):
+    except (UserError, OSError, MemoryError):
         raise
-    except MALFORMED as error:
-        # a CPU that has too little memory is no fault of the state
+    except Exception as error:
+        # memory that is too small, which torch reports as a RuntimeError, is no fault of the state
         if OUT_OF_MEMORY.search(str(error)):
             raise
         raise RunError(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.errors import ConfigError, TrainingError
 
@@ -212,23 +211,15 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
             continue
         # one that could not be read would make the state of the whole run unreadable
         state = callback.state_dict()
-        if not is_readable(state):
+        content = io.BytesIO()
+        try:
+            torch.save(state, content)
+            content.seek(0)
+            torch.load(content, weights_only=True)
+        except Exception as error:
             raise ConfigError(
                 f"callbacks: {type(callback).__name__}.state_dict returns more than tensors and "
                 "plain values, which could not be read again; use e.g. float() of NumPy's numbers"
-            )
+            ) from error
         states[callback.name] = state
     return states
-
-
-def is_readable(state: Any) -> bool:
-    """Return whether `state` holds only tensors and plain values, which `torch.load` reads."""
-    # exactly these: a number of NumPy's is a float too, and is refused
-    kind = type(state)
-    if kind in (dict, OrderedDict):
-        return all(is_readable(key) and is_readable(value) for key, value in state.items())
-    if kind in (list, tuple, set):
-        return all(is_readable(value) for value in state)
-    if kind in (bool, int, float, complex, str, NoneType):
-        return True
-    return kind in (Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device)
