@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.utils import parameters_to_vector
 
 from bench.compare import Spread, compare
 from bench.contestants import random_images
@@ -41,10 +40,8 @@ WARM_UP = 2
 """Steps before waits of the host count: the first ones choose kernels and fill caches."""
 TOLERANCE = 1e-2
 """Largest relative difference between two losses of one step that differ by rounding alone."""
-MOVED = 0.1
-"""The same of how the weights have moved, of which AdamW moves some by rounding alone."""
 
-# What can make the host wait, or differ once replayed or compiled, each at least once
+# What can make the host wait, each at least once
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "AdamW": {},
     "float16, loss scaling": {"train.precision": "fp16"},
@@ -100,14 +97,6 @@ def gpu_check(job: Job, batches: Sequence[int], rounds: int) -> dict[str, Any]:
             table.add(what, "not checked: needs a GPU")
             continue
         table.check(what, partial(_no_waits, job, settings, batches[0], STEPS))
-
-    # Steps replayed as one CUDA graph each compute the same
-    for name, settings in CONFIGURATIONS.items():
-        what = f"replayed = not replayed: {name}"
-        if not _has_graphs(compute.device):
-            table.add(what, "not checked: needs an NVIDIA GPU")
-            continue
-        table.check(what, partial(_replayed, job, settings, batches[0], STEPS))
 
     # Compiled steps, which on one GPU are CUDA graphs, compute the same
     missing = missing_for_compile(compute.device)
@@ -180,28 +169,6 @@ def _no_waits(job: Job, settings: Mapping[str, Any], batch: int, steps: int) -> 
     return "none"
 
 
-def _has_graphs(device: torch.device) -> bool:
-    return device.type == "cuda" and not torch.version.hip
-
-
-def _replayed(job: Job, settings: Mapping[str, Any], batch: int, steps: int) -> str:
-    """Compare the losses and the weights of replayed steps with those of the same steps launched.
-
-    The weights too, because a learning rate that stayed the same hardly changes 20 losses.
-    """
-    losses = []
-    moves = []
-    for compile_ in ("off", "graph"):
-        run = _run(job, {**settings, "run.compile": compile_}, batch, steps)
-        start = parameters_to_vector(run.model.parameters()).detach().clone()
-        losses.append([done.loss for done in train_steps(run)])
-        moves.append(parameters_to_vector(run.model.parameters()).detach() - start)
-    difference = float((moves[1] - moves[0]).norm() / moves[0].norm())
-    if not difference <= MOVED:
-        raise TrainingError(f"the weights' movements differ by {difference:.1e}")
-    return f"{_same(*losses)}, the weights' movements by {difference:.1e}"
-
-
 def _compiled(job: Job, parts: int, batch: int, steps: int) -> str:
     """Compare the losses of compiled steps with those of the same steps uncompiled."""
     losses = []
@@ -242,8 +209,6 @@ def _speed(job: Job, batch: int, rounds: int) -> str:
     device = choose_compute(job.config().run, job.precision).device
     if not missing_for_compile(device):
         contestants["compiled"] = replace(ours, compile="on")
-    if _has_graphs(device):
-        contestants["replayed"] = replace(ours, compile="graph")
     if find_spec("vit_pytorch") is not None:
         contestants["vit-pytorch"] = replace(job, batch=batch, contestant="vit-pytorch")
 

@@ -4,9 +4,6 @@ Within `simulated_gpu()` torch finds one GPU. What is put there is a `GpuTensor`
 that meets tensors of both devices raises `DeviceMismatchError`; what makes the host wait for the GPU is recorded with its line;
 kernels are counted.
 
-A CUDA graph is the list of operators of the block that records it: a replay repeats them on the same memory, with the same
-numbers. What waits there, or copies from the host, is refused.
-
 It cannot see what the compiler makes (Triton) or its CUDA graphs, nccl and several GPUs, streams and their races, memory, and
 how a GPU's own kernels round: these need a card.
 """
@@ -16,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,62 +51,6 @@ class DeviceMismatchError(RuntimeError):
     """Tensors of both devices met where a GPU would refuse them."""
 
 
-class Graph:
-    """A CUDA graph: `operators` repeat what was computed while it was recorded."""
-
-    def __init__(self):
-        self.operators: list[Callable[[], None]] = []
-        self.replays = 0
-
-    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add an operator, by its arguments and result on the CPU."""
-        # a view sees what changes
-        if func.is_view or torch.Tag.inplace_view in func.tags:
-            return
-        # with the shapes of now, which a view in place would change
-        args, kwargs, result = tree_map(
-            lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result)
-        )
-        self.operators.append(lambda: overwrite(result, func(*args, **kwargs)))
-
-    def replay(self) -> None:
-        self.replays += 1
-        # recording has computed what the first replay would
-        if self.replays == 1:
-            return
-        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            for operator in self.operators:
-                operator()
-
-
-def overwrite(old: Any, new: Any) -> None:
-    for x, y in zip(tree_leaves(old), tree_leaves(new), strict=True):
-        if isinstance(x, Tensor) and x is not y:
-            x.copy_(y)
-
-
-@contextmanager
-def recording(graph: Graph, stream: object) -> Iterator[None]:
-    RECORD.graph = graph
-    try:
-        yield
-    finally:
-        RECORD.graph = None
-
-
-class Stream:
-    """All streams are in order here."""
-
-    def __init__(self, device: torch.device):
-        self.wait_stream = always(None)
-
-
-def refuse_to_record(optimizer: torch.optim.Optimizer) -> None:
-    """As torch does where it has a GPU."""
-    if RECORD.graph is not None:
-        assert all(group["capturable"] for group in optimizer.param_groups)
-
-
 @dataclass
 class Record:
     """What happened on the GPU since `clear`.
@@ -119,22 +60,18 @@ class Record:
         copies: to the GPU in the background, and waiting ones in both directions.
         kernels: launched, by operator.
         float64: whether the GPU has this type.
-        graph: the CUDA graph that is being recorded.
     """
 
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     kernels: Counter[str] = field(default_factory=Counter)
     float64: bool = True
-    graph: Graph | None = None
 
     def clear(self) -> None:
         for counter in (self.waits, self.copies, self.kernels):
             counter.clear()
 
     def wait(self, reason: str) -> None:
-        if self.graph is not None:
-            raise RuntimeError(f"not in a CUDA graph: {reason} @ {line_in_package()}")
         self.waits[f"{reason} @ {line_in_package()}"] += 1
 
 
@@ -219,8 +156,6 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
         kwargs_on_cpu["device"] = torch.device("cpu")
     args_on_cpu = tree_map(on_cpu, args)
     result = func(*args_on_cpu, **kwargs_on_cpu)
-    if RECORD.graph is not None:
-        RECORD.graph.add(func, args_on_cpu, kwargs_on_cpu, result)
     if device is not None and not is_gpu(device):
         return result
     count(func, name, args)
@@ -245,8 +180,6 @@ def copy(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
 
     if to_gpu and isinstance(source, GpuTensor):
         count(func, name, args)
-    elif RECORD.graph is not None:
-        RECORD.wait("copy between the host and the GPU")
     elif getattr(host, "pinned", False) and non_blocking:
         RECORD.copies["in the background"] += 1
     else:
@@ -261,8 +194,6 @@ def copy(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         args_on_cpu = (on_cpu(source), *args[1:])
         kwargs = {**kwargs, "device": torch.device("cpu"), "non_blocking": False}
     result = func(*args_on_cpu, **kwargs)
-    if RECORD.graph is not None:
-        RECORD.graph.add(func, args_on_cpu, kwargs, result)
     if name == "copy_":
         return args[0]
     if to_gpu:
@@ -347,12 +278,10 @@ class Attention(torch.autograd.Function):
 
 
 def computed(compute: Callable[[], Any], kernels: int) -> Any:
-    """Compute on the CPU what is several kernels of attention, also in each replay."""
+    """Compute on the CPU what is several kernels of attention."""
     RECORD.kernels["attention"] += kernels
     with torch.utils._python_dispatch._disable_current_modes():
         result = compute()
-    if RECORD.graph is not None:
-        RECORD.graph.operators.append(lambda: overwrite(result, compute()))
     return tree_map(on_gpu, result)
 
 
@@ -444,17 +373,10 @@ def simulated_gpu(bf16: bool = True, float64: bool = True) -> Iterator[Record]:
     with pytest.MonkeyPatch.context() as patch:
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, always(answer))
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: RECORD.graph is not None)
-        patch.setattr(torch.cuda, "CUDAGraph", Graph)
-        patch.setattr(torch.cuda, "graph", recording)
-        patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-        patch.setattr(torch.cuda, "current_stream", Stream)
         patch.setattr(torch.accelerator, "synchronize", always(None))
         patch.setattr(torch.backends.cudnn, "enabled", False)
-        patch.setattr(
-            torch.optim.Optimizer, "_accelerator_graph_capture_health_check", refuse_to_record
-        )
+        health_check = "_accelerator_graph_capture_health_check"
+        patch.setattr(torch.optim.Optimizer, health_check, always(None))
         patch.setattr(torch._C, "_group_tensors_by_device_and_dtype", grouped(grouping))
         kinds = [*foreach._foreach_supported_types, GpuTensor]
         patch.setattr(foreach, "_foreach_supported_types", kinds)

@@ -45,6 +45,27 @@ def test_the_tracker_can_be_closed_if_the_run_fails_before_it_starts(tmp_path, m
     given[0].close()
 
 
+@pytest.mark.slow
+def test_track_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("HOME", str(tmp_path))  # of the cache
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    for resume in ([], ["--resume"]):
+        example_here("track_mlflow.py", tmp_path / "run", *resume, monkeypatch=monkeypatch)
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("vit")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert run.data.params["train.epochs"] == "2"
+    logged = {
+        metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "loss")
+    }
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert logged == {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
 def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkeypatch):
     counts = {"train": 30, "test": 12}
     monkeypatch.setattr("vit.data.sources.SCENES_COUNTS", counts)

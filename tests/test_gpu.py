@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,11 @@ from torch import Tensor
 import vit
 import vit.data.draws
 import vit.training.loop
-import vit.training.recorded
 from vit.checkpoints import save_model
 from vit.cli import main
 from vit.config import Config
 from vit.data.draws import Draws, draw_operations
 from vit.data.randaugment import rand_augment
-from vit.errors import TrainingError
 from vit.evaluate.knn import knn_correct
 from vit.interpret import attention_statistics, faithfulness, head_ablation, top_mass_mask
 from vit.look.features import artifact_scores
@@ -56,7 +53,6 @@ from vit.training.distributed import Distributed, gather_batch
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import train_steps
 from vit.training.run import Run, find_state, setup
-from vit.training.step import Callback, Step
 
 # 20 images: batches of 8, 8 and 4
 DATA = dataset()
@@ -235,122 +231,6 @@ def test_a_step_that_is_wrong_on_a_gpu_is_found(mutant, monkeypatch):
         except DeviceMismatchError:
             return
     assert record.waits
-
-
-# --- a step as one CUDA graph ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def _recorded_early(monkeypatch):
-    """The second step is recorded, the third has a smaller batch, the next ones are replayed."""
-    monkeypatch.setattr(vit.training.recorded, "EAGER_STEPS", 1)
-
-
-def graph_run(name: str, compile: str = "graph") -> Run:
-    """A run whose learning rate differs from step to step."""
-    sections = {"run": {"compile": compile}, "train": {"epochs": 400}}
-    return start(changed(CONFIGS[name], optim={"warmup_epochs": 9.0}, **sections), "cuda")
-
-
-def weights(run: Run) -> dict[str, Tensor]:
-    """Weights, counters and averages by name, on the CPU."""
-    tensors = dict(run.objective.state_dict())
-    if run.ema is not None:
-        tensors |= {f"ema.{name}": value for name, value in run.ema.state_dict().items()}
-    tensors = {name: value.cpu().float() for name, value in tensors.items()}
-    # the loss does not depend on the keys' bias, nor on one before a norm of the batch: their
-    # gradient is rounding, which AdamW enlarges
-    tensors.pop("projector.0.bias", None)
-    for name, value in tensors.items():
-        if name.endswith("qkv.bias"):
-            value.chunk(3)[1].zero_()
-    return tensors
-
-
-def train_five(
-    run: Run, record: Record, callbacks: Sequence[Callback] = ()
-) -> tuple[list[Step], dict[str, Tensor]]:
-    """Return five steps and how they moved the weights; `record` holds the last step."""
-    before = weights(run)
-    loop = train_steps(run, callbacks)
-    steps = [next(loop) for _ in range(4)]
-    record.clear()
-    steps.append(next(loop))
-    waits = record.waits.copy()
-    moves = {name: value - before[name] for name, value in weights(run).items()}
-    record.waits = waits
-    return steps, moves
-
-
-def differ(moves: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
-    """Names of the weights that moved elsewhere, by more than rounding."""
-    return [
-        name
-        for name, move in expected.items()
-        if not (moves[name] - move).norm() <= 0.05 * move.norm()
-    ]
-
-
-@pytest.mark.usefixtures("_recorded_early")
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_replayed_step_computes_the_same_with_few_launches(name):
-    with simulated_gpu() as record:
-        expected_steps, expected = train_five(graph_run(name, "off"), record)
-        run = graph_run(name)
-        steps, moves = train_five(run, record)
-        assert record.waits == {}
-        assert record.kernels.total() <= 20, record.kernels
-        assert differ(moves, expected) == []
-        for step, expected_step in zip(steps, expected_steps, strict=True):
-            assert step.metrics == pytest.approx(expected_step.metrics, rel=1e-3)
-        # a state on disk holds numbers
-        assert all(type(group["lr"]) is float for group in run.optimizer.param_groups)
-
-
-@pytest.mark.usefixtures("_recorded_early")
-def test_a_rate_of_the_host_would_stay_that_of_the_recorded_step(monkeypatch):
-    set_learning_rate = vit.training.loop.set_learning_rate
-
-    def from_host(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
-        if isinstance(lr, Tensor):
-            lr = float(lr.values_on_cpu)
-        set_learning_rate(optimizer, lr)
-
-    with simulated_gpu() as record:
-        _, expected = train_five(graph_run("ema, pad", "off"), record)
-        monkeypatch.setattr(vit.training.loop, "set_learning_rate", from_host)
-        _, moves = train_five(graph_run("ema, pad"), record)
-    assert differ(moves, expected)
-
-
-@pytest.mark.usefixtures("_recorded_early")
-def test_a_replayed_step_that_is_not_finite_changes_nothing():
-    with simulated_gpu():
-        run = graph_run("ema, pad")
-        loop = train_steps(run)
-        # the third step is not replayed, and shares the optimizer's `found_inf`
-        for _ in range(3):
-            next(loop)
-        weight = run.model.encoder.patch_embed.proj.weight
-        with torch.no_grad():
-            weight[0, 0] = math.nan
-        before = [parameter.cpu() for parameter in run.model.parameters()]
-        next(loop)
-        done = next(loop)
-        after = [parameter.cpu() for parameter in run.model.parameters()]
-        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
-        assert float(run.optimizer.found_inf) == 1
-        with pytest.raises(TrainingError, match="step 4"):
-            done.check()
-
-
-@pytest.mark.usefixtures("_recorded_early")
-def test_steps_whose_gradient_is_read_are_not_replayed(tmp_path):
-    with simulated_gpu() as record:
-        run = graph_run("ema, pad")
-        recorder = DynamicsRecorder(run.model, 1, run.total_steps, tmp_path / "dynamics.jsonl")
-        train_five(run, record, [recorder])
-        assert record.kernels.total() > 100
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -231,34 +231,6 @@ def test_a_step_is_recorded_as_a_cuda_graph_only_where_that_keeps_it_right(
     assert compute.compiled(nn.Identity(), parts) == mode
 
 
-@pytest.mark.parametrize(
-    ("device", "amd", "processes", "works"),
-    [
-        ("cuda", None, False, True),
-        ("cuda", None, True, False),
-        ("cuda", "6.4", False, False),
-        ("cpu", None, False, False),
-    ],
-)
-def test_steps_are_replayed_where_asked_for_by_one_process_on_an_nvidia_gpu(
-    machine, device, amd, processes, works, monkeypatch
-):
-    machine("cuda")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
-    monkeypatch.setattr(torch.version, "hip", amd)
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: processes)
-    config = RunConfig(device=device, compile="graph")
-    if works:
-        compute = choose_compute(config, "fp32", 10**6)
-        assert compute.graph
-        assert not compute.compile
-        assert str(compute) == "GPU, fp32, one CUDA graph"
-    else:
-        with pytest.raises(ConfigError, match=r"^run\.compile: 'graph' needs [^\n]+$"):
-            choose_compute(config, "fp32", 10**6)
-    assert not choose_compute(RunConfig(device=device), "fp32", 10**6).graph
-
-
 def test_only_cuda_skips_an_update_without_asking_the_host():
     """The fused kernel of Apple's GPUs ignores `found_inf`."""
     checked = {

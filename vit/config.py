@@ -490,9 +490,8 @@ class RunConfig(Section, section="run"):
     chosen by token count"""
     attention: Literal["auto", "math", "flash"] = "auto"
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
-    compile: Literal["auto", "on", "off", "graph"] = "auto"
-    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more; graph:
-    each step is replayed as one CUDA graph instead (one NVIDIA GPU)"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
 
     # What it writes
     save_every: Positive = 500
@@ -508,9 +507,9 @@ class RunConfig(Section, section="run"):
     at the end"""
     knn_images: NonNegative = 50_000
     """pretraining: training images that k-NN searches for neighbours, spread over all; 0: all"""
-    track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
-    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip
-    install -e '.[wandb]'"""
+    track: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
+    """also write the metrics to TensorBoard or Weights & Biases; each is an extra: pip install -e
+    '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
         """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""

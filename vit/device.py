@@ -25,14 +25,12 @@ class Compute:
         precision: "fp32", "bf16" or "fp16", for matrix products; weights, sums and optimizer are
             float32.
         compile: whether training steps are compiled.
-        graph: whether training steps, not compiled, are replayed as one CUDA graph each.
         note: a line that the user should see; may be empty.
     """
 
     device: torch.device
     precision: str = "fp32"
     compile: bool = False
-    graph: bool = False
     note: str = ""
 
     @property
@@ -88,8 +86,6 @@ class Compute:
             parts.append(f"{threads} threads" if threads > 1 else "1 thread")
         if self.compile:
             parts.append("compiled")
-        if self.graph:
-            parts.append("one CUDA graph")
         return ", ".join(parts)
 
 

@@ -39,12 +39,6 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     set_threads(config.threads)
     precision = choose_precision(device, precision)
 
-    # the sums over several processes are not recorded
-    if config.compile == "graph":
-        if device.type != "cuda" or torch.version.hip or torch.distributed.is_initialized():
-            raise ConfigError("run.compile: 'graph' needs an NVIDIA GPU and one process; use auto")
-        return Compute(device, precision, graph=True)
-
     # compile what was requested, or a long run on a device where fusing pays off
     fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
     pays = fuses and steps >= COMPILE_FROM_STEPS

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +17,8 @@ from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.errors import TrainingError
-from vit.training.recorded import RecordedStep
 from vit.training.schedule import learning_rate, set_learning_rate
-from vit.training.step import Callback, Step, StepInputs, finish_step, for_each, log, states_of
+from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
 
 if TYPE_CHECKING:
     from vit.inputs import Images
@@ -152,12 +150,6 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     peak = config.optim.blr * batch_size / 256
 
     forward = compute.compiled(objective.train(), run.grad_accum_steps)
-    take_any = partial(take_step, run, forward, callbacks)
-    # the step of a full batch may be replayed, if no callback reads its gradient
-    take_full: Callable[[StepInputs], dict[str, Tensor]] = take_any
-    reads = [type(callback).on_gradient is not Callback.on_gradient for callback in callbacks]
-    if compute.graph and not any(reads):
-        take_full = RecordedStep(run, take_any)
     # the first step of this session that was not finite (0: none), and whether this one is skipped
     first_bad = torch.zeros((), device=device)
     run.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
@@ -187,18 +179,11 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         part = shard(batch_images, dist.rank, dist.world_size)
         process_share = (part.stop - part.start) / batch_images
         lr = learning_rate(step, *schedule, peak)
-        inputs = StepInputs(
-            images=images,
-            targets=targets,
-            draws=draws,
-            share=process_share,
-            first_bad=first_bad,
-            number=step + 1,
-            lr=lr,
-        )
-        is_full = batch_images == full_batch
-        with compute.only_compiled_for(is_full):
-            values = take_full(inputs) if is_full else take_any(inputs)
+        # whose shapes are usual
+        with compute.only_compiled_for(batch_images == full_batch):
+            values = take_step(
+                run, forward, callbacks, images, targets, draws, process_share, first_bad, lr
+            )
         first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
@@ -222,22 +207,39 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
 
 
 def take_step(
-    run: Run, forward: nn.Module, callbacks: Sequence[Callback], inputs: StepInputs
+    run: Run,
+    forward: nn.Module,
+    callbacks: Sequence[Callback],
+    images: Tensor,
+    targets: Tensor | None,
+    draws: Draws,
+    share: float,
+    first_bad: Tensor,
+    lr: float,
 ) -> dict[str, Tensor]:
     """Compute a step's gradient, update the weights, and return `Step.values`.
 
-    `forward` is the run's objective, perhaps compiled. `run.is_updating` is true from the update
-    on. On a GPU of CUDA the host decides nothing in here, so that `RecordedStep` can replay it.
+    `run.is_updating` is true from the update on. On a GPU of CUDA the host decides nothing in here.
+
+    Args:
+        run: at the step before.
+        forward: its objective, perhaps compiled.
+        callbacks: are told when the gradient is complete.
+        images: this process's, on the device like all tensors here: uint8 (B, C, h, w).
+        targets: of the objective, or None.
+        draws: of these images.
+        share: this process's, of the batch's images.
+        first_bad: as in `Step.values`, of the steps before.
+        lr: learning rate.
     """
     config = run.config
     optimizer = run.optimizer
     loss_scale = run.loss_scale
 
     # 1. Augmented images
-    images = run.normalize(augment(inputs.images, inputs.draws, config))  # (B, C, H, W)
+    images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
     # mixing has used up one image more, the partner of the last one
-    draws = inputs.draws.rows(slice(len(images)))
-    targets = inputs.targets
+    draws = draws.rows(slice(len(images)))
     if targets is not None:
         targets = targets[: len(images)]
 
@@ -249,7 +251,7 @@ def take_step(
         draws.for_model(),
         run.grad_accum_steps,
         run.compute,
-        weight=inputs.share,
+        weight=share,
         loss_scale=loss_scale,
     )
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -266,8 +268,7 @@ def take_step(
     is_fine = is_finite
     if loss_scale.is_enabled():
         is_fine = is_finite | loss_scale.has_overflowed(sums[0], grad_norm)
-    first_bad = inputs.first_bad
-    first_bad = torch.where(is_fine | (first_bad > 0), first_bad, inputs.number)
+    first_bad = torch.where(is_fine | (first_bad > 0), first_bad, run.step + 1)
     values = {"first_bad": first_bad}
     values.update(zip(metrics, sums, strict=True))
     values["grad_norm"] = grad_norm
@@ -276,7 +277,7 @@ def take_step(
     if run.compute.checks_each_step and first_bad > 0:
         return values
     run.is_updating = True
-    set_learning_rate(optimizer, inputs.lr)
+    set_learning_rate(optimizer, lr)
     skips = (first_bad > 0) | ~is_finite
     optimizer.found_inf.copy_(skips)  # type: ignore[attr-defined]
     optimizer.step()

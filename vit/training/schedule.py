@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 
-def set_learning_rate(optimizer: Optimizer, lr: float | Tensor) -> None:
+def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
     """Set every group's learning rate to `lr`, times its "lr_scale" if it has one."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1.0)

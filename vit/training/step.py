@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,20 +15,7 @@ from torch import Tensor
 from vit.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
-    from vit.data.draws import Draws
     from vit.training.run import Run
-
-
-class StepInputs(NamedTuple):
-    """What a step gets that differs from step to step; its tensors are on the device."""
-
-    images: Tensor  # this process's: uint8 (B, C, h, w)
-    targets: Tensor | None
-    draws: Draws
-    share: float  # this process's, of the batch's images
-    first_bad: Tensor  # as in `Step.values`, of the steps before
-    number: int | Tensor  # from 1
-    lr: float | Tensor
 
 
 @dataclass(frozen=True)
