@@ -17,9 +17,9 @@ from vit.report.baselines import measure_baselines
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.settings import to_yaml
+from vit.train import measure
 from vit.training.callbacks import MetricsFile
 from vit.training.dynamics import DynamicsRecorder
-from vit.training.evaluation import measure
 from vit.training.loop import save as save_state
 from vit.training.loop import train_steps
 from vit.training.run import setup

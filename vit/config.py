@@ -383,8 +383,6 @@ class ReconstructConfig(Section, section="reconstruct"):
     contrast: NonNegativeFloat = 0.0
     """weight of a second loss: find the other view of an image among those of the batch (CAN);
     0: off"""
-    temperature: PositiveFloat = 0.2
-    """contrast: divides the cosine similarities; lower values weight the nearest more"""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import sysconfig
-from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from vit.config import RunConfig
 from vit.device import Compute, device_name
-from vit.errors import ConfigError, one_line
+from vit.errors import ConfigError
 from vit.version import __version__
 
 # Compiling takes about a minute. It saves a GPU some milliseconds per step, and a CPU a tenth of a
@@ -59,7 +58,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
 
     Raises:
-        ConfigError: this machine has no such device, or its GPU does not compute.
+        ConfigError: this machine has no such device.
     """
     available = ["cpu"]
     if torch.backends.mps.is_available():
@@ -69,38 +68,10 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = available[0]
     if name not in available:
-        found = f"torch finds {', '.join(available)} here"
-        raise ConfigError(f"run.device: {name!r} cannot be used; {found}{why_no_cuda(name)}")
-
-    # a GPU that is found but fails is no reason to train for days on the CPU without a word
-    if name == "cuda":
-        fault = fault_of_cuda()
-        if fault:
-            raise ConfigError(f"run.device: 'cuda' cannot be used; {fault}; or use run.device cpu")
+        raise ConfigError(
+            f"run.device: {name!r} cannot be used; torch finds {', '.join(available)} here"
+        )
     return torch.device(name)
-
-
-def fault_of_cuda() -> str:
-    """Add two numbers on the GPU, and return what went wrong and what helps; "" if nothing."""
-    try:
-        float(torch.ones((), device="cuda") + 1)
-    # torch's errors: no kernels for this GPU, an old driver, memory that others have taken
-    except RuntimeError as error:
-        problem = one_line(str(error).partition("\n")[0])
-        remedy = "nvidia-smi may say why"
-        if "no kernel image" in problem:
-            remedy = f"torch {torch.__version__} is built for newer GPUs, install another build"
-        return f"{problem}: {remedy}"
-    return ""
-
-
-def why_no_cuda(name: str) -> str:
-    """Return why torch has no CUDA, with a colon before; "" where another device is meant."""
-    if name != "cuda":
-        return ""
-    if not torch.backends.cuda.is_built():
-        return f": torch {torch.__version__} is built without CUDA, install another build"
-    return ": it has CUDA and sees no GPU; nvidia-smi and CUDA_VISIBLE_DEVICES may say why"
 
 
 def set_threads(threads: int) -> None:
@@ -194,18 +165,6 @@ def missing_for_compile(device: torch.device) -> str:
         names = [os.environ.get("CXX", usual)]
     if not any(shutil.which(name) for name in names):
         return f"a compiler ({usual})"
-    return fault_of_compiler(device)
-
-
-@cache
-def fault_of_compiler(device: torch.device) -> str:
-    """Compile a sum, which takes seconds, and return what went wrong; "" if nothing."""
-    try:
-        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
-    # torch's, the compiler's or the system's, e.g. a temporary folder without execution
-    except Exception as error:
-        first_line = str(error).partition("\n")[0]
-        return f"a compiler that works ({one_line(first_line)})"
     return ""
 
 

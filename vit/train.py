@@ -23,6 +23,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.images import visits_of
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line, plural
+from vit.evaluate import Options, as_summary, evaluate
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -39,7 +40,6 @@ from vit.settings import (
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
-from vit.training.evaluation import measure
 from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests
@@ -209,6 +209,44 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
     return replace(command, config=replace(command.config, model=replace(settings, init=source)))
 
 
+# ---- Measure ---------------------------------------------------------------------------------
+
+NEED_LABELS = ("knn", "linear", "head")
+"""Methods of `vit.evaluate` that need labels."""
+
+
+def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
+    """Measure `run.result` on `run.data.test` by the methods that the objective names.
+
+    Args:
+        run: at the step to be measured.
+        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
+            not need them.
+
+    Returns:
+        Plain values by their names in summary.json.
+
+    Raises:
+        TrainingError: a feature or logit is nan or infinite.
+    """
+    config = run.config
+    data = run.data
+
+    # without labels there is nothing to classify
+    methods = list(run.objective.measures)
+    if not data.has_classes:
+        methods = [method for method in methods if method not in NEED_LABELS]
+
+    # as in training, with the same share of masked patches
+    options = Options(
+        masks=((config.mask.kind, config.mask.ratio),),
+        raw_pixels=baselines,
+        knn_images=config.run.knn_images,
+    )
+    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
+    return as_summary(evaluation.scores)
+
+
 # ---- Set up -------------------------------------------------------------------------------------
 
 
@@ -299,7 +337,7 @@ def set_up(
         *callbacks,
         Progress(run),
         metrics,
-        Validation(),
+        Validation(measure),
         Snapshots(folder.snapshots, run),
     ]
     return run, all_callbacks

@@ -22,7 +22,7 @@ from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.figures import save_figure
 from vit.inputs import Normalization, to_float
-from vit.training.evaluation import measure
+from vit.train import measure
 from vit.training.loop import train_steps
 from vit.training.run import setup
 from vit.weights import weights_hash

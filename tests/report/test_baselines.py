@@ -13,7 +13,7 @@ from vit.checkpoints import load_model
 from vit.data import Dataset
 from vit.report import baselines
 from vit.report.baselines import compare_losses, measure_baselines, untrained
-from vit.training.evaluation import measure
+from vit.train import measure
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 

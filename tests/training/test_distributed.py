@@ -20,8 +20,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from tiny import noise, save_images, without_pictures
 
-from vit.config import Config, RunConfig, TrainConfig
-from vit.errors import ConfigError, TrainingError
+from vit.config import Config, RunConfig
 from vit.openmp import usable_cores
 from vit.train import fit
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
@@ -129,20 +128,6 @@ def by_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, count: int, here: in
         monkeypatch.setenv(key, str(value))
 
 
-def test_what_cannot_be_shared_is_refused(monkeypatch):
-    by_torchrun(monkeypatch, rank=0, count=9, here=1)
-    for config, message in (
-        (Config(train=TrainConfig(batch_size=8)), r"train.batch_size: 8 .* 9 processes"),
-        (Config(run=RunConfig(device="mps")), r"run.device: 'mps' cannot be shared"),
-    ):
-        with pytest.raises(ConfigError, match=message), init_distributed(config):
-            pass
-    # what a Mac chooses by itself
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="'mps' cannot be shared"), init_distributed(Config()):
-        pass
-
-
 @pytest.fixture
 def stores(monkeypatch) -> list[dist.Store]:
     """The second of two processes, which meets nobody; the stores of the groups that it forms."""
@@ -153,19 +138,6 @@ def stores(monkeypatch) -> list[dist.Store]:
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     return stores
-
-
-def test_a_lost_process_ends_the_others_with_an_exit_code_of_its_own(stores, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for problem in (
-        "Connection closed by peer [127.0.0.1]",
-        "Read error: Connection reset by peer",
-    ):
-        group = init_distributed(Config(run=RunConfig(device="cpu")))
-        with pytest.raises(TrainingError, match="process 1 of 2 stops") as caught, group:
-            raise RuntimeError(problem)
-        assert caught.value.exit_code == 75
-    assert TrainingError("of another kind").exit_code == 1
 
 
 @pytest.mark.parametrize("gpus", [False, True])

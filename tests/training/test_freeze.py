@@ -12,8 +12,8 @@ from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.freeze import freeze, restore_frozen_rows
+from vit.training.loop import set_learning_rate
 from vit.training.optimizer import make_optimizer
-from vit.training.schedule import set_learning_rate
 
 ENCODER = dict(
     image_size=(8, 8),

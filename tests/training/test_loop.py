@@ -19,10 +19,9 @@ from vit.device import Compute
 from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import asks_to_stop, train_steps
+from vit.training.loop import asks_to_stop, learning_rate, train_steps
 from vit.training.objectives import classify
 from vit.training.run import CPU_TOKENS, Run, find_state, setup
-from vit.training.schedule import learning_rate
 from vit.training.step import Step
 
 # two epochs of 8, 8 and 4 images, as in CLASSIFY

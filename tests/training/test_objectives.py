@@ -25,7 +25,7 @@ from vit.data.draws import Draws, draw_step
 from vit.evaluate import METHODS
 from vit.masking import mask_from_noise
 from vit.training.objectives import Objective, classify, objective_class
-from vit.training.objectives.terms import info_nce
+from vit.training.objectives.reconstruct import TEMPERATURE, info_nce
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
@@ -226,9 +226,7 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     mask = mask_from_noise(draws.mask_noise, objective.keep)
     filled, tokens = objective.model.loss(images, mask)
     means = torch.stack([row[-4:].mean(0) for row in tokens])  # 4 of 16 are visible
-    expected, accuracy = info_nce(
-        objective.projector(means), objective.config.reconstruct.temperature
-    )
+    expected, accuracy = info_nce(objective.projector(means), TEMPERATURE)
     torch.testing.assert_close(loss, filled + 0.5 * expected)
     assert list(metrics) == ["masked_loss", "contrast", "pair_accuracy"]
     torch.testing.assert_close(metrics["masked_loss"], filled)

@@ -19,9 +19,13 @@ from vit.config import Config, DecoderConfig, OptimConfig, TrainConfig, ViTConfi
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.distributed import SINGLE, Distributed
+from vit.training.loop import learning_rate, set_learning_rate
 from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
-from vit.training.optimizer import AveragedWeights, make_optimizer, parameter_groups
-from vit.training.schedule import learning_rate, set_learning_rate
+from vit.training.optimizer import (
+    AveragedWeights,
+    make_optimizer,
+    parameter_groups,
+)
 
 # (total steps, warm-up steps, peak): the rate of every step
 SCHEDULES = {

@@ -23,6 +23,7 @@ from vit.data.augment import augment
 from vit.device import Compute
 from vit.errors import ConfigError, RunError, UserError
 from vit.runs import read_metrics
+from vit.train import measure
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
 from vit.training.dynamics import DynamicsRecorder
@@ -454,7 +455,7 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
-        callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation()]
+        callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(measure)]
         for done in train_steps(run, callbacks):
             seconds[done.step] = run.seconds
             if done.step == 5 and not hours:
@@ -516,7 +517,7 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
 
     def train(folder: Path, failing: bool) -> Run:
         run = begin(config, folder)
-        callbacks = [MetricsFile(folder / "metrics.jsonl", run), Validation()]
+        callbacks = [MetricsFile(folder / "metrics.jsonl", run), Validation(measure)]
         if failing and where.startswith("on_"):
             callbacks.insert(0, Fails(where, 5))  # before those that write
         restore(callbacks, run.callback_states)

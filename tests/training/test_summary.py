@@ -15,8 +15,8 @@ from vit.data import ImageSet
 from vit.errors import ConfigError
 from vit.evaluate import Options, evaluate
 from vit.inputs import to_float
+from vit.train import measure
 from vit.training.callbacks import validation_metrics
-from vit.training.evaluation import measure
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 from vit.training.summary import summarize

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +16,6 @@ import torch
 from vit.atomic import make_folder, replacing
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_saved_part
-from vit.training.evaluation import measure
 from vit.training.run import Run
 from vit.training.step import Callback, Step
 
@@ -80,18 +79,26 @@ class MetricsFile(Callback):
 
 
 class Validation(Callback):
-    """Measures the model on the validation images after every `run.val_every`-th epoch."""
+    """Measures the model on the validation images after every `run.val_every`-th epoch.
+
+    Args:
+        measure: returns the scores of a run by their names in summary.json; `baselines` says
+            whether also those of what the model is compared with.
+    """
+
+    def __init__(self, measure: Callable[..., Mapping[str, Any]]):
+        self._measure = measure
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         steps_between = run.config.run.val_every * run.total_steps // run.config.train.epochs
         if steps_between == 0 or done.step % steps_between != 0:
             return None
-        scores = measure(run, baselines=False)
+        scores = self._measure(run, baselines=False)
         return {"step": done.step, "epoch": done.epoch, **validation_metrics(scores)}
 
 
 def validation_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of `vit.training.evaluation.measure` under their names in metrics.jsonl."""
+    """Return scores, by their names in summary.json, under those in metrics.jsonl."""
     neighbours = scores.get("neighbours") or {}
     values = {
         "val_loss": scores.get("test_loss"),

@@ -26,11 +26,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from vit.config import Config
-from vit.errors import ConfigError, TrainingError
 from vit.openmp import usable_cores
-
-PEER_LOST = 75
-"""Exit code of a process that ends because another has ended."""
 
 T = TypeVar("T")
 
@@ -191,10 +187,6 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     """Join the processes started by torchrun into one group for the block.
 
     They talk by gloo on the CPU and nccl between GPUs. Without torchrun, yield `SINGLE`.
-
-    Raises:
-        ConfigError: this many processes cannot share the device or the batch.
-        TrainingError: as `_group`.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
@@ -206,7 +198,6 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
     )
     on_gpus = config.run.device in ("auto", "cuda") and torch.cuda.is_available()
-    _refuse_to_share(config, place, on_gpus)
 
     # each process has its own GPU or CPU cores
     with ExitStack() as undo:
@@ -241,11 +232,7 @@ def _own_cores(place: Distributed) -> Iterator[None]:
 
 @contextmanager
 def _group(place: Distributed, on_gpus: bool) -> Iterator[None]:
-    """Form the group of all processes, and end it after the block.
-
-    Raises:
-        TrainingError: another process has ended, and this one cannot continue alone.
-    """
+    """Form the group of all processes, and end it after the block."""
     # the long timeout lets the others wait while the first downloads, decodes or evaluates, and the
     # prefix keeps the addresses of an earlier group apart
     timeout = timedelta(hours=2)
@@ -265,45 +252,13 @@ def _group(place: Distributed, on_gpus: bool) -> Iterator[None]:
         # nccl would wait for exchanges under way, which a process that has ended never joins
         if on_gpus:
             end = dist.distributed_c10d._abort_process_group
-        # gloo raises no type of its own
-        is_gloos = isinstance(error, RuntimeError)
-        if not is_gloos or "onnection" not in str(error) or "peer" not in str(error):
-            raise
-        # torchrun should first see the end of the other one, which knows the cause
-        time.sleep(10)
-        lost = TrainingError(
-            f"process {place.rank} of {place.world_size} stops because another has ended; "
-            "see its message"
-        )
-        lost.exit_code = PEER_LOST
-        raise lost from error
+        # torchrun should first see the end of the process that knows the cause; gloo raises no type
+        # of its own
+        if isinstance(error, RuntimeError) and "peer" in str(error):
+            time.sleep(10)
+        raise
     finally:
         end()
         # cycles, such as an error's traceback, may keep the group, and its threads abort the
         # process if they outlive Python
         gc.collect()
-
-
-def _refuse_to_share(config: Config, place: Distributed, on_gpus: bool) -> None:
-    """Refuse a device or a batch that cannot be shared by the processes.
-
-    Raises:
-        ConfigError: the device or the batch is too small for them, or of one process alone.
-    """
-    apple = config.run.device == "mps"
-    if config.run.device == "auto" and not on_gpus:
-        apple = torch.backends.mps.is_available()
-    if apple:
-        raise ConfigError(
-            "run.device: 'mps' cannot be shared by several processes; use cpu, or one process"
-        )
-    if place.world_size > config.train.batch_size:
-        raise ConfigError(
-            f"train.batch_size: {config.train.batch_size} images cannot be shared by "
-            f"{place.world_size} processes"
-        )
-    if on_gpus and place.local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"run.device: {torch.cuda.device_count()} GPUs, {place.local_world_size} processes on "
-            "this machine; start one process per GPU, or use cpu"
-        )

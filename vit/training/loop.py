@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
 from vit.errors import TrainingError
-from vit.training.schedule import learning_rate, set_learning_rate
 from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def save_after_error(run: Run, callbacks: Sequence[Callback], checkpoints: Path)
     # that error is the one to report
     with suppress(Exception):
         # in the middle of an update, the weights belong to no step
-        is_finite = float(run.optimizer.found_inf) == 0  # type: ignore[attr-defined]
-        if run.dist.is_main and not run.is_updating and is_finite:
+        if run.dist.is_main and not run.is_updating and not run.skips:
             save(run, callbacks, checkpoints)
             print(f"saved the state of step {run.step:,}; an error ends the run", flush=True)
 
@@ -150,9 +149,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     peak = config.optim.blr * batch_size / 256
 
     forward = compute.compiled(objective.train(), run.grad_accum_steps)
-    # the first step of this session that was not finite (0: none), and whether this one is skipped
+    # the first step of this session that was not finite (0: none)
     first_bad = torch.zeros((), device=device)
-    run.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
 
     # `step` counts from 0, as the draws do; whatever a user sees counts from 1
     since = time.perf_counter()
@@ -273,13 +271,13 @@ def take_step(
     values.update(zip(metrics, sums, strict=True))
     values["grad_norm"] = grad_norm
 
-    # 4. The update, which the optimizer skips if `found_inf` is 1
+    # 4. The update, unless the optimizer skips it
     if run.compute.checks_each_step and first_bad > 0:
         return values
     run.is_updating = True
     set_learning_rate(optimizer, lr)
     skips = (first_bad > 0) | ~is_finite
-    optimizer.found_inf.copy_(skips)  # type: ignore[attr-defined]
+    run.skips.copy_(skips)
     optimizer.step()
     loss_scale.update()
     optimizer.zero_grad(set_to_none=True)
@@ -328,6 +326,26 @@ def accumulate_gradient(
         loss.backward()
         sums.append(values.detach())
     return dict(zip(["loss", *metrics], torch.stack(sums).sum(0), strict=True))
+
+
+def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
+    """Set every group's learning rate to `lr`, times its "lr_scale" if it has one."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
+
+
+def learning_rate(step: int, warmup_end: int, falls_from: int, total: int, peak: float) -> float:
+    """Return the learning rate of step `step` (from 0).
+
+    It rises linearly to `peak`, and falls along half a cosine to 0. If it falls only from a later
+    step on, a run need not know its length until then (Hägele et al. 2024). The rates of the first
+    step (peak / warmup_end) and of the last are above 0.
+    """
+    # the steps before `falls_from` have progress 0 and the peak's rate
+    if step < warmup_end:
+        return peak * (step + 1) / warmup_end
+    progress = max(step - falls_from, 0) / max(total - falls_from, 1)
+    return peak * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def cache_on_device(images: Images, device: torch.device) -> Images:

@@ -49,6 +49,7 @@ class Run:
         objective: holds the model, on the device.
         optimizer: of the parts that learn.
         loss_scale: of the loss before the backward pass.
+        skips: whether the optimizer skips its update: 0 or 1, on the device.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
@@ -69,6 +70,7 @@ class Run:
     objective: Objective
     optimizer: torch.optim.Optimizer
     loss_scale: LossScale
+    skips: Tensor
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
@@ -265,6 +267,9 @@ def setup(
     frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
+    # read by torch's AdamW and by Muon
+    skips = torch.zeros((), device=compute.device)
+    optimizer.found_inf = skips  # type: ignore[attr-defined]
     ema = None
     if config.optim.ema:
         ema = AveragedWeights(model, config.optim.ema)
@@ -277,6 +282,7 @@ def setup(
         objective=objective,
         optimizer=optimizer,
         loss_scale=LossScale(compute),
+        skips=skips,
         ema=ema,
         dist=dist,
         init_hash=initial.init_hash,

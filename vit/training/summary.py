@@ -26,7 +26,7 @@ def summarize(
     Args:
         run: at its last step.
         metrics: lines of metrics.jsonl.
-        measured: scores, from `vit.training.evaluation.measure`.
+        measured: scores, from `vit.train.measure`.
 
     Returns:
         Plain values for JSON. The training loss is the mean over the last epoch's lines of
