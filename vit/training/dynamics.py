@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,54 +30,26 @@ PARAMETERS = {"W_O": "attn.proj.weight", "fc1": "mlp.fc1.weight", "fc2": "mlp.fc
 """The other matrices of a block, and their parameters."""
 
 
-class Matrix(NamedTuple):
-    """A weight matrix of a model, as torch holds it: (outputs, inputs), which changes no norm.
+def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
+    """Yield all weight matrices of a model, those of one name from the first layer to the last.
 
-    Attributes:
-        name: with its part, e.g. "encoder.W_Q". Names are W_Q, W_K, W_V, W_O, fc1 and fc2 in the
-            layers, and W_E, pos_embed, head, embed and pred outside them.
-        parameter: holds it.
-        third: which third of the parameter's rows it is; None if it is all of it.
+    Yields:
+        The name, with its part ("encoder.W_Q"): W_Q, W_K, W_V, W_O, fc1 and fc2 in the layers, and
+        W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, as torch
+        does, (outputs, inputs), which changes no norm. Which third of its rows; None for all.
     """
-
-    name: str
-    parameter: Tensor
-    third: int | None = None
-
-    @property
-    def weights(self) -> Tensor:
-        """A view of the weights."""
-        return self._rows(self.parameter.detach())
-
-    @property
-    def gradient(self) -> Tensor:
-        """Their gradient, zeros if there is none."""
-        gradient = self.parameter.grad
-        # a frozen parameter has none
-        if gradient is None:
-            return torch.zeros_like(self.weights)
-        return self._rows(gradient)
-
-    def _rows(self, values: Tensor) -> Tensor:
-        if self.third is None:
-            return values
-        return values.chunk(3)[self.third]
-
-
-def matrices_of(model: Model) -> Iterator[Matrix]:
-    """Yield all weight matrices of a model, those of one name from the first layer to the last."""
     # outside the layers
     encoder = model.encoder
-    yield Matrix("encoder.W_E", encoder.patch_embed.proj.weight)
+    yield "encoder.W_E", encoder.patch_embed.proj.weight, None
     if encoder.config.pos_embed == "learned":
-        yield Matrix("encoder.pos_embed", encoder.pos_embed)
+        yield "encoder.pos_embed", encoder.pos_embed, None
     if isinstance(encoder.head, nn.Linear):
-        yield Matrix("encoder.head", encoder.head.weight)
+        yield "encoder.head", encoder.head.weight, None
     blocks = [("encoder", block) for block in encoder.blocks]
     decoder = model.decoder
     if decoder is not None:
-        yield Matrix("decoder.embed", decoder.embed.weight)
-        yield Matrix("decoder.pred", decoder.pred.weight)
+        yield "decoder.embed", decoder.embed.weight, None
+        yield "decoder.pred", decoder.pred.weight, None
         blocks += [("decoder", block) for block in decoder.blocks]
 
     # in the layers
@@ -85,9 +57,14 @@ def matrices_of(model: Model) -> Iterator[Matrix]:
         assert isinstance(block, Block)
         if block.attn.qkv is not None:
             for third, name in enumerate(THIRDS_OF_QKV):
-                yield Matrix(f"{part}.{name}", block.attn.qkv.weight, third)
+                yield f"{part}.{name}", block.attn.qkv.weight, third
         for name, key in PARAMETERS.items():
-            yield Matrix(f"{part}.{name}", block.get_parameter(key))
+            yield f"{part}.{name}", block.get_parameter(key), None
+
+
+def rows_of(values: Tensor, third: int | None) -> Tensor:
+    """Return a view of a third of the rows, or of all."""
+    return values if third is None else values.chunk(3)[third]
 
 
 # ---- During training ----------------------------------------------------------------------------
@@ -125,20 +102,29 @@ class DynamicsRecorder(Callback):
         self._every = every
         self._total = total
         self._path = path
-        self._initial = [matrix.weights.clone() for matrix in self._matrices]
+        self._initial = [weights.clone() for weights in self._weights()]
         # norms at the current step, one per matrix
         self._gradients: list[Tensor] = []
         # step, and (quantities, matrices) on the device
         self._pending: list[tuple[int, Tensor]] = []
         self._lines: list[str] = []
 
+    def _weights(self) -> list[Tensor]:
+        """Return views of the matrices."""
+        return [rows_of(parameter.detach(), third) for _, parameter, third in self._matrices]
+
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
         """Measure the gradient, if this step is recorded."""
-        if is_recorded(step, self._every, self._total):
-            self._gradients = [
-                torch.linalg.vector_norm(matrix.gradient) for matrix in self._matrices
-            ]
+        if not is_recorded(step, self._every, self._total):
+            return
+        self._gradients = []
+        for _, parameter, third in self._matrices:
+            gradient = parameter.grad
+            # a frozen parameter has none
+            if gradient is None:
+                gradient = torch.zeros_like(parameter)
+            self._gradients.append(torch.linalg.vector_norm(rows_of(gradient, third)))
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
@@ -148,8 +134,8 @@ class DynamicsRecorder(Callback):
         # relative to the size of the initial weights
         norm = torch.linalg.vector_norm
         drifts = []
-        for matrix, initial in zip(self._matrices, self._initial, strict=True):
-            drifts.append(norm(matrix.weights - initial) / norm(initial))
+        for weights, initial in zip(self._weights(), self._initial, strict=True):
+            drifts.append(norm(weights - initial) / norm(initial))
         values = torch.stack([torch.stack(self._gradients), torch.stack(drifts)])  # (2, matrices)
         self._pending.append((done.step, values))
 
@@ -160,8 +146,8 @@ class DynamicsRecorder(Callback):
             record: dict[str, Any] = {"step": step}
             for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
                 by_name: dict[str, list[float]] = {}
-                for matrix, value in zip(self._matrices, row, strict=True):
-                    by_name.setdefault(matrix.name, []).append(value)
+                for (name, _, _), value in zip(self._matrices, row, strict=True):
+                    by_name.setdefault(name, []).append(value)
                 record[quantity] = by_name
             self._lines.append(json.dumps(record))
         self._pending.clear()

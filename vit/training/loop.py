@@ -42,8 +42,8 @@ def train_and_save(
         callbacks: of this process; they are closed at the end.
         checkpoints: folder for the states.
         stopping: called after a step, in every process; if true, the run ends there. Several
-            processes on GPUs call it at steps of which a line is written and at the ends of epochs,
-            because they exchange their answers.
+            processes on GPUs call it at steps of which a line is written, because they exchange
+            their answers.
 
     Raises:
         TrainingError: a step was not finite; the states saved before are kept.
@@ -88,14 +88,11 @@ def train_and_save(
 def asks_to_stop(run: Run) -> bool:
     """Return whether the processes exchange after this step whether to stop; equal in all.
 
-    On GPUs an exchange in every step would let all hosts wait for the slowest. The ends of epochs
-    are among these steps because a signal may end a validation, which then belongs to that step.
+    On GPUs an exchange in every step would let all hosts wait for the slowest.
     """
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
-    per_epoch = run.config.steps_per_epoch(run.data.visit_count)
-    lines = run.config.run.steps_between_lines(run.total_steps)
-    return run.step % per_epoch == 0 or run.step % lines == 0
+    return run.step % run.config.run.steps_between_lines(run.total_steps) == 0
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:

@@ -34,15 +34,9 @@ class RunFolder(RunFiles):
         """Refuse to begin a run in a folder that already holds one of its files.
 
         Raises:
-            RunError: the folder is taken, or cannot be used.
+            RunError: the folder is taken.
         """
-        try:
-            names = [path.name for path in self.all if path.exists()]
-        except OSError as error:
-            # e.g. a name that is too long, or a folder without permission
-            raise RunError(
-                f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"
-            ) from error
+        names = [path.name for path in self.all if path.exists()]
         if not names:
             return
         problem = f"{self.path} already holds {names[0]}"
@@ -72,53 +66,39 @@ class RunFolder(RunFiles):
             config_yaml: the content of config.yaml; None for a run that is resumed.
 
         Raises:
-            RunError: another process works in the folder or has begun a run there, or it cannot be
-                written.
+            RunError: another process works in the folder, or has begun a run there.
         """
+        make_folder(self.path)
         try:
-            make_folder(self.path)
             self._lock = lock_folder(self.path)
-
-            if config_yaml is not None:
-                # once more: another process may have come and gone before the lock
-                self.refuse_if_taken()
-                write_text(self.config, config_yaml)
-                return
-
-            # files of a process that was killed while writing
-            for folder in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
-                for partial in self.path.glob(f"{folder}{PARTIAL}*"):
-                    if not partial.is_dir():
-                        partial.unlink()
         except BlockingIOError as error:
-            # from the lock
             raise RunError(
                 f"another process is working in {self.path}; wait for it or stop it"
             ) from error
-        except OSError as error:
-            reason = error.strerror or error
-            raise RunError(
-                f"cannot write to the run folder {self.path}: {reason}; choose --out DIR"
-            ) from error
+
+        if config_yaml is not None:
+            # once more: another process may have come and gone before the lock
+            self.refuse_if_taken()
+            write_text(self.config, config_yaml)
+            return
+
+        # files of a process that was killed while writing
+        for folder in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
+            for partial in self.path.glob(f"{folder}{PARTIAL}*"):
+                if not partial.is_dir():
+                    partial.unlink()
 
     def forget_later_steps(self, step: int) -> None:
         """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.
 
         A kill at any point leaves a run that can be resumed. Metrics and dynamics are cut where
         they are continued; model and pictures stay until those of the longer run replace them.
-
-        Raises:
-            RunError: the folder cannot be written.
         """
-        try:
-            self.summary.unlink(missing_ok=True)
-            # the last first, so that none is missing between others
-            for path in reversed(saved_states(self.checkpoints)):
-                if step_of(path) > step:
-                    path.unlink()
-            for path in self.saved_snapshots().values():
-                if step_of(path) > step:
-                    shutil.rmtree(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise RunError(f"cannot write to the run folder {self.path}: {reason}") from error
+        self.summary.unlink(missing_ok=True)
+        # the last first, so that none is missing between others
+        for path in reversed(saved_states(self.checkpoints)):
+            if step_of(path) > step:
+                path.unlink()
+        for path in self.saved_snapshots().values():
+            if step_of(path) > step:
+                shutil.rmtree(path)
