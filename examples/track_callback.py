@@ -9,6 +9,7 @@ import csv
 import sys
 
 from vit import Callback, fit
+from vit.config import Config
 
 
 class Track(Callback):
@@ -31,4 +32,4 @@ class Track(Callback):
 
 
 settings = {"data.source": "scenes", "data.limit": 200, "model.preset": "micro", "train.epochs": 2}
-fit("quickstart", sys.argv[1], callbacks=[Track()], settings=settings)
+fit(Config.read("quickstart", settings), sys.argv[1], callbacks=[Track()])

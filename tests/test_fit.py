@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
-from vit import Callback, cli, fit, load_model
-from vit.config import AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
+from vit import Callback, cli, embed, fit, load_model
+from vit.config import Config, ModelConfig
 from vit.errors import ConfigError, DataError, RunError
+from vit.origin import Origin
 from vit.runs import RunFiles, read_metrics
 from vit.settings import TrainCommand, read_config, to_yaml
-from vit.train import advise_more_steps, read_command, set_up
+from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests
 from vit.training.run_folder import RunFolder
+from vit.weights import checkpoint_hash
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
@@ -96,6 +98,31 @@ def test_a_run_is_returned_and_saved(whole):
         assert torch.equal(value, run.result.state_dict()[name]), name
 
 
+def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path):
+    result = whole[0].result
+    loaded = load_model(whole[0].folder.path)
+    for item in fields(Origin):
+        ours = getattr(result.origin, item.name)
+        theirs = getattr(loaded.origin, item.name)
+        if item.name == "normalize":
+            ours = (ours.mean, ours.std)
+            theirs = (theirs.mean, theirs.std)
+        assert ours == theirs, item.name
+    photo = Image.radial_gradient("L").resize((50, 30)).convert("RGB")
+    photo.save(tmp_path / "photo.png")
+    assert torch.equal(result.origin.transform(photo), loaded.origin.transform(photo))
+    assert torch.equal(embed(result, photo).pooled, embed(loaded, tmp_path / "photo.png").pooled)
+    assert checkpoint_hash(result) == checkpoint_hash(loaded)
+
+
+def test_memory_is_kept_where_that_is_asked_for(config, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("vit.training.process.keep_freed_memory", lambda: asked.append(True))
+    for keep in (False, True):
+        fit(config, tmp_path / str(keep), PAIRS, TEST, keep_freed_memory=keep)
+        assert asked == [True] * keep
+
+
 @pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path, error):
     with pytest.raises(error) as kept:  # with all frames, as a notebook keeps it
@@ -124,9 +151,9 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
     with pytest.raises(RunError, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
-    assert "vit.fit(..., dataset=...)" in capsys.readouterr().err
+    assert "vit.fit(..., train=...)" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"vit\.fit"):
-        fit(folder / "config.yaml", tmp_path / "new")
+        fit(Config.read(folder / "config.yaml"), tmp_path / "new")
 
 
 def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
@@ -304,47 +331,6 @@ def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config)
         fit(changed(config, train={"epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("count", "batch_size", "epochs"),
-    [
-        (270, 128, 30),
-        (270, 128, 6),
-        (20, 8, 2),
-        (24, 256, 100),
-        (2, 2, 1),
-        (299, 1, 1),
-        (90, 90, 7),
-        (60, 20, 1),
-    ],
-)
-@pytest.mark.parametrize("contrast", [0.0, 0.1])
-def test_a_run_of_few_steps_is_told_what_makes_enough(count, batch_size, epochs, contrast):
-    """Whoever follows either way has enough steps, no more epochs than that takes, and fewer in a smaller batch."""
-    if contrast and batch_size == 1:
-        pytest.skip("one image is compared with none")
-    config = changed(
-        Config(
-            augment=AugmentConfig(views=2),
-            reconstruct=ReconstructConfig(contrast=contrast),
-            train=TrainConfig(batch_size=batch_size, epochs=epochs),
-        ),
-        optim={"warmup_epochs": 0},
-    )
-    (note,) = advise_more_steps(config, count)
-    ways = note.partition(": ")[2].removesuffix(" makes 300 or more").split(" or ")
-    needed = []
-    for way in ways:
-        settings = dict(re.findall(r"train\.(\w+) (\d+)", way))
-        train = {key: int(value) for key, value in settings.items()}
-        other = changed(config, train=train)
-        assert other.train.epochs * other.steps_per_epoch(count) >= 300, way
-        needed.append(other.train.epochs)
-        if "epochs" in train:
-            assert (other.train.epochs - 1) * other.steps_per_epoch(count) < 300
-    assert needed == sorted(set(needed))
-    assert advise_more_steps(other, count) == []
-
-
 def test_one_image_to_learn_from_is_refused(config, tmp_path):
     with pytest.raises(DataError, match=r"^list: 1 training image: [^\n]*$"):
         fit(config, tmp_path / "run", PAIRS[:1], PAIRS[:1])
@@ -373,7 +359,7 @@ def test_a_home_folder_is_written_as_in_a_shell(config, tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
     for resume in (False, True):
-        assert read_command(config, "~/run", {}, resume).out == tmp_path / "run"
+        assert read_command(config, "~/run", resume).out == tmp_path / "run"
 
 
 def test_every_process_needs_the_same_images(config, tmp_path):
@@ -389,7 +375,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):
-    """`vit train` with a file of settings, `fit` with that file, `fit` with a Config: one run."""
+    """`vit train` with a file of settings, `fit` with that file, with a Config: one run."""
     small = {
         "data.source": "scenes",
         "data.limit": 16,
@@ -405,7 +391,7 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
     words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
     assert cli.main(["train", *words]) == 0
-    fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
+    fit(Config.read(tmp_path / "scenes.yaml", small), tmp_path / "file")
     fit(settings, tmp_path / "config")
     weights = [
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("cli", "file", "config")
@@ -419,21 +405,18 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     ("arguments", "words"),
     [
         (("no-such",), "config: cannot read no-such"),
-        ((CONFIG,), "out: .*fit\\(config, out\\)"),
-        (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
+        (("quickstart", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
         (
-            ("quickstart", "out", {"optim.betas": np.ones(2)}),
+            ("quickstart", {"optim.betas": np.ones(2)}),
             r"optim.betas: \[1.0, 1.0\] cannot be used",
         ),
-        (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
-        ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
+        (("quickstart", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config, out, settings = (*arguments, None, None)[:3]
     with pytest.raises(ConfigError, match=words):
-        fit(config, out, settings=settings)
+        Config.read(*arguments)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -39,7 +39,6 @@ from vit.settings import (
     read_yaml,
     to_yaml,
 )
-from vit.train import fit
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
@@ -289,7 +288,7 @@ def test_a_wrong_key_or_value_is_answered_alike_in_a_file_a_word_and_a_mapping(k
     in_file = refusal("--config", config_file(f"{section}: {{{name}: {value}}}"))
     on_line = refusal(f"--{key}={value}")
     with pytest.raises(ConfigError) as caught:
-        fit("quickstart", "runs/mine", settings={key: yaml.safe_load(value)})
+        Config.read("quickstart", {key: yaml.safe_load(value)})
     in_mapping = str(caught.value)
     for refused in (on_line, in_mapping):
         assert re.search(pattern, refused)

@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit.checkpoints import load_model
+    from vit.checkpoints import load_model, save_model
     from vit.encoder import VisionTransformer
     from vit.interpret import AttentionMaps
+    from vit.look.predict import embed, predict
     from vit.mae import MaskedAutoencoder
     from vit.train import fit
     from vit.training.step import Callback
@@ -17,12 +18,18 @@ __all__ = [
     "Callback",
     "MaskedAutoencoder",
     "VisionTransformer",
+    "embed",
     "fit",
     "load_model",
+    "predict",
+    "save_model",
 ]
 
 _ROOMS = {
     "load_model": "checkpoints",
+    "save_model": "checkpoints",
+    "predict": "look.predict",
+    "embed": "look.predict",
     "VisionTransformer": "encoder",
     "AttentionMaps": "interpret",
     "MaskedAutoencoder": "mae",

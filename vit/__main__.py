@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from importlib import import_module
 from typing import NoReturn
 
 
@@ -18,7 +17,9 @@ def run_program(name: str) -> NoReturn:
     # handler would print a traceback. A shell may have it ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    code = getattr(import_module("vit.cli"), name)()
+    from vit import cli
+
+    code = getattr(cli, name)()
 
     # A stopped program's files are whole and its output is written. Python's own end takes apart
     # what a module that was interrupted while it was imported has half set up, and may crash.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -629,6 +630,23 @@ class Config:
     def images_per_step(self) -> int:
         """Images computed per step, over all processes; each view counts."""
         return self.train.batch_size * self.augment.views
+
+    @classmethod
+    def read(
+        cls, name: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+    ) -> Config:
+        """Return the settings of a file, and the defaults of those that it does not name.
+
+        Args:
+            name: path of a YAML file, or the name of one of the package: quickstart.
+            overrides: settings by "section.key", which win over the file.
+
+        Raises:
+            ConfigError: the file cannot be read, or a key or a value cannot be used.
+        """
+        # the reader of files imports this module
+        settings = import_module("vit.settings")
+        return settings.train_command([os.fspath(name)], overrides or {}).config
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, as YAML and JSON hold them."""

@@ -160,7 +160,7 @@ class VisionTransformer(nn.Module):
     Attributes:
         config: the architecture, from which the model can be rebuilt.
         decoder: None; a `MaskedAutoencoder` has one.
-        origin: where a loaded model came from (`vit.checkpoints.Origin`).
+        origin: where a trained or loaded model came from (`vit.origin.Origin`).
     """
 
     decoder: None = None

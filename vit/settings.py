@@ -1,7 +1,7 @@
 """Read settings from files and the command line, and write them.
 
 One way in: YAML files and the words of a command line become a mapping of "section.key" to value,
-from which the sections are built (`vit.config`), and these check every value. `fit(settings={...})`
+from which the sections are built (`vit.config`), and these check every value. `Config.read`
 begins with the mapping.
 """
 

@@ -7,17 +7,16 @@ dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import FEW_STEPS, Config, RunConfig, flat_settings
+from vit.config import Config, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.images import visits_of
@@ -35,13 +34,14 @@ from vit.settings import (
     config_of_run,
     read_config,
     to_yaml,
-    train_command,
 )
+from vit.training import process
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
+from vit.training.objectives import Objective, register
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, refuse_conflicts, setup
 from vit.training.run_folder import RunFolder
@@ -51,70 +51,75 @@ from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
 from vit.version import __version__
 
-SMALL_BATCH = 16
-"""The smallest batch that is recommended."""
-
 
 @isolated()
 def fit(
-    config: Config | str | Path,
-    out: str | Path | None = None,
-    dataset: Any = None,
-    test_dataset: Any = None,
+    config: Config,
+    out: str | Path,
+    train: Any = None,
+    test: Any = None,
     callbacks: Sequence[Callback] = (),
     *,
     init: Model | None = None,
-    settings: Mapping[str, Any] | None = None,
     resume: bool = False,
+    objective: type[Objective] | None = None,
+    keep_freed_memory: bool = False,
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
 
     `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report
     FOLDER` then makes the page.
 
-    The process is left as it was: random generators, threads, modes of torch, signal handlers. So
-    it does not keep freed memory as `vit train` does. A script that calls
-    `vit.training.process.keep_freed_memory()` before makes steps up to 1.3 times as fast on a CPU
-    under Linux.
+    The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
+    torch, signal handlers.
 
     Args:
-        config: all settings, or the path or name of a settings file (as in `--config`).
-        out: the run folder; by default runs/ and the name of the settings file.
-        dataset: map-style training data that replaces `data.source`; see
+        config: all settings: `Config.read("quickstart", {"train.epochs": 1})`.
+        out: the run folder.
+        train: map-style training data that replaces `data.source`; see
             `vit.data.map_style.load_datasets`.
-        test_dataset: data to evaluate on; without it, some images of `dataset` are held out.
+        test: data to evaluate on; without it, some images of `train` are held out.
         callbacks: added to the run's own; the main process calls them.
-        init: the model to begin with, from `vit.load_model`; `model.init` becomes its source, and
-            the architecture is its own unless the settings name another, which is refused.
-        settings: by "section.key"; they override those in the file.
-        resume: continue the run in `out` from its last saved state; pass the same datasets, if any.
+        init: the model to begin with, from `vit.load_model` or another run; `model.init` becomes
+            its source, and the architecture is its own unless the settings name another, which is
+            refused.
+        resume: continue the run in `out` from its last saved state; pass the same datasets and the
+            same objective, if any.
+        objective: a class of your own, in place of `train.objective`, which becomes its name.
+        keep_freed_memory: let the process keep the memory that a step frees, until it ends: on a
+            CPU under Linux, steps are up to 1.3 times as fast.
 
     Returns:
-        The finished run: `result` is the model, in eval mode, `summary` the measurements, `folder`
-        the run folder.
+        The finished run: `result` is the model, in eval mode, whose `origin` prepares images;
+        `summary` the measurements, `folder` the run folder.
 
     Raises:
         UserError: settings, data or folder cannot be used; the message is one line.
         Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume`
             continues it.
     """
-    command = read_command(config, out, settings or {}, resume)
+    if objective is not None:
+        settings = replace(config.train, objective=register(objective))
+        config = replace(config, train=settings)
+    command = read_command(config, out, resume)
     if init is not None:
         command = with_init(command, init)
+    if keep_freed_memory:
+        process.keep_freed_memory()
     # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
     with RunFolder(command.out.absolute()) as folder, StopRequests() as stop:
-        run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
+        run = carry_out(command, folder, stop, train, test, callbacks, init)
         if run.dist.is_main:
             write_json(folder.summary, run.summary)
     return run
 
 
-def train(
+def carry_out(
     command: TrainCommand,
     folder: RunFolder,
     stop: StopRequests,
-    dataset: Any = None,
-    test_dataset: Any = None,
+    train: Any = None,
+    test: Any = None,
     callbacks: Sequence[Callback] = (),
     init: Model | None = None,
 ) -> Run:
@@ -124,22 +129,21 @@ def train(
         command: settings and options.
         folder: the run folder, entered.
         stop: receives the signals, entered.
-        dataset, test_dataset, callbacks, init: as for `fit`.
+        train, test, callbacks, init: as for `fit`.
 
     Returns:
         The trained run. Only the main process saves and measures the model.
     """
     with init_distributed(command.config) as dist:
         # Set up
-        run, all_callbacks = set_up(
-            command, folder, dist, stop, dataset, test_dataset, callbacks, init
-        )
+        run, all_callbacks = set_up(command, folder, dist, stop, train, test, callbacks, init)
 
         # Train: a signal ends the run after the step under way, with its state saved
         with stop.deferred():
             train_and_save(run, all_callbacks, folder.checkpoints, lambda: stop.agree(dist))
 
     # Finish: the other processes have ended
+    run.result.origin = run.origin
     if dist.is_main:
         run.save_model(folder.path)
         say("measuring the model ...")
@@ -155,21 +159,12 @@ def train(
 # ---- From arguments to settings -----------------------------------------------------------------
 
 
-def read_command(
-    config: Config | str | Path, out: str | Path | None, settings: Mapping[str, Any], resume: bool
-) -> TrainCommand:
+def read_command(config: Config, out: str | Path, resume: bool) -> TrainCommand:
     """Turn the arguments of `fit` into a parsed command line.
 
     Raises:
         ConfigError: the settings cannot be used.
     """
-    if not isinstance(config, Config):
-        return train_command([str(config)], settings, out, resume)
-    if out is None or settings:
-        argument = "settings" if settings else "out"
-        raise ConfigError(
-            f"{argument}: a Config holds all settings and needs a folder: fit(config, out)"
-        )
     out = Path(os.path.expanduser(out))
 
     # settings that differ from their defaults count as given
@@ -255,8 +250,8 @@ def set_up(
     folder: RunFolder,
     dist: Distributed,
     stop: StopRequests,
-    dataset: Any,
-    test_dataset: Any,
+    train: Any,
+    test: Any,
     callbacks: Sequence[Callback],
     init: Model | None = None,
 ) -> tuple[Run, list[Callback]]:
@@ -294,9 +289,7 @@ def set_up(
         notes += notes_on_model
 
     # the data; config.yaml is to name the images actually used
-    data = load_images(config, dist, dataset, test_dataset)
-    if not command.resume:
-        notes += advise_more_steps(config, data.visit_count)
+    data = load_images(config, dist, train, test)
     if data.source != config.data.source:
         # Scenes in place of missing images do not have their name
         kept = "" if data.source == "scenes" else config.data.name
@@ -343,14 +336,14 @@ def set_up(
     return run, all_callbacks
 
 
-def load_images(config: Config, dist: Distributed, dataset: Any, test_dataset: Any) -> Dataset:
+def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dataset:
     """Load the images of a run, the same in every process.
 
     Raises:
         DataError: they cannot be read, are too few, or differ between processes.
     """
     with dist.main_process_first():
-        data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
+        data = load_data(config.data, config.model.image_size_2d, train, test)
     if config.learns_guesses:
         data = replace(data, visits=visits_of(data.train.labels))
     refuse_different_images(data, dist)
@@ -452,40 +445,6 @@ def refuse_too_few_images(data: Dataset) -> None:
         images = plural(count, "training image")
         problem = f"{images}: there is nothing to learn from; give some hundred or more"
         raise DataError(f"{one_line(data.name)}: {problem}")
-
-
-def advise_more_steps(config: Config, count: int) -> list[str]:
-    """Return a note with settings that suit, if a run on `count` images takes few steps.
-
-    A smaller batch makes more steps of as many images, an epoch more makes more of both.
-    """
-    epochs = config.train.epochs
-    steps = epochs * config.steps_per_epoch(count)
-    if steps >= FEW_STEPS:
-        return []
-
-    # the largest batch, of a power of two, that is small enough; or the smallest
-    smaller = replace(config, run=RunConfig())
-    while smaller.train.batch_size > SMALL_BATCH:
-        batch_size = 2 ** ((smaller.train.batch_size - 1).bit_length() - 1)
-        smaller = replace(smaller, train=replace(config.train, batch_size=batch_size))
-        if epochs * smaller.steps_per_epoch(count) >= FEW_STEPS:
-            break
-
-    # the epochs that make enough steps of it, and of the batch as it is
-    batch_size = smaller.train.batch_size
-    with_smaller = math.ceil(FEW_STEPS / smaller.steps_per_epoch(count))
-    as_it_is = math.ceil(FEW_STEPS / config.steps_per_epoch(count))
-    ways = [f"train.epochs {as_it_is}"]
-    if with_smaller < as_it_is:
-        way = f"train.batch_size {batch_size}"
-        if with_smaller > epochs:
-            way += f" with train.epochs {with_smaller}"
-        ways.insert(0, way)
-    return [
-        f"few steps ({steps:,}) to learn from {plural(count, 'image')}: {' or '.join(ways)} makes "
-        f"{FEW_STEPS} or more"
-    ]
 
 
 def announce(run: Run, folder: RunFolder) -> None:

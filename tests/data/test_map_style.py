@@ -217,7 +217,7 @@ def test_other_data_is_refused_in_one_line(load, case):
 
 
 def test_test_data_alone_is_refused(load):
-    with pytest.raises(DataError, match=r"^test_dataset: "):
+    with pytest.raises(DataError, match=r"^test: "):
         load(None, noise(2), source="scenes", limit=4)
 
 

@@ -239,7 +239,7 @@ def train_alone(place: Path, out: str, config: str) -> None:
     """The same run in this process."""
     with pytest.MonkeyPatch.context() as patch, without_pictures():
         patch.chdir(place)
-        fit(config, out, settings={"run.threads": 1})
+        fit(Config.read(config, {"run.threads": 1}), out)
 
 
 @pytest.fixture(scope="module")

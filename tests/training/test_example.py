@@ -1,68 +1,68 @@
-"""The example of docs/objectives.md, as it stands there, trained through the whole program."""
+"""The objective of examples/, which stands outside of the package, trained through the whole program."""
 
 from __future__ import annotations
 
-import re
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from tiny import without_pictures
 
 from vit import cli
-from vit.config import OBJECTIVES, ObjectiveInfo
-from vit.report.record import read_run
+from vit.config import OBJECTIVES, Config
+from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import fit
+from vit.training.objectives import REGISTERED
 from vit.training.state import load_state, saved_states
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "objectives.md"
-SMALL = """
-data: {source: scenes, limit: 40}
-model: {preset: micro, depth: 2}
-optim: {warmup_epochs: 0}
-train: {objective: teach, epochs: 2, batch_size: 10, precision: fp32}
-run: {threads: 1, save_every: 3, device: cpu}
-"""
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "objective.py"
+SMALL = {
+    "data.source": "scenes",
+    "data.limit": 40,
+    "model.preset": "micro",
+    "model.depth": 2,
+    "optim.warmup_epochs": 0,
+    "train.epochs": 2,
+    "train.batch_size": 10,
+    "train.precision": "fp32",
+    "reconstruct.contrast": 0,
+    "run.threads": 1,
+    "run.save_every": 3,
+    "run.device": "cpu",
+}
 
 
-@pytest.fixture
-def _teach(monkeypatch):
-    """The page's objective, registered as the page says."""
-    code, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(code.splitlines()) < 40
-    module = ModuleType("vit.training.objectives.teach")
-    exec(code, module.__dict__)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(OBJECTIVES, "teach", None)  # put back afterwards
-    exec(entry, {"OBJECTIVES": OBJECTIVES, "ObjectiveInfo": ObjectiveInfo})
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch):
+    """What a test registers is forgotten after it."""
+    for registry in (OBJECTIVES, REGISTERED):
+        monkeypatch.setitem(registry, "Teach", None)
+        registry.pop("Teach")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_teach")
-def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch):
-    config = tmp_path / "teach.yaml"
-    config.write_text(SMALL)
+def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, capsys):
+    assert len(EXAMPLE.read_text().splitlines()) <= 60
+    teach = runpy.run_path(str(EXAMPLE))["Teach"]
+    config = Config.read("quickstart", SMALL)
 
     whole = tmp_path / "whole"
-    assert cli.main(["train", "--config", str(config), "--out", str(whole)]) == 0
+    run = fit(config, whole, objective=teach)
     metrics = read_metrics(whole / "metrics.jsonl")
     assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
     assert metrics[0]["loss"] == pytest.approx(
         metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"]
     )
-    record = read_run(whole)
-    assert record.summary["objective"] == "teach"
+    assert run.summary["objective"] == "Teach"
+    assert Config.read(whole / "config.yaml").train.objective == "Teach"
+    draw_pictures(run, run.folder, run.summary)
     assert (whole / "reconstructions.png").exists()
-    assert (whole / "report.html").exists()
 
     # continued from the state before the last
     before, state = map(load_state, saved_states(whole / "checkpoints"))
     (whole / "checkpoints" / "step-00000008.pt").unlink()
-    with without_pictures():
-        assert fit(config, whole, resume=True).summary
+    assert fit(config, whole, objective=teach, resume=True).summary
     again = load_state(saved_states(whole / "checkpoints")[-1])
     teacher = [key for key in state["objective"] if key.startswith("teacher.module.")]
     assert any(
@@ -71,3 +71,11 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     for part in ("model", "objective"):
         for name, value in state[part].items():
             assert torch.equal(value, again[part][name]), name
+
+    # another program knows the name alone
+    OBJECTIVES.pop("Teach")
+    assert cli.main(["report", str(whole)]) == 0
+    assert cli.main(["compare", str(whole)]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "--out", str(whole), "--resume"]) == 2
+    assert "train.objective: 'Teach' cannot be used" in capsys.readouterr().err

@@ -7,8 +7,8 @@ other libraries.
 """
 
 from vit.checkpoints.loading import load_model, load_trained
-from vit.checkpoints.origin import Origin, Report
+from vit.checkpoints.origin import LoadedOrigin, Report
 from vit.errors import CheckpointError
 from vit.weights import save_model
 
-__all__ = ["CheckpointError", "Origin", "Report", "load_model", "load_trained", "save_model"]
+__all__ = ["CheckpointError", "LoadedOrigin", "Report", "load_model", "load_trained", "save_model"]

@@ -11,11 +11,11 @@ from torch import nn
 
 from vit.atomic import make_folder, write_json
 from vit.checkpoints.heads import problem_of
-from vit.checkpoints.origin import Origin
 from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
 from vit.errors import CheckpointError
 from vit.mae import Model
+from vit.origin import Origin
 from vit.weights import build_model, save_model, write_weights
 
 FOREIGN = {"timm": to_timm, "huggingface": to_huggingface}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.network import Network, recognise
-from vit.checkpoints.origin import Origin
+from vit.checkpoints.origin import LoadedOrigin
 from vit.checkpoints.reading import (
     Source,
     first_few,
@@ -363,7 +363,7 @@ def assign_weights(network: Network) -> Model:
     return model.eval()
 
 
-def origin_of(network: Network) -> Origin:
+def origin_of(network: Network) -> LoadedOrigin:
     """Return where a network comes from and how its input is made.
 
     What the options and settings do not say is as usual for its format.
@@ -390,7 +390,7 @@ def origin_of(network: Network) -> Origin:
     # the data, by config.json or by the values in a run's state
     data = source.config.get("data") or source.values.get("data", "")
     data_content_hash = (source.values | source.config).get("data_content_hash", "")
-    return Origin(
+    return LoadedOrigin(
         normalize=Normalization(
             _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
         ),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vit.checkpoints.reading import first_few, size_text
 from vit.errors import one_line
-from vit.inputs import ModelInputs
-
-if TYPE_CHECKING:
-    from torchvision.transforms.v2 import Transform
-
+from vit.origin import Origin
 
 Shape = tuple[int, ...]
 
@@ -116,64 +112,30 @@ def _tensors(count: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin(ModelInputs):
-    """Where a model came from and how its input is made.
-
-    This is the `origin` of every model from `load_model`.
+class LoadedOrigin(Origin):
+    """Where a loaded model came from: the `origin` of every model from `load_model`.
 
     Attributes:
-        source: the requested name or path.
         format: the file's format.
-        class_names: of the head, or of the training data; empty if unknown.
-        data: name of the training data; "" if unknown.
-        data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
-            unknown.
         report: what became of each tensor.
         details: the checkpoint's whole config.json.
     """
 
-    source: str
     format: str
-    class_names: tuple[str, ...]
-    data: str
-    data_content_hash: str
     report: Report
     details: dict[str, Any]
 
     @property
     def problem_type(self) -> str:
-        """What the head tells, as transformers calls it; "" for one of several classes.
-
-        For example multi_label_classification.
-        """
         problem_type = str(self.details.get("problem_type") or "")
         if problem_type == "single_label_classification":
             return ""
         return problem_type
 
-    def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether its training held out the images with this hash.
-
-        Args:
-            content_hash: of the `vit.data.ImageSet`.
-        """
-        # the hash of the data is that of the training images, "-", that of the test images
-        return self.data_content_hash.rpartition("-")[2] == content_hash
+    @property
+    def notes(self) -> list[str]:
+        return self.report.notes
 
     @property
-    def transform(self) -> Transform:
-        """A torchvision v2 transform that makes the model's input, for a Dataset or a v2.Compose.
-
-        PIL images of any mode and orientation become the model's input float32 (C, H, W), just as
-        their files do by `read_images` and `normalize` (a large JPEG within rounding, because fewer
-        pixels of its file are decoded); uint8 tensors (..., 3, h, w) or (..., 1, h, w) become
-        (..., C, H, W), just as by `inputs`.
-
-        Raises:
-            DataError: (when called) other tensors, or the model takes neither colour nor grey
-                images.
-        """
-        # torchvision's transforms take seconds to import
-        from vit.checkpoints.transform import ModelTransform
-
-        return ModelTransform(self)
+    def untrained(self) -> list[str]:
+        return list(self.report.missing)

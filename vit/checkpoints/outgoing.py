@@ -22,11 +22,11 @@ from vit.checkpoints.formats.huggingface import (
 )
 from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import KeyRule, map_out, within
-from vit.checkpoints.origin import Origin
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
 from vit.inputs import Preparation
 from vit.mae import Model
+from vit.origin import Origin
 from vit.weights import TIMM_EPS, timm_config
 
 

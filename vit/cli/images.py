@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.checkpoints import Origin
 from vit.data.folder import choose_readable, list_files
 from vit.errors import ConfigError, DataError
 from vit.inputs import decode, size_of
 from vit.look.predict import embed
 from vit.mae import Model
+from vit.origin import Origin
 from vit.progress import track
 
 BATCH = 64

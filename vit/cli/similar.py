@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vit.atomic import make_folder, write_text
-from vit.checkpoints import Origin, load_trained
+from vit.checkpoints import load_trained
 from vit.cli.images import (
     list_images,
     naming_the_option,
@@ -24,6 +24,7 @@ from vit.look.predict import embed
 from vit.look.similar import Nearest, nearest
 from vit.look.subject import model_caption
 from vit.mae import Model
+from vit.origin import Origin
 
 SIDE = 320
 """Pixels of a neighbour's longer side on the page: twice what most screens show of it."""

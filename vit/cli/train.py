@@ -28,7 +28,7 @@ from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
 from vit.runs import CONTENTS
 from vit.settings import TrainCommand, to_yaml
-from vit.train import train as train_model
+from vit.train import carry_out
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder
@@ -90,7 +90,7 @@ def train(command: TrainCommand) -> None:
             config, init, notes = load_initial(command.config, given)
             command = replace(command, config=config, notes=(*command.notes, *notes))
 
-        run = train_model(command, folder, stop, init=init)
+        run = carry_out(command, folder, stop, init=init)
         if not run.dist.is_main:
             return
 

@@ -78,7 +78,7 @@ def _load_folder(config: DataConfig, image_size: tuple[int, int], prepared: Prep
 
 
 def _load_dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
-    problem = "only vit.fit(..., dataset=...) can hand over these images"
+    problem = "only vit.fit(..., train=...) can hand over these images"
     raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
 
 
@@ -144,8 +144,8 @@ def load_data(
         ConfigError: `val_size` holds out too many images.
     """
     if dataset is None and test_dataset is not None:
-        advice = "hand over training data too (dataset=...); a source has test images of its own"
-        raise DataError(f"test_dataset: {advice}")
+        advice = "hand over training data too (train=...); a source has test images of its own"
+        raise DataError(f"test: {advice}")
 
     # The whole splits, from the caller's data set, or from a source
     source = config.source

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.heads import LOST_HEAD
-from vit.checkpoints.origin import Origin
 from vit.errors import CheckpointError, DataError
 from vit.isolation import eval_mode
 from vit.mae import Model
+from vit.origin import Origin
 
 # An image file, or a PIL image
 Picture: TypeAlias = str | Path | Image.Image
@@ -60,7 +60,7 @@ def require_head(model: Model) -> None:
             "in Python, model.encoder.forward_head returns its logits"
         )
     # A classifier that could not be loaded is told by its note
-    notes = model.origin.report.notes if model.origin else []
+    notes = model.origin.notes if model.origin else []
     lost = [note for note in notes if note.startswith(LOST_HEAD)]
     if not classes and lost:
         raise CheckpointError(f"{source}: {lost[0]}")

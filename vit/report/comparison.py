@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.config import OBJECTIVES, spelled
+from vit.config import spelled
 from vit.errors import RunError, one_line
 from vit.metrics import METRICS, Metric, aligned, tested_images
 from vit.report.record import (
@@ -92,8 +92,10 @@ def seeds_of(record: RunRecord) -> str:
     settings = record.settings
     seeds = str(settings["train.seed"])
     draws_a_subset = settings["data.labels"] < 1 or settings["data.val_size"]
-    if settings["data.subset_seed"] and draws_a_subset:
-        seeds += f" (subset {settings['data.subset_seed']})"
+    # Only runs of earlier versions have one
+    subset = settings.get("data.subset_seed")
+    if subset and draws_a_subset:
+        seeds += f" (subset {subset})"
     return seeds
 
 
@@ -124,7 +126,7 @@ def scores_of(record: RunRecord) -> dict[str, float]:
 def target_of(run: FinishedRun) -> str:
     """Return what a pretraining's loss is measured against; "" for a classifier."""
     settings = run.record.settings
-    if OBJECTIVES[settings["train.objective"]].labels:
+    if run.record.learns_labels:
         return ""
     pixels = "plain pixels"
     if settings["reconstruct.norm_pix_loss"]:

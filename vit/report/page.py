@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 
 from vit import figures as draw
 from vit.atomic import make_folder, write_text
-from vit.config import OBJECTIVES, PRESETS, Config, flat_settings, spelled
+from vit.config import PRESETS, Config, flat_settings, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
 from vit.report.advice import next_steps
@@ -78,7 +78,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     # What was trained
     settings = record.settings
     kind = "pretraining"
-    if OBJECTIVES[settings["train.objective"]].labels:
+    if record.learns_labels:
         kind = "classification"
     patch = settings["model.patch_size"]
     if not isinstance(patch, list):

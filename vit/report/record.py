@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vit.config import Config, flat_settings
+from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
@@ -44,6 +44,12 @@ class RunRecord:
     def settings(self) -> dict[str, Any]:
         """All settings by "section.key"; one missing in config.yaml has its default."""
         return flat_settings(Config().to_dict()) | flat_settings(self.sections)
+
+    @property
+    def learns_labels(self) -> bool:
+        """Whether it is a classifier; of another program's objective, only the name is known."""
+        objective = OBJECTIVES.get(self.settings["train.objective"])
+        return objective is not None and objective.labels
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     # compare it with the settings
     source = loaded.encoder
     origin = loaded.origin
-    untrained = [name for name in origin.report.missing if not name.startswith("head.")]
+    untrained = [name for name in origin.untrained if not name.startswith("head.")]
     if untrained:
         count = f"{len(untrained)} tensors in all"
         raise ConfigError(
@@ -110,7 +110,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         if key.startswith("head."):
             del state[key]
     model.encoder.load_state_dict(state, strict=False)
-    notes = [f"model.init: {note}" for note in origin.report.notes]
+    notes = [f"model.init: {note}" for note in origin.notes]
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
 
     # warn if the checkpoint has seen labels that this run holds back

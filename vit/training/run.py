@@ -20,6 +20,7 @@ from vit.errors import ConfigError, RunError
 from vit.inputs import Normalization, to_float
 from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
+from vit.origin import Origin
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import InitialModel, initial_model
@@ -98,6 +99,25 @@ class Run:
         if self.ema is None:
             return self.model
         return self.ema.module  # type: ignore[return-value]
+
+    @property
+    def origin(self) -> Origin:
+        """What the result carries, as if it had been loaded from the run folder."""
+        source = ""
+        if self.folder is not None:
+            source = str(self.folder.path)
+        encoder = self.model.encoder.config
+        return Origin(
+            normalize=self.normalize,
+            interpolation="bicubic",
+            crop_share=1.0,
+            image_size=encoder.image_size,
+            channels=encoder.channels,
+            source=source,
+            class_names=self.data.train.class_names,
+            data=self.data.name,
+            data_content_hash=self.data.content_hash,
+        )
 
     @property
     def total_steps(self) -> int:

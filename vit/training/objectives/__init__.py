@@ -1,6 +1,7 @@
-"""What a run learns: one file per objective, each with a class `OBJECTIVE`.
+"""What a run learns: one file per objective of the package, each with a class `OBJECTIVE`.
 
-The files are named as in `vit.config.OBJECTIVES`. docs/objectives.md shows how to add one.
+The files are named as in `vit.config.OBJECTIVES`; `fit` takes a class that stands elsewhere, as
+docs/objectives.md shows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vit.config import Config, ViTConfig
+from vit.config import OBJECTIVES, Config, ObjectiveInfo, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
 from vit.encoder import VisionTransformer
@@ -26,6 +27,7 @@ class Objective(nn.Module):
         data: the training and test data.
 
     Attributes:
+        info: which settings it reads, and whether it learns from labels.
         compares_images: whether the loss compares the images of a batch; if so, a process computes
             its images at once, and `forward` gathers those of the other processes
             (`vit.training.distributed.gather_batch`).
@@ -35,6 +37,7 @@ class Objective(nn.Module):
         notes: lines that the user should see.
     """
 
+    info = ObjectiveInfo(())
     compares_images: bool = False
     measures: tuple[str, ...] = ()
     lengths: dict[str, int]
@@ -111,6 +114,20 @@ class Objective(nn.Module):
         """
 
 
+REGISTERED: dict[str, type[Objective]] = {}
+"""Objectives that stand outside of the package, by name."""
+
+
+def register(objective: type[Objective]) -> str:
+    """Let `train.objective` name a class that stands outside of the package; return its name."""
+    name = objective.__name__
+    REGISTERED[name] = objective
+    OBJECTIVES[name] = objective.info
+    return name
+
+
 def objective_class(name: str) -> type[Objective]:
     """Return the class of an objective by its name in `vit.config.OBJECTIVES`."""
+    if name in REGISTERED:
+        return REGISTERED[name]
     return import_module(f"vit.training.objectives.{name}").OBJECTIVE

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.config import Config, ViTConfig
+from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
@@ -44,6 +44,7 @@ class Classify(Objective):
     """
 
     model: VisionTransformer
+    info = OBJECTIVES["classify"]
     measures = ("head",)
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.config import Config, ViTConfig
+from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
@@ -24,6 +24,7 @@ class Reconstruct(Objective):
     """Predict the pixels of the masked patches."""
 
     model: MaskedAutoencoder
+    info = OBJECTIVES["reconstruct"]
     measures = ("reconstruction", "knn")
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
