@@ -40,7 +40,7 @@ from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
 from vit.errors import AttentionError, RunError
-from vit.evaluate.reconstruction import grid_distances, mean_visible
+from vit.evaluation.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.measures import Panel
 from vit.figures.style import Figure

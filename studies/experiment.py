@@ -29,9 +29,9 @@ from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.device import Compute
 from vit.errors import RunError
-from vit.evaluate import Options, evaluate
-from vit.evaluate.probe import L2_GRID
-from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
+from vit.evaluation import Options, evaluate
+from vit.evaluation.probe import L2_GRID
+from vit.evaluation.reconstruction import fixed_mask, score_reconstruction
 from vit.inputs import Normalization
 from vit.machine import choose_compute
 from vit.mae import MaskedAutoencoder, Model

@@ -23,8 +23,8 @@ from __future__ import annotations
 from studies.experiment import SCORES, USUAL, Experiment, over_seeds
 from studies.figures import arms_figure
 from studies.tables import Results, Seeds, Table, seeds
-from vit.evaluate.features import pixel_features
-from vit.evaluate.knn import knn_accuracy
+from vit.evaluation.features import pixel_features
+from vit.evaluation.knn import knn_accuracy
 from vit.figures.measures import Panel
 
 COMPARED = (

@@ -46,7 +46,7 @@ from studies.figures import pairs_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
 from vit.errors import RunError
-from vit.evaluate.reconstruction import grid_distances
+from vit.evaluation.reconstruction import grid_distances
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The core, which stands alone; "" is the package itself.
 CORE = {
-    *("", "atomic", "attention", "config", "data", "device", "encoder", "errors", "evaluate"),
+    *("", "atomic", "attention", "config", "data", "device", "encoder", "errors", "evaluation"),
     *(
         "inputs",
         "isolation",
@@ -159,7 +159,7 @@ def test_a_room_comes_out_alone(module, lazy, modules, lines):
         # what shows files needs no data set, no training and no evaluation
         (
             ("vit.look.subject", "vit.look.panels"),
-            {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"},
+            {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluation", "vit.train"},
         ),
         # and what draws a photograph neither the reader of folders, the cache nor Scenes
         (

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
-from vit import Callback, cli, embed, fit, load_model
+from vit import Callback, cli, embed, evaluate, fit, load_model
 from vit.config import Config, ModelConfig
 from vit.errors import ConfigError, DataError, RunError
 from vit.origin import Origin
@@ -113,6 +113,8 @@ def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path
     assert torch.equal(result.origin.transform(photo), loaded.origin.transform(photo))
     assert torch.equal(embed(result, photo).pooled, embed(loaded, tmp_path / "photo.png").pooled)
     assert checkpoint_hash(result) == checkpoint_hash(loaded)
+    scores = [evaluate(model, whole[0].data, ["knn"]).scores for model in (result, loaded)]
+    assert scores[0]["knn"] == scores[1]["knn"]
 
 
 def test_memory_is_kept_where_that_is_asked_for(config, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from tqdm import tqdm
 import vit
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
-from vit.evaluate import evaluate
+from vit.evaluation import evaluate
 from vit.inputs import to_float
 from vit.interpret import (
     AttentionMaps,

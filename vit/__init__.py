@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit.checkpoints import load_model, save_model
     from vit.encoder import VisionTransformer
+    from vit.evaluation import evaluate
     from vit.interpret import AttentionMaps
     from vit.look.predict import embed, predict
     from vit.mae import MaskedAutoencoder
@@ -19,6 +20,7 @@ __all__ = [
     "MaskedAutoencoder",
     "VisionTransformer",
     "embed",
+    "evaluate",
     "fit",
     "load_model",
     "predict",
@@ -30,6 +32,7 @@ _ROOMS = {
     "save_model": "checkpoints",
     "predict": "look.predict",
     "embed": "look.predict",
+    "evaluate": "evaluation",
     "VisionTransformer": "encoder",
     "AttentionMaps": "interpret",
     "MaskedAutoencoder": "mae",

@@ -22,7 +22,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.images import visits_of
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line, plural
-from vit.evaluate import Options, as_summary, evaluate
+from vit.evaluation import Options, as_summary, evaluate
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -207,7 +207,7 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
 # ---- Measure ---------------------------------------------------------------------------------
 
 NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluate` that need labels."""
+"""Methods of `vit.evaluation` that need labels."""
 
 
 def measure(run: Run, baselines: bool = True) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from vit.config import DataConfig
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.data.sources import load_data
 from vit.device import Compute
-from vit.evaluate.features import encoder_features, pixel_features
-from vit.evaluate.knn import knn_accuracy
-from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluation.features import encoder_features, pixel_features
+from vit.evaluation.knn import knn_accuracy
+from vit.evaluation.reconstruction import score_reconstruction
 from vit.figures import save_figure
 from vit.inputs import Normalization, to_float
 from vit.train import measure
@@ -64,7 +64,7 @@ def vit(place, tmp_path, monkeypatch, called):
     """`vit(*argv)`: exit code, stdout and stderr of `vit evaluate argv`, whose probes need not converge."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
-    monkeypatch.setattr("vit.evaluate.probe.MOST_STEPS", 20)
+    monkeypatch.setattr("vit.evaluation.probe.MOST_STEPS", 20)
     return lambda *argv: called("evaluate", *argv)
 
 

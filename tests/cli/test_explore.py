@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from vit.device import Compute
-from vit.evaluate.reconstruction import reconstruct
+from vit.evaluation.reconstruction import reconstruct
 from vit.figures import explore
 
 

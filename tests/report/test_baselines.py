@@ -62,7 +62,7 @@ def test_each_bar_of_the_measuring_names_its_own_measurement(monkeypatch):
         titles.append(title)
         return items
 
-    monkeypatch.setattr("vit.evaluate.features.track", listed)
+    monkeypatch.setattr("vit.evaluation.features.track", listed)
     measure(run)
     measure_baselines(run, shipped)
     assert len(titles) == len({*titles}) >= 9

@@ -22,7 +22,7 @@ from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
-from vit.evaluate import METHODS
+from vit.evaluation import METHODS
 from vit.masking import mask_from_noise
 from vit.training.objectives import Objective, classify, objective_class
 from vit.training.objectives.reconstruct import TEMPERATURE, info_nce

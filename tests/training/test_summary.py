@@ -13,7 +13,7 @@ from torch import Tensor
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
 from vit.data import ImageSet
 from vit.errors import ConfigError
-from vit.evaluate import Options, evaluate
+from vit.evaluation import Options, evaluate
 from vit.inputs import to_float
 from vit.train import measure
 from vit.training.callbacks import validation_metrics

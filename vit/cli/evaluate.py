@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ from vit.data.images import match_classes
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
-from vit.evaluate import Evaluation, Options, evaluate, obstacles
-from vit.evaluate.classification import confusion, reliability
+from vit.evaluation import Evaluation, Options, evaluate, obstacles
+from vit.evaluation.classification import confusion, reliability
 from vit.load_options import LoadOptions
 from vit.machine import versions
 from vit.mae import Model
@@ -149,9 +148,8 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
         model.to(compute.device),
         data,
         methods,
-        partial(origin.inputs, whole=data.prepared),
-        compute,
-        Options(**used),
+        compute=compute,
+        options=Options(**used),
     )
     if "head" in evaluation.scores:
         by_number = match_classes((), data.test.class_names) is not None

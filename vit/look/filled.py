@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vit.device import Compute
-from vit.evaluate.reconstruction import Reconstruction, reconstruct
+from vit.evaluation.reconstruction import Reconstruction, reconstruct
 from vit.look.subject import ModelWithImages
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vit.config import FEW_STEPS
 from vit.errors import plural
-from vit.evaluate.classification import read_confusion
+from vit.evaluation.classification import read_confusion
 from vit.metrics import FEW_IMAGES, METRICS, summary_values, tested_images
 from vit.report.record import RunRecord
 from vit.report.text import enumerated

@@ -14,9 +14,9 @@ from torch import Tensor
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
-from vit.evaluate.features import Prepare, encoder_features, pixel_features
-from vit.evaluate.knn import K, knn_correct
-from vit.evaluate.reconstruction import reconstruction_losses
+from vit.evaluation.features import Prepare, encoder_features, pixel_features
+from vit.evaluation.knn import K, knn_correct
+from vit.evaluation.reconstruction import reconstruction_losses
 from vit.mae import MaskedAutoencoder, Model
 from vit.training.run import Run
 

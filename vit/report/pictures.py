@@ -12,8 +12,8 @@ from vit import figures as draw
 from vit.config import flat_settings
 from vit.encoder import VisionTransformer
 from vit.errors import plural
-from vit.evaluate.classification import read_confusion
-from vit.evaluate.reconstruction import fixed_mask, reconstruct
+from vit.evaluation.classification import read_confusion
+from vit.evaluation.reconstruction import fixed_mask, reconstruct
 from vit.figures import save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure

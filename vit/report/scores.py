@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vit.errors import plural
-from vit.evaluate.classification import read_confusion
+from vit.evaluation.classification import read_confusion
 from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, tested_images
 from vit.report.record import WRONG_VALUES, RunRecord, tested_images_of
 from vit.report.text import duration, enumerated

@@ -33,7 +33,7 @@ class Objective(nn.Module):
             (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
         measures: what is measured of the model, during the run and at its end: "reconstruction",
-            "knn" or "head" of `vit.evaluate.METHODS`; without labels, only the first.
+            "knn" or "head" of `vit.evaluation.METHODS`; without labels, only the first.
         notes: lines that the user should see.
     """
 

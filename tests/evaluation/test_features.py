@@ -9,7 +9,7 @@ from torchvision.transforms.v2.functional import resize
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
-from vit.evaluate.features import encoder_features, pixel_features, standardised
+from vit.evaluation.features import encoder_features, pixel_features, standardised
 from vit.inputs import to_float
 
 

@@ -19,7 +19,7 @@ from vit.data.images import hold_out, match_classes, spread, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError
-from vit.evaluate.classification import (
+from vit.evaluation.classification import (
     accuracy,
     classification_metrics,
     head_logits,
@@ -27,10 +27,10 @@ from vit.evaluate.classification import (
     read_confusion,
     reliability,
 )
-from vit.evaluate.features import Prepare, encoder_features, pixel_features
-from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
-from vit.evaluate.probe import L2_GRID, linear_probe
-from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluation.features import Prepare, encoder_features, pixel_features
+from vit.evaluation.knn import TEMPERATURE, K, knn_accuracy
+from vit.evaluation.probe import L2_GRID, linear_probe
+from vit.evaluation.reconstruction import score_reconstruction
 from vit.inputs import Images
 from vit.isolation import isolated
 from vit.mae import MaskedAutoencoder, Model
@@ -100,8 +100,8 @@ def evaluate(
     model: Model,
     data: Dataset,
     methods: Collection[str],
-    prepare: Prepare,
-    compute: Compute,
+    prepare: Prepare | None = None,
+    compute: Compute | None = None,
     options: Options | None = None,
 ) -> Evaluation:
     """Measure a model on the test images of a data set.
@@ -110,6 +110,8 @@ def evaluate(
         data: with labels for knn, linear and head.
         methods: some of METHODS: nearest neighbours, a linear probe, reconstruction (with a
             decoder), and the model's own head (of a classifier); see `obstacles`.
+        prepare: None: as the model's `origin` does.
+        compute: None: in float32, where the model is.
 
     Raises:
         TrainingError: a feature, logit or loss is nan or infinite.
@@ -121,6 +123,8 @@ def evaluate(
         raise ConfigError(f"methods are some of {', '.join(METHODS)}, got {', '.join(unknown)}")
     options = options or Options()
     encoder = model.encoder
+    prepare = prepare or partial(model.origin.inputs, whole=data.prepared)
+    compute = compute or Compute(next(model.parameters()).device)
     evaluation = Evaluation()
 
     # k-NN searches in some training images; without a probe, the others' features are not needed

@@ -9,7 +9,7 @@ from tiny import CPU
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
-from vit.evaluate.classification import (
+from vit.evaluation.classification import (
     DENSE_CLASSES,
     accuracy,
     classification_metrics,
@@ -19,7 +19,7 @@ from vit.evaluate.classification import (
     read_confusion,
     reliability,
 )
-from vit.evaluate.evaluation import over_seeds
+from vit.evaluation.evaluation import over_seeds
 from vit.inputs import to_float
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.evaluate.classification import accuracy
-from vit.evaluate.features import standardised
+from vit.evaluation.classification import accuracy
+from vit.evaluation.features import standardised
 from vit.progress import work_bar
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))

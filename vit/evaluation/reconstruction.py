@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.errors import TrainingError
-from vit.evaluate.features import Prepare, batches
+from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder

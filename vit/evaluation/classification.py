@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
-from vit.evaluate.features import Prepare, batches
+from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
 

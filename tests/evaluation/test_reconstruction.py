@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.errors import TrainingError
-from vit.evaluate.reconstruction import (
+from vit.evaluation.reconstruction import (
     estimate_statistics,
     fixed_mask,
     mean_visible,

@@ -8,8 +8,8 @@ from tiny import seeded
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.evaluate.features import standardised
-from vit.evaluate.probe import fit_probe, linear_probe
+from vit.evaluation.features import standardised
+from vit.evaluation.probe import fit_probe, linear_probe
 
 
 def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ def test_something_must_be_held_out_and_something_fitted(held_out):
 
 def test_a_fit_that_runs_out_of_steps_says_so(monkeypatch):
     features, labels = blobs(200, 1.0)
-    monkeypatch.setattr("vit.evaluate.probe.MOST_STEPS", 2)
+    monkeypatch.setattr("vit.evaluation.probe.MOST_STEPS", 2)
     assert not fit_probe(features, labels, 4, 1e-5).converged
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vit.evaluate.features import standardised
+from vit.evaluation.features import standardised
 from vit.progress import track
 
 # never tuned here: taken from DINO (Caron et al. 2021) and its predecessors.
@@ -40,7 +40,7 @@ def knn_correct(
 ) -> Tensor:
     """Classify images by k nearest neighbours, whose votes are exp(cosine / temperature).
 
-    Every dimension is standardised first; see `vit.evaluate.features`.
+    Every dimension is standardised first; see `vit.evaluation.features`.
 
     Args:
         train_features, train_labels: of the images to search, (N, D) and (N,).

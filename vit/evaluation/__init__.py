@@ -11,7 +11,7 @@ Throughout this package:
     logits          float32 (N, classes), on the CPU
 """
 
-from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
+from vit.evaluation.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
 
 __all__ = [
     "METHODS",
