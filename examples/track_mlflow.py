@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from vit import Callback, fit
+from vit.config import Config
 
 
 class MLflow(Callback):
@@ -53,4 +54,4 @@ class MLflow(Callback):
 
 settings = {"data.source": "scenes", "data.limit": 200, "model.preset": "micro", "train.epochs": 2}
 resume = "--resume" in sys.argv
-fit("quickstart", sys.argv[1], callbacks=[MLflow()], settings=settings, resume=resume)
+fit(Config.read("quickstart", settings), sys.argv[1], callbacks=[MLflow()], resume=resume)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import encoded
+from PIL import Image
+from tiny import NORMALIZE, autoencoder, encoded, randomize
 from torchvision.transforms.v2.functional import to_pil_image
 
 import vit
-from vit import load_model
+from vit import load_model, save_model
 from vit.data.sources import SCENES_SEED, load_scenes
 from vit.runs import read_metrics
 
@@ -64,6 +65,17 @@ def test_track_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     }
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert logged == {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def test_film_has_a_frame_for_each_snapshot(tmp_path, monkeypatch):
+    for step in (0, 5, 20):
+        model = randomize(autoencoder(), 0.1 + step / 40)
+        save_model(tmp_path / "snapshots" / f"step-{step:08d}", model, NORMALIZE)
+    Image.radial_gradient("L").save(tmp_path / "photo.png")
+    files = [tmp_path / "photo.png", tmp_path / "film.gif"]
+    example_here("film.py", tmp_path, *files, monkeypatch=monkeypatch)
+    with Image.open(tmp_path / "film.gif") as film:
+        assert film.n_frames == 3
 
 
 def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkeypatch):

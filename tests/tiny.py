@@ -13,6 +13,8 @@ from typing import TypeVar
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, nn
 
@@ -31,6 +33,7 @@ from vit.data import Dataset, ImageSet, content_hash
 from vit.data.images import visits_of
 from vit.device import Compute
 from vit.encoder import VisionTransformer
+from vit.figures.style import style
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
@@ -212,3 +215,11 @@ def assert_same(one: object, other: object) -> None:
             assert_same(a, b)
     else:
         assert one == other
+
+
+def rendered(figure: Figure) -> np.ndarray:
+    """A figure's pixels at its own resolution: uint8 (H, W, 3)."""
+    canvas = FigureCanvasAgg(figure)
+    with style():
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

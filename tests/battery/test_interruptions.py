@@ -40,7 +40,7 @@ LINES = {
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
     "embed": "{place}/run {place}/images --out features.npz",
     "similar": "{place}/run '{place}/images/test/class 0/0.png' {place}/images --out page.html",
-    "attention": "{place}/run {place}/images/test --count 2 --film --out look",
+    "attention": "{place}/run {place}/images/test --count 2 --out look",
     "explore": "{place}/run {place}/images/test --count 2 --out page.html",
     "evaluate": "{place}/run {place}/images --out evaluation",
     "report": "{place}/run --out page.html",

@@ -334,7 +334,6 @@ def test_a_plain_picture_has_no_title_and_the_width_in_inches(vit):
         ("encoder one.png --layer all", "layers.png"),
         ("encoder one.png --keep 0.6", "strongest.npz"),
         ("mae one.png --mask 0.5 --format svg", "masked.svg"),
-        ("run one.png --film", "film.gif"),
         ("encoder one.png --method distance", "distance.npz"),
     ],
 )
@@ -345,27 +344,3 @@ def test_existing_files_are_refused_before_anything_is_drawn(line, file, vit, mo
     write_text(vit.out / file, "")
     code, _, error = vit("attention", *line.split())
     assert (code, f"{file} already exists" in error) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")]
-)
-def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
-    code, output, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
-    assert (code, error) == (0, "")
-    assert "film: " in output
-    with Image.open(vit.out / "film.gif") as film:
-        assert film.n_frames == 3
-    numbers = np.load(vit.out / "film.npz")
-    assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
-    model, inputs, _ = shown("run/snapshots/step-00000005", ("one",))
-    np.testing.assert_allclose(
-        numbers["maps"][1, 1:],
-        weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0],
-        atol=1e-6,
-    )
-    model, _, _ = shown(last, ("one",))
-    expected = weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0]
-    np.testing.assert_allclose(
-        np.load(vit.out / "attention.npz")["maps"][0, 1:], expected, atol=1e-6
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -158,39 +157,6 @@ def test_pictures_may_lie_in_a_run_among_the_images(tmp_path):
     (tmp_path / "run" / "showcase.safetensors").touch()
     refuse_among_images(tmp_path / "run" / "evaluation", str(tmp_path))
     refuse_among_images(tmp_path.parent, str(tmp_path))
-
-
-SHRINKING = {
-    "predict vit-tiny-p4-cifar10-finetuned {image}": " and chooses among 10 classes, whatever",
-    "embed vit-tiny-p4-cifar10 {image} --out new.npz": "; for photographs",
-    "embed vit-tiny-p4-cifar10 {folder} --out new.npz": "; for photographs",
-    "similar vit-tiny-p4-cifar10 {image} {folder}": "; for photographs",
-    "attention vit-tiny-p4-cifar10 {image} --out new": "; for photographs",
-    "explore vit-tiny-p4-cifar10 {image} --out new.html": "; for photographs",
-    "evaluate vit-tiny-p4-cifar10 {folder} --method reconstruction": "; for photographs",
-}
-"""Commands that show a shipped model a photograph, and what they say after the sizes."""
-
-
-@pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize(
-    ("line", "width", "height"),
-    [*((line, 320, 240) for line in SHRINKING), (next(iter(SHRINKING)), 80, 60)],
-)
-def test_a_photograph_that_a_model_shrinks_is_noted_once(
-    line, width, height, tmp_path, called, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("folder").mkdir()
-    photo = Image.radial_gradient("L").resize((width, height))
-    photo.save("folder/one.png")
-    photo.save("folder/two.png")
-    code, _, error = called(*line.format(image="folder/one.png", folder="folder").split())
-    assert code == 0
-    sizes = rf"sees 32 x 32 pixels \((one|two)\.png has {width} x {height}\)"
-    is_much_larger = width > 3 * 32
-    assert len(re.findall(sizes + SHRINKING[line], error)) == is_much_larger
-    assert error.count("for photographs, name a model of 224 x 224") == is_much_larger
 
 
 TAKES_BOTH = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vit.cli import COMMANDS, parse
-from vit.cli.options import load_options, shown_images
+from vit.cli.options import images_or_data, load_options
 from vit.cli.parsers import PARSERS
 from vit.errors import ConfigError
 from vit.load_options import LoadOptions
@@ -25,9 +25,9 @@ def read(line: str, command: str = "attention"):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("", {"layer": None, "head": "all", "query": "auto", "keep": None, "film": False}),
+        ("", {"layer": None, "head": "all", "query": "auto", "keep": None}),
         ("--layer -2 --head 1", {"layer": -2, "head": 1}),
-        ("--layer=all --film", {"layer": "all", "film": True}),
+        ("--layer=all", {"layer": "all"}),
         ("--query 3,4", {"query": (3, 4)}),
         ("--query=cls", {"query": "cls"}),
         ("--keep 0.5 --keep 1", {"keep": 1.0}),
@@ -79,9 +79,9 @@ def test_every_field_of_the_loading_options_is_an_option_with_its_sentence():
 def test_data_may_stand_in_place_of_an_option():
     for words in ("scenes", "--data scenes", "--data=scenes"):
         assert read(f"RUN {words}", "evaluate").data == "scenes"
-        assert shown_images(read(f"RUN {words} --out x")) == ([], "scenes")
+        assert images_or_data(read(f"RUN {words} --out x")) == ([], "scenes")
         assert read(words, "data").data == "scenes"
-    assert shown_images(read("RUN a.jpg --out x")) == (["a.jpg"], None)
+    assert images_or_data(read("RUN a.jpg --out x")) == (["a.jpg"], None)
 
 
 # --- What cannot be read -----------------------------------------------------------------------
@@ -96,7 +96,6 @@ def test_data_may_stand_in_place_of_an_option():
         ("RUN --out=", "--out: '' cannot be used; name a file or a folder"),
         ("RUN --out look --kep 0.5", "unrecognized arguments: --kep; did you mean --keep?"),
         ("RUN --out look --data.root x", "unrecognized arguments: --data.root"),
-        ("RUN --out look --film=3", "--film: ignored explicit argument '3'"),
         ("RUN --out look --layer last", "'last' cannot be used; it needs a whole number or one of"),
         ("RUN --out look --format gif", "--format: invalid choice: 'gif'"),
         ("RUN --out look --image-size 3,4,5", "--image-size: '3,4,5' cannot be used; it needs"),
@@ -111,12 +110,6 @@ def test_what_cannot_be_read_is_one_line(line, message):
     assert refused.startswith("vit attention: ")
     assert message in refused
     assert refused.endswith("; see --help")
-
-
-def test_an_option_that_would_do_nothing_is_refused():
-    for line, name in (("--seed 1", "--seed"), ("--count 9", "--count"), ("--root x", "--root")):
-        with pytest.raises(ConfigError, match=f"^{name}: only applies with"):
-            shown_images(read(f"RUN a.jpg --out look {line}"))
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,18 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
-from PIL import Image
-from tiny import seeded
+from tiny import rendered, seeded
 
 from vit.errors import UserError
 from vit.figures import (
     Panel,
     attention_figure,
-    film_frames,
     layers_figure,
     masked_figure,
     patch_colours_figure,
-    save_film,
     strongest_figure,
 )
 from vit.figures.attention import dimmed
-from vit.figures.film import rendered
 from vit.figures.mosaic import MARK, Mosaic, layout_for
 from vit.figures.scale import AROUND_UNIFORM, CENTRE, PALETTE, Scale
 from vit.figures.style import COLOURS
@@ -453,59 +449,6 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
     assert (far.get_ylabel(), spread.get_ylabel()) == ("pixels", "bits")
 
 
-def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):
-    moments = ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
-    frames = film_frames(
-        images()[0], weights(3, 2), moments, names(2), "cat", "Title", "subtitle", query=(1, 1)
-    )
-    path, pictures = tmp_path / "film.gif", [rendered(frame) for frame in frames]
-    save_film(frames, path, seconds=0.25)
-    with Image.open(path) as gif:
-        assert gif.n_frames == 3
-        assert gif.info["loop"] == 0
-        shown, durations = [], []
-        for number in range(3):
-            gif.seek(number)
-            durations.append(gif.info["duration"])
-            shown.append(np.asarray(gif.convert("RGB")))
-    assert durations == [250, 250, 750]
-    for frame, exact, picture in zip(frames, pictures, shown, strict=True):
-        assert (picture[0, 0] == [255, 255, 255]).all()
-        assert np.abs(picture.astype(int) - exact).mean() < 1.5
-        # maps and bar
-        for wanted, found in zip(crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True):
-            away = np.abs(found.astype(int) - wanted).max(-1)
-            assert np.quantile(away, 0.95) <= 6
-    save_film(pictures, tmp_path / "again.gif", seconds=0.25)
-    assert path.read_bytes() == (tmp_path / "again.gif").read_bytes()
-    assert [
-        next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames
-    ] == moments
-
-
-def test_the_frames_of_a_film_share_one_scale():
-    maps = torch.full((2, 1, *GRID), 1 / 15)
-    maps[1, 0, 0, 0] = 5 / 15
-    first, second = film_frames(images()[0], maps, ["a", "b"], ["mean"], "cat", "Title", "")
-    before, after = (index_of(patches(crops(frame)[1])) for frame in (first, second))
-    assert (before == before[0, 0]).all()
-    assert after[0, 0] == 255
-    assert (after.ravel()[1:] == before[0, 0]).all()
-
-
-def test_frames_of_few_colours_keep_them(tmp_path):
-    frames = [np.full((4, 6, 3), shade, dtype=np.uint8) for shade in (0, 77, 77, 255)]
-    save_film(frames, tmp_path / "flat.gif", seconds=0.1)
-    with Image.open(tmp_path / "flat.gif") as gif:
-        durations, shades = [], []
-        for number in range(gif.n_frames):
-            gif.seek(number)
-            durations.append(gif.info["duration"])
-            shades.append(int(np.asarray(gif.convert("RGB"))[0, 0, 0]))
-    assert shades == [0, 77, 255]
-    assert durations == [100, 200, 300]
-
-
 REFUSED = {
     "too many": (lambda: draw(torch.ones(10, 50, *GRID)), "480"),
     "a scale": (lambda: draw(weights(), scale="other"), "shared, row, log"),
@@ -535,12 +478,6 @@ REFUSED = {
             "",
         ),
         "hidden patches have the shape",
-    ),
-    "frames of several scales": (
-        lambda: film_frames(
-            images()[0], weights(), ["a", "b"], names(), "cat", "", "", scale="row"
-        ),
-        "shared or log",
     ),
 }
 

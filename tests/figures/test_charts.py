@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from tiny import rendered
 
 from vit.figures import (
     Curve,
@@ -21,7 +22,6 @@ from vit.figures import (
 from vit.figures.classification import whole_percents
 from vit.figures.curves import smoothed
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.film import rendered
 from vit.figures.measures import layers_figure
 from vit.figures.style import COLOURS
 

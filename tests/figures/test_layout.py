@@ -15,13 +15,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
-from tiny import seeded
+from tiny import rendered, seeded
 
 from studies.figures import arms_figure, pairs_figure, relations_figure, scatter_figure
 from vit import figures as draw
 from vit.figures import Curve, Panel, save_figure
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.film import rendered
 from vit.figures.images import pasted_figure
 from vit.figures.measures import layers_figure, shares_figure
 from vit.figures.mosaic import layout_for
@@ -124,15 +123,6 @@ FIGURES = {
     "16 images, one map": lambda: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4)),
     "strongest": strongest,
     "masked": masked,
-    "a frame": lambda: draw.film_frames(
-        rand(3, 12, 20),
-        maps(3, 3),
-        HOSTILE[-3:],
-        ["mean", "head 0", "head 1"],
-        "cat",
-        *T,
-        query=(2, 2),
-    )[2],
     "dots": lambda: layers_figure(
         [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2,
         *T,
@@ -378,12 +368,6 @@ def test_characters_that_no_font_has_are_told_once_and_fonts_that_are_missing_ne
         draw.png_of(figure)
     (warning,) = caught
     assert "\U00013000\U00013001:" in str(warning.message)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        frames = draw.film_frames(
-            rand(3, 12, 20), maps(2, 1), ["1", "2"], ["mean"], names[0], "", ""
-        )
-        draw.save_film(frames, tmp_path / "film.gif")
-    assert len(caught) == 1
     with caplog.at_level("WARNING", "matplotlib"):
         save_figure(attention(1, 1), tmp_path / "figure.png")
     assert not caplog.records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +14,8 @@ import torch
 from vit import figures
 from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_trained
-from vit.cli.options import load_options, refuse_given, shown_images
+from vit.cli.options import images_or_data, load_options
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
-from vit.cli.small_input import note_small_input
 from vit.config import named_data
 from vit.data.images import class_key
 from vit.errors import ConfigError, RunError, one_line, plural
@@ -39,16 +37,6 @@ from vit.pretrained import located
 from vit.progress import track
 from vit.runs import RunFiles
 
-# The options that only some methods use, by method; all that draw maps use these
-OF_MAPS = {"query", "mask", "scale", "overlay", "plain", "width"}
-USED_BY = {
-    "weights": OF_MAPS | {"layer", "head", "keep", "film"},
-    "rollout": OF_MAPS | {"layer", "discard"},
-    "relevance": OF_MAPS | {"label"},
-    "legrad": OF_MAPS - {"query", "mask"} | {"label"},
-    "pca": {"plain", "width"},
-    "distance": {"layer"},
-}
 # What the maps of a result's inputs are, for the caption
 NOTES = {
     "relevance": "gradient-weighted attention through all layers (Chefer et al. 2021), as shares",
@@ -58,7 +46,7 @@ NOTES = {
 
 
 class Picture(NamedTuple):
-    """A figure, or a film's frames, and the arrays to write beside it."""
+    """A figure, and the arrays to write beside it."""
 
     figure: Any
     arrays: dict[str, Any]
@@ -66,15 +54,13 @@ class Picture(NamedTuple):
 
 def run(options: Namespace) -> int:
     """Draw all pictures before writing any, so that an error leaves none."""
-    refuse_unused(options)
     require_folder(options.out)
-    _, data = shown_images(options)
+    _, data = images_or_data(options)
     if data is not None:
         refuse_among_images(options.out, data)
-    snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
     # The model and its images, their mask, and whose attention is drawn
-    subject = load_with_images(options, snapshots)
+    subject = load_with_images(options)
     subject, masked_patches = with_mask_and_query(options, subject)
 
     # Existing files are refused before anything is drawn
@@ -83,42 +69,16 @@ def run(options: Namespace) -> int:
     for path in paths:
         files += [path, path.with_suffix(".npz")]
     require_free(files, options.overwrite)
-    note_small_input(subject.model, subject.paths)
 
     # Each method is a function below
     draw = METHODS[options.method]
     pictures = draw(options, subject, masked_patches)
-    if options.film:
-        pictures.append(draw_film(options, subject, snapshots))
     for picture, path in zip(pictures, paths, strict=True):
         save(picture, path)
     return 0
 
 
 # --- Options -------------------------------------------------------------------------------------
-
-
-def refuse_unused(options: Namespace) -> None:
-    """Refuse options that mean nothing to the method, or nothing together.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    # Under a mask, the query of relevance is the masked patch to fill in
-    unused = set().union(*USED_BY.values()) - USED_BY[options.method]
-    if options.method == "relevance" and options.mask is None:
-        unused.add("query")
-    refuse_given(options, unused, f"does not apply to --method {options.method}; leave it out")
-
-    if options.method == "relevance" and options.mask is not None:
-        reason = "relevance under a mask explains how a masked patch is filled in"
-        refuse_given(options, {"label"}, f"{reason}; leave it out")
-        if isinstance(options.query, str) and options.query != "auto":
-            raise ConfigError(f"--query: {reason}; name that patch as ROW,COLUMN")
-    if options.film and (options.mask is not None or options.scale == "row"):
-        raise ConfigError(
-            "--film: shows whole images on one scale; leave --mask and --scale row out"
-        )
 
 
 def layer_to_draw(options: Namespace) -> int | None:
@@ -145,16 +105,15 @@ def picture_paths(options: Namespace, has_reconstruction: bool) -> list[Path]:
         names.append("strongest")
     if has_reconstruction:
         names.append("masked")
-    paths = [options.out / f"{name}.{options.format}" for name in names]
-    if options.film:
-        paths.append(options.out / "film.gif")
-    return paths
+    return [options.out / f"{name}.{options.format}" for name in names]
 
 
 # --- The model, its images, mask and query -------------------------------------------------------
 
 
-def load_with_images(options: Namespace, snapshots: Mapping[str, Path]) -> ModelWithImages:
+def load_with_images(
+    options: Namespace, snapshots: Mapping[str, Path] | None = None
+) -> ModelWithImages:
     """Load a model, and the images to show it.
 
     Args:
@@ -166,7 +125,7 @@ def load_with_images(options: Namespace, snapshots: Mapping[str, Path]) -> Model
         CheckpointError: the model is missing or cannot be loaded.
     """
     load = load_options(options)
-    images, data = shown_images(options)
+    images, data = images_or_data(options)
 
     # All names are checked before the weights are read
     if images and data is not None:
@@ -176,11 +135,6 @@ def load_with_images(options: Namespace, snapshots: Mapping[str, Path]) -> Model
     located(options.checkpoint)
     if data is not None:
         named_data(data)
-    for path in images:
-        if not path:
-            raise ConfigError("'' is not an image file")
-        if not os.path.isfile(path):
-            raise ConfigError(f"{path}: not a file")
 
     # A run that still trains has snapshots, and no final weights yet
     checkpoint: str | Path = options.checkpoint
@@ -481,50 +435,6 @@ METHODS = {
 }
 
 
-def draw_film(
-    options: Namespace, subject: ModelWithImages, snapshots: Mapping[str, Path]
-) -> Picture:
-    """Draw the maps of the first image over the snapshots of a run."""
-    # The first image alone, so that the film shows it large
-    layer = layer_to_draw(options)
-    load = load_options(options)
-    first = replace(subject, names=subject.names[:1])
-    panels = []
-    for snapshot in track(snapshots.values(), "film", unit=" snapshots"):
-        model = load_trained(snapshot, load)
-        panels.append(head_panels(replace(first, model=model), layer, options.head))
-
-    # A row for each moment instead of each image
-    maps = torch.cat([moment.maps for moment in panels])  # (moments, P, rows, columns)
-    masses = torch.cat([moment.prefix_mass for moment in panels])
-    names = panels[0].names
-    moments = list(snapshots)
-    title = f"Attention of {query_name(first.query)} over training, {layer_name(options, first)}"
-    frames = figures.film_frames(
-        first.images[0],
-        maps,
-        moments,
-        names,
-        first.names[0],
-        title,
-        first.caption,
-        masses=masses,
-        query=first.query if isinstance(first.query, tuple) else None,
-        scale=options.scale,
-        overlay=options.overlay,
-        plain=options.plain,
-        width=options.width,
-    )
-    arrays = {
-        "moments": moments,
-        "maps": maps,
-        "prefix_mass": masses,
-        "panels": names,
-        "image": first.pixels[0],
-    }
-    return Picture(frames, arrays)
-
-
 # --- What the pictures have in common ------------------------------------------------------------
 
 
@@ -602,15 +512,10 @@ def arrays_of(subject: ModelWithImages, panels: Panels, title: str, caption: str
 def save(picture: Picture, path: Path) -> None:
     """Write a picture, and its arrays beside it."""
     make_folder(path.parent)
-    kind = "picture"
-    if path.suffix == ".gif":
-        kind = "film"
-        figures.save_film(picture.figure, path)
-    else:
-        figures.save_figure(picture.figure, path)
+    figures.save_figure(picture.figure, path)
     arrays = path.with_suffix(".npz")
     write_npz(arrays, picture.arrays)
-    print(f"{kind}: {one_line(str(path))}, numbers beside it in {arrays.name}")
+    print(f"picture: {one_line(str(path))}, numbers beside it in {arrays.name}")
 
 
 def query_patch(query: Query) -> Patch | list[Patch] | None:

@@ -9,7 +9,7 @@ from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, read_network
-from vit.cli.options import load_options, refuse_given
+from vit.cli.options import load_options
 from vit.cli.outputs import print_json, require_folder
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -43,8 +43,6 @@ def inspect(options: Namespace, load: LoadOptions) -> int:
 
 def convert(options: Namespace, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
-    if options.to != "safetensors":
-        refuse_given(options, ("half",), "only applies to --to safetensors; leave it out")
     require_folder(options.out.parent)
     model = load_model(options.checkpoint, load)
     notes = convert_model(model, options.to, options.out, options.half)

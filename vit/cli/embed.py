@@ -15,15 +15,8 @@ from torch import Tensor
 from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_trained
 from vit.cli.images import list_images, pooled_features
-from vit.cli.options import (
-    choose_device,
-    images_or_data,
-    load_options,
-    refuse_for_data,
-    refuse_given,
-)
+from vit.cli.options import choose_device, images_or_data, load_options
 from vit.cli.outputs import output_file
-from vit.cli.small_input import note_small_input
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data.folder import choose_readable, list_splits
 from vit.data.images import evenly_spaced
@@ -54,7 +47,7 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     output_file(options.out, (".npz",), overwrite=options.overwrite)
     files, data = images_or_data(options)
-    refuse_unused(options, files, data)
+    require_images(files, data)
     files = list_images(files, options.on_bad_image)
 
     # The model, and the images' names
@@ -65,8 +58,6 @@ def run(options: Namespace) -> int:
         listed = list_data_set(options, data, model.origin.image_size)
     else:
         listed = list_folder_images(options, data, model.origin.image_size)
-    if data not in BUILT_IN:
-        note_small_input(model, listed.read(0, len(listed.files)))
     model = model.to(choose_device(options).device)
 
     # The features, and what they belong to
@@ -93,12 +84,8 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def refuse_unused(options: Namespace, files: Sequence[str], data: str | None) -> None:
-    """Refuse what names no images, and options that these images do not need.
-
-    Raises:
-        ConfigError: naming the option.
-    """
+def require_images(files: Sequence[str], data: str | None) -> None:
+    """Refuse what names no images."""
     if data is None and not files:
         raise ConfigError("name image files, a folder of images, or a data set")
     if data is not None and files:
@@ -110,9 +97,6 @@ def refuse_unused(options: Namespace, files: Sequence[str], data: str | None) ->
     for file in files:
         if os.path.isdir(file):
             raise ConfigError(f"{file}: a folder; name it alone, or image files alone")
-    refuse_for_data(options, data)
-    if files:
-        refuse_given(options, ("limit",), "only applies to a folder or a data set; leave it out")
 
 
 def list_image_files(files: Sequence[str]) -> ListedImages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from vit.cli.options import (
     choose_device,
     load_options,
     naming_options,
-    refuse_for_data,
     require_data,
 )
 from vit.cli.outputs import (
@@ -26,10 +25,8 @@ from vit.cli.outputs import (
     require_free,
     talk,
 )
-from vit.cli.small_input import note_small_input
-from vit.config import BUILT_IN, DataConfig, named_data
+from vit.config import DataConfig, named_data
 from vit.data import Dataset
-from vit.data.folder import list_files
 from vit.data.images import match_classes
 from vit.data.sources import load_data
 from vit.device import device_name
@@ -44,15 +41,8 @@ from vit.runs import RunFiles
 from vit.settings import tell_apart
 from vit.weights import checkpoint_hash
 
-USED_BY = {
-    "every_layer": ("linear",),
-    "labels": ("knn", "linear"),
-    "holdout": ("linear",),
-    "knn_images": ("knn",),
-    "seeds": ("knn", "linear"),
-    "flip": ("head",),
-}
-"""The methods that each option affects."""
+READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "flip")
+"""Options of the measurements; each reads those that concern it."""
 FACTS = (
     "name",
     "source",
@@ -77,7 +67,6 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     require_data(options)
     tell_apart(options.data)
-    refuse_for_data(options, options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
@@ -124,8 +113,6 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     config = data_config(options)
     model = load_trained(options.checkpoint, load)
     origin = model.origin
-    if options.data not in BUILT_IN:
-        note_small_input(model, list_files(Path(config.root).expanduser()))
     compute = choose_device(options, options.threads)
     with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
@@ -140,8 +127,7 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     # The methods that apply, and their options
     reasons = obstacles(model, data)
     methods = applicable_methods(options.method, reasons)
-    used = {name: getattr(options, name) for name in USED_BY}
-    refuse_unused(options, methods, reasons)
+    used = {name: getattr(options, name) for name in READ}
 
     # Measure
     evaluation = evaluate(
@@ -202,27 +188,6 @@ def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
         each_once = dict.fromkeys(reasons.values())
         raise ConfigError(f"nothing can be measured: {'; '.join(each_once)}")
     return methods
-
-
-def refuse_unused(options: Namespace, methods: Sequence[str], reasons: Mapping[str, str]) -> None:
-    """Refuse options that none of the methods reads.
-
-    Raises:
-        ConfigError: it names the first of these options, and the methods that it is for.
-    """
-    for name, users in USED_BY.items():
-        # with all labels, nothing is drawn for neighbours
-        if name == "seeds" and options.labels == 1:
-            users = ("linear",)
-        if name not in options.given or set(users) & set(methods):
-            continue
-        # One seed also draws the held-out images
-        if name == "seeds" and options.val_size and len(options.seeds) == 1:
-            continue
-        # Why those methods do not apply, if this is what is in the way
-        obstacle = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-        message = f"only applies to {' and '.join(users)}, not measured here{obstacle}"
-        raise ConfigError(f"--{name.replace('_', '-')}: {message}")
 
 
 def print_results(results: Mapping[str, Any], data: Dataset) -> None:

@@ -16,7 +16,6 @@ from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.images import photo_of
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
-from vit.cli.small_input import note_small_input
 from vit.errors import UserError, one_line, plural
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
@@ -64,7 +63,6 @@ def run(options: Namespace) -> int:
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
 
     subject = load_with_images(options, snapshots)
-    note_small_input(subject.model, subject.paths)
     require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)

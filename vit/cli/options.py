@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
@@ -46,17 +46,6 @@ def naming_options() -> Iterator[None]:
         raise
 
 
-def refuse_given(options: Namespace, names: Collection[str], reason: str) -> None:
-    """Refuse each option of `names` that differs from its default.
-
-    Raises:
-        ConfigError: with the reason.
-    """
-    for name in vars(options):
-        if name in names and name in options.given:
-            raise ConfigError(f"--{name.replace('_', '-')}: {reason}")
-
-
 def require_data(options: Namespace) -> None:
     """Refuse to go on without the name of the data.
 
@@ -65,38 +54,6 @@ def require_data(options: Namespace) -> None:
     """
     if options.data is None:
         raise ConfigError("data: required, the name of a data set or a folder of images")
-
-
-def refuse_for_data(options: Namespace, data: str | None) -> None:
-    """Refuse options that these images do not need: a data set, a folder, or files.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    if data in BUILT_IN:
-        reason = "only applies to image files and folders; leave it out"
-        refuse_given(options, ("on_bad_image",), reason)
-    else:
-        refuse_given(options, ("root",), "only applies to CIFAR; leave it out")
-
-
-def shown_images(options: Namespace) -> tuple[list[str], str | None]:
-    """Return the image files that a model is shown, and the data; a single place may name either.
-
-    Raises:
-        ConfigError: an option would do nothing.
-    """
-    images, data = images_or_data(options)
-
-    # The seed is the mask's, the other two are of a data set
-    if options.mask is None:
-        refuse_given(options, ("seed",), "only applies with --mask; add it, or leave this out")
-    if data is None:
-        reason = "only applies with --data; add it, or leave this out"
-        refuse_given(options, ("root", "count"), reason)
-    else:
-        refuse_for_data(options, data)
-    return images, data
 
 
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:

@@ -475,8 +475,6 @@ def attention_parser() -> Parser:
     add("--label", metavar="CLASS", help=label)
     discard = "rollout: share of the weights to leave out, the smallest"
     add("--discard", type=typed(BelowOne), default=0.0, metavar="X", help=discard)
-    film = "also draw the first image over a run's snapshots, as a GIF"
-    add("--film", action="store_true", help=film)
 
     # The pictures
     scale = "range of the colours (default: shared)"

@@ -13,7 +13,6 @@ from vit.checkpoints import load_trained
 from vit.cli.images import BATCH, list_images, naming_the_option
 from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import output_file, print_json
-from vit.cli.small_input import note_small_input
 from vit.errors import one_line
 from vit.look.predict import predict, require_head
 from vit.mae import Model
@@ -32,7 +31,6 @@ def run(options: Namespace) -> int:
     files = list_images(options.images, options.on_bad_image)
     model = load_trained(options.checkpoint, load)
     require_head(model)
-    note_small_input(model, files)
     model = model.to(choose_device(options).device)
 
     # The answer: a file, and a table or JSON

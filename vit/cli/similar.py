@@ -17,7 +17,6 @@ from vit.cli.images import (
 )
 from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import PAGE, output_file, print_json
-from vit.cli.small_input import note_small_input
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.similar import ShownImage, similar_page
 from vit.look.predict import embed
@@ -41,7 +40,6 @@ def run(options: Namespace) -> int:
 
     # The features of all images, and which are nearest
     model = load_trained(options.checkpoint, load).to(choose_device(options).device)
-    note_small_input(model, [options.image, *files])
     query = embed(model, options.image).pooled[0]  # (D,)
     features = pooled_features(model, len(files), lambda start, stop: files[start:stop])  # (N, D)
     found = nearest(features, query, options.count)

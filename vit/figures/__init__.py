@@ -10,7 +10,6 @@ from vit.figures.classification import confusion_figure, reliability_figure, why
 from vit.figures.curves import Curve, curves_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, explore_page
-from vit.figures.film import film_frames, save_film
 from vit.figures.images import patch_colours_figure, reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel, layers_figure
 from vit.figures.scale import Scale, in_multiples_of_uniform
@@ -27,7 +26,6 @@ __all__ = [
     "curves_figure",
     "dynamics_figure",
     "explore_page",
-    "film_frames",
     "in_multiples_of_uniform",
     "layers_figure",
     "masked_figure",
@@ -36,7 +34,6 @@ __all__ = [
     "reconstruction_figure",
     "reliability_figure",
     "save_figure",
-    "save_film",
     "sheet_figure",
     "strongest_figure",
     "why_not_drawn",
