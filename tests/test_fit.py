@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
 
+import vit
 from vit import Callback, cli, embed, evaluate, fit, load_model
 from vit.config import Config, ModelConfig
 from vit.errors import ConfigError, DataError, RunError
@@ -236,6 +237,24 @@ def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, 
         fit(config, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     run = fit(config, folder, PAIRS[1:], TEST, resume=True)
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_of_another_version_is_not_resumed_and_that_version_is_named(config, tmp_path, named):
+    folder = tmp_path / "run"
+    with pytest.raises(KeyError):
+        fit(config, folder, PAIRS, TEST, [Witness(4)])
+    settings = (folder / "config.yaml").read_text()
+    assert f"\n# written by version {vit.__version__}\n" in settings
+    settings = settings.replace(vit.__version__, "0.0.9", 1).replace(
+        "mask:", "mask: {cubes: 3}\nold:"
+    )
+    if not named:
+        settings = "".join(re.split(r"# written by.*\n", settings))
+    (folder / "config.yaml").write_text(settings)
+    by = "version 0.0.9" if named else "an earlier version"
+    with pytest.raises(ConfigError, match=rf"^--resume: {by} of this program has written [^\n]*$"):
+        fit(config, folder, PAIRS, TEST, resume=True)
 
 
 def test_images_that_were_handed_over_keep_the_name_that_they_were_given(config, tmp_path):

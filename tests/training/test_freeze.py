@@ -132,13 +132,6 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         freeze(small_model(qkv="identity"), ["W_Q"])
 
 
-def test_nothing_left_to_learn_is_refused():
-    model = small_model()
-    freeze(model, ["encoder", "decoder"])
-    with pytest.raises(ConfigError, match="every part is frozen"):
-        make_optimizer(model, OptimConfig())
-
-
 @pytest.mark.parametrize(
     "more", [["W_Q"], ["encoder.W_Q"], ["encoder.blocks.0", "decoder.blocks.0"]]
 )

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from vit.config import OptimConfig
 from vit.device import Compute
-from vit.errors import ConfigError
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import Muon
 
@@ -92,17 +91,10 @@ def make_optimizer(
         config: all but the schedule is read.
         products: the type of Muon's matrix products.
         dist: the processes that share Muon's work.
-
-    Raises:
-        ConfigError: every parameter is frozen.
     """
     groups = parameter_groups(
         model, config.weight_decay, config.layer_decay, muon=config.name == "muon"
     )
-    if not groups:
-        raise ConfigError(
-            "model.freeze: every part is frozen; leave one out, so that something can learn"
-        )
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
     return Muon(groups, config.betas, products, dist)
