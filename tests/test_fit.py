@@ -26,7 +26,7 @@ from vit.runs import RunFiles, read_metrics
 from vit.settings import TrainCommand, read_config, to_yaml
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
-from vit.training.process import SIGNALS, Stopped, StopRequests
+from vit.training.process import SIGNALS, Stopped
 from vit.training.run_folder import RunFolder
 from vit.weights import checkpoint_hash
 
@@ -392,7 +392,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
     with pytest.raises(
         DataError, match=r"process 1 has other images than the first: .*, not of-the-first"
     ):
-        set_up(command, RunFolder(command.out), Second(rank=1), StopRequests(), PAIRS, TEST, [])
+        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):

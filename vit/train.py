@@ -136,7 +136,7 @@ def carry_out(
     """
     with init_distributed(command.config) as dist:
         # Set up
-        run, all_callbacks = set_up(command, folder, dist, stop, train, test, callbacks, init)
+        run, all_callbacks = set_up(command, folder, dist, train, test, callbacks, init)
 
         # Train: a signal ends the run after the step under way, with its state saved
         with stop.deferred():
@@ -249,7 +249,6 @@ def set_up(
     command: TrainCommand,
     folder: RunFolder,
     dist: Distributed,
-    stop: StopRequests,
     train: Any,
     test: Any,
     callbacks: Sequence[Callback],
