@@ -46,8 +46,6 @@ MOST_PIXELS = 16_384
 """The longest side of an image; anything larger is refused at once."""
 MOST_UNITS = 65_536
 """The largest width, depth and number of heads."""
-FEW_STEPS = 300
-"""A run of fewer steps learns less than its images would allow (docs/your-own-images.md)."""
 
 
 class ObjectiveInfo(NamedTuple):

@@ -29,8 +29,7 @@ from vit.figures.style import printable
 from vit.report.curves import curves_of
 from vit.report.page import is_report, report_page, write_report
 from vit.report.record import read_run
-from vit.report.scores import bars
-from vit.report.text import duration, enumerated
+from vit.report.scores import bars, duration
 
 HOSTILE = [
     "</style></title><script>alert(1)</script>",
@@ -146,31 +145,14 @@ def test_scores_are_those_of_the_summary(pretrained, page):
     assert "not finished" not in page.words
 
 
-def test_noise_teaches_nothing_and_the_page_says_that_it_cannot_tell(page):
-    assert "Too few images to tell" in page.words
-    assert "better than raw pixels" not in page.words
-    assert "Measure on more images: 12 images cannot show small differences." in page.words
-
-
-def test_what_to_do_next_follows_from_what_was_measured(copied):
-    def after(**changes: Any) -> str:
-        summary = json.loads((copied / "summary.json").read_text()) | changes
-        (copied / "summary.json").write_text(json.dumps(summary))
-        return read(copied).words
-
-    summary = json.loads((copied / "summary.json").read_text())
-    compared = summary["baselines"]["knn"]
-    worse = {"pairs": {"raw_pixels": [0, 9], "untrained": [0, 9], "shipped": [0, 9]}}
-    knn = compared | worse | {"shipped": "a-model", "correct": compared["correct"] | {"shipped": 9}}
-    words = after(baselines={"knn": knn})
-    assert "Train longer than 2 epochs" in words
-    assert "Make more than 6 steps" in words
-    assert "Begin with a-model (model.init)" in words
-    assert "worse than raw pixels, the untrained network and a-model" in words
-    words = after(baselines={"knn": {"skipped": "no labels"}}, neighbours=None)
-    assert "Put some of the images into class folders" in words
-    assert "another class" not in words
-    assert "Fine-tune it with the labels" not in words
+def test_the_commands_to_go_on_suit_the_objective(page, classifier):
+    fine_tuning = "vit train --config finetune --data IMAGES --model.init RUN"
+    words = " ".join(page.words.split())
+    assert "vit explore RUN photo.jpg --out page.html" in words
+    assert fine_tuning in words
+    words = " ".join(read(classifier).words.split())
+    assert "vit predict RUN photo.jpg" in words
+    assert fine_tuning not in words
 
 
 def test_the_first_number_stands_beside_the_best_guess(copied):
@@ -443,8 +425,6 @@ def test_lengths_of_time_settings_and_bars():
     ]
     drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], ["1/2", "2", "-1"])
     assert drawn == [("one", "25.00", "1/2"), ("two", "100.00", "2"), ("none", "0.00", "-1")]
-    lists = [enumerated(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])]
-    assert lists == ["a", "a and b", "a, b and c"]
 
 
 # ---- Names that would be more than text ------------------------------------------------------------------------------

@@ -19,11 +19,9 @@ from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
-from vit.report.advice import next_steps
 from vit.report.curves import curves_of
 from vit.report.record import WRONG_VALUES, RunRecord
-from vit.report.scores import charts_of, evaluations, key_scores
-from vit.report.text import duration
+from vit.report.scores import charts_of, duration, evaluations, key_scores
 from vit.version import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -103,7 +101,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         patch=patch,
         key_scores=key_scores(record),
         charts=charts_of(record),
-        next_steps=next_steps(record),
+        commands=commands_of(record),
         shown=pictures_of(record),
         explore=link_to_explore(record, out or record.files.report),
         evaluations=evaluated,
@@ -111,6 +109,23 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         changed=changed_settings(settings),
         notes=[*record.notes, *unread],
     )
+
+
+def commands_of(record: RunRecord) -> list[tuple[str, str]]:
+    """Return what goes on from a run: what it is for, and the command."""
+    if not record.summary:
+        return [("continue it", "vit train --out RUN --resume")]
+    commands = [
+        ("look inside", "vit explore RUN photo.jpg --out page.html"),
+        ("measure it on other images", "vit evaluate RUN IMAGES"),
+        ("compare it with other runs, seeds averaged", "vit compare RUN ANOTHER"),
+    ]
+    if record.learns_labels:
+        commands.append(("classify images", "vit predict RUN photo.jpg"))
+    else:
+        line = "vit train --config finetune --data IMAGES --model.init RUN"
+        commands.append(("teach it classes, a folder each", line))
+    return commands
 
 
 def pictures_of(record: RunRecord) -> dict[str, str]:

@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values, tested_images
 from vit.report.record import WRONG_VALUES, RunRecord, tested_images_of
-from vit.report.text import duration, enumerated
-from vit.report.verdicts import (
-    Verdict,
-    all_compared,
-    images_by_class,
-    judge_constant_guess,
-    loss_verdicts,
-    neighbour_verdicts,
-)
 
 MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
@@ -33,7 +25,7 @@ class Chart:
     Attributes:
         caption: what is measured.
         bars: the name, the length in percent of the longest bar, and the value as text.
-        sentences: what was measured on which images, and what follows.
+        sentences: what was measured on which images.
         confused: the classes that are most often confused: class, prediction, share of its images.
     """
 
@@ -41,6 +33,20 @@ class Chart:
     bars: list[tuple[str, str, str]]
     sentences: list[str]
     confused: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: 2 h 5 min."""
+    total = max(round(seconds), 0)
+    units = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
+    for unit, length, smaller_unit, smaller_length in units:
+        if total >= length:
+            text = f"{total // length} {unit}"
+            smaller = total % length // smaller_length
+            if smaller:
+                text += f" {smaller} {smaller_unit}"
+            return text
+    return f"{total} s"
 
 
 # ---- At the top ----------------------------------------------------------------------------------
@@ -149,18 +155,11 @@ def loss_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
         if baseline.key in values:
             rows.append((baseline.label, values[baseline.key]))
 
-    # What the numbers are, and what follows
+    # What the numbers are
     unit = "colours"
     if record.settings["reconstruct.norm_pix_loss"]:
         unit = "normalised patches"
     sentences = [f"The mean squared error over masked patches, in {unit}, on {record.tested}."]
-    verdicts = loss_verdicts(record.summary).values()
-    if "worse" in verdicts:
-        sentences.append("A guess without a model does better.")
-    elif "unclear" in verdicts:
-        sentences.append("Too few images to tell whether the model does better than both guesses.")
-    elif verdicts:
-        sentences.append("The model fills in better than both guesses.")
     return Chart("Loss on masked patches: lower is better", bars_of_losses(rows), sentences)
 
 
@@ -172,7 +171,6 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
     summary = record.summary
     neighbours = summary["neighbours"]
     compared = (summary.get("baselines") or {}).get("knn") or {}
-    verdicts = neighbour_verdicts(summary)
 
     # All images
     images = neighbours["queries"]
@@ -202,11 +200,9 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
     # One chart, if all saw the same images
     caption = "Classes by nearest neighbours: higher is better"
     if all_compared(summary):
-        sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels", **names})
         return [Chart(caption, bars_of_accuracies(rows + network_rows, images), sentences)]
 
     # Else two: an accuracy among few images to search is no measure of one among many
-    sentences += sentences_of(verdicts, {"raw_pixels": "raw pixels"})
     charts = [Chart(caption, bars_of_accuracies(rows, images), sentences)]
     if network_rows:
         queries = compared["queries"]
@@ -215,35 +211,19 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
         sentences = [
             f"On {queries:,} of these images, with {plural(compared['bank'], 'training image')} to"
             " search: the fewer there are, the lower the accuracy.",
-            *sentences_of(verdicts, names),
         ]
         charts.append(Chart("What the training has added", bars, sentences))
     return charts
 
 
-def sentences_of(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> list[str]:
-    """Return what follows from verdicts on the model's features, a sentence for each kind.
-
-    Args:
-        verdicts: by the baseline's key.
-        names: of the baselines to speak of, by key.
-    """
-    starts = {
-        "better": "The model's features tell classes apart better than",
-        "worse": "They tell classes apart worse than",
-        "unclear": "Too few images to tell the model's features from",
-    }
-
-    # Baselines of one verdict share a sentence
-    sentences = []
-    for verdict, start in starts.items():
-        baselines_of_verdict = []
-        for key, name in names.items():
-            if verdicts.get(key) == verdict:
-                baselines_of_verdict.append(name)
-        if baselines_of_verdict:
-            sentences.append(f"{start} {enumerated(baselines_of_verdict)}.")
-    return sentences
+def all_compared(summary: Mapping[str, Any]) -> bool:
+    """Return whether the baselines were measured on all images that the run was measured on."""
+    neighbours = summary.get("neighbours") or {}
+    compared = (summary.get("baselines") or {}).get("knn") or {}
+    if "pairs" not in compared:
+        return False
+    measured = (neighbours.get("queries"), neighbours.get("bank"))
+    return measured == (compared["queries"], compared["bank"])
 
 
 def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
@@ -259,7 +239,7 @@ def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Char
         rows.append(("the model, with mirror images", values["accuracy_with_flip"]))
     rows.append(("always the most common class", float(images.max()) / count))
 
-    # What the numbers are, and what follows
+    # What the numbers are
     cross_entropy = METRICS["cross_entropy"].write(values["cross_entropy"])
     calibration_metric = METRICS["calibration_error"]
     calibration = calibration_metric.write(values["calibration_error"], True, count)
@@ -268,13 +248,15 @@ def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Char
         f"The cross-entropy is {cross_entropy}; the calibration error is {calibration}, the average"
         " gap between confidence and accuracy.",
     ]
-    verdict = judge_constant_guess(table)
-    if verdict == "unclear":
-        sentences.append("Too few images to tell the model from a constant guess.")
-    elif verdict == "worse":
-        sentences.append("A constant guess does better.")
     confused = confused_classes(record, table)
     return Chart("Accuracy: higher is better", bars_of_accuracies(rows, count), sentences, confused)
+
+
+def images_by_class(table: Tensor) -> Tensor:
+    """Return the number of images of each class: sparse (classes, classes) -> int64 (classes,)."""
+    labels, _ = table.indices()
+    images = torch.zeros(len(table), dtype=torch.int64)
+    return images.index_add(0, labels, table.values())
 
 
 def confused_classes(record: RunRecord, table: Tensor) -> list[tuple[str, str, str]]:
