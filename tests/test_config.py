@@ -154,12 +154,6 @@ run.grad_accum_steps=3 train.batch_size=2
 model.global_pool=token model.class_token=false
 reconstruct.contrast=0.1 run.grad_accum_steps=2 augment.views=2
 augment.views=2 train.objective=classify
-classify.mixup=0.8 data.unlabelled=true data.labels=0.1 train.objective=classify
-classify.cutmix=1.0 data.unlabelled=true data.labels=0.1 train.objective=classify
-classify.drop_patches=0 data.unlabelled=true data.labels=0.1 train.objective=classify
-train.batch_size=3 data.unlabelled=true data.labels=0.1 train.objective=classify classify.drop_patches=0.5
-data.unlabelled=true
-data.unlabelled=true train.objective=classify classify.drop_patches=0.5
 classify.whole_epochs=1 train.objective=classify
 classify.whole_epochs=3 train.objective=classify train.epochs=3 classify.drop_patches=0.5
 run.val_every=4 train.epochs=3 data.val_size=5
@@ -175,8 +169,6 @@ run.grad_accum_steps=1 reconstruct.contrast=0.01 augment.views=2
 run.grad_accum_steps=2 augment.views=2
 train.objective=classify data.labels=0.001 classify.drop_patches=0.99
 train.epochs=3 run.val_every=3 data.val_size=1
-data.unlabelled=true data.source=folder
-data.unlabelled=true data.labels=0.9 train.objective=classify classify.drop_patches=0.5 train.batch_size=4
 optim.blr=1
 """.strip().splitlines()
 

@@ -16,7 +16,6 @@ from tiny import (
     changed,
     dataset,
     encoder,
-    for_settings,
     noise,
     randomize,
     save_images,
@@ -85,11 +84,6 @@ CONFIGS = {
         optim={"name": "muon", "layer_decay": 1.0, "ema": 0.9},
     ),
     "classify, drop patches, layer decay": CLASSES,
-    "classify, few labels": changed(
-        CLASSES,
-        data={"source": "folder", "unlabelled": True},
-        classify={"mixup": 0.0, "cutmix": 0.0},
-    ),
 }
 # The most kernels of a step. Where one needs more, something is computed tensor by tensor.
 KERNELS = {
@@ -100,13 +94,11 @@ KERNELS = {
     "block, drop path, freeze, shuffle, parts": 565,
     "classify, all": 735,
     "classify, drop patches, layer decay": 640,
-    "classify, few labels": 680,
 }
 
 
 def start(config: Config, device: str, state: dict | None = None) -> Run:
-    data = for_settings(DATA, config)
-    return setup(changed(config, run={"device": device}), data, state=state)
+    return setup(changed(config, run={"device": device}), DATA, state=state)
 
 
 def gpu_losses(config: Config, record: Record, steps: int = 3) -> list[float]:

@@ -92,7 +92,7 @@ UNUSUAL = Config(
     run=RunConfig(compile="off", track=["tensorboard", "wandb"]),
 )  # fmt: skip
 CLASSIFY = Config(
-    DataConfig(val_size=500, labels=0.1, subset_seed=3),
+    DataConfig(val_size=500, labels=0.1),
     AugmentConfig(rand_augment=2),
     ModelConfig(init="runs/mine: #1", global_pool="token", drop_path=0.1),
     optim=OptimConfig(name="muon", layer_decay=0.65, ema=0.9999),

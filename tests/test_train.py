@@ -669,24 +669,3 @@ def test_summary_of_a_classification_fits_together(classified):
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
     assert held_out[-1]["val_loss"] == summary["test_loss"]
-
-
-def test_a_run_on_few_labels_says_how_many_and_continues_exactly(whole, place, run):
-    """Of 20 images, two have labels: 18 others, so each of the two comes four times per epoch."""
-    few = "--config=mine.yaml --train.objective=classify --model.init=runs/mine --data.labels=0.1"
-    few += " --data.unlabelled=true --classify.drop_patches=0.5 --classify.whole_epochs=1"
-    done = run(place, *few.split(), "--out", "few")
-    assert done.code == 0, done.err
-    assert "2 labelled training images, each 4 times per epoch, 18 without labels" in done.out
-    folder = place / "few"
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["data"]["train_images"] == TRAIN_IMAGES
-    lines = read_metrics(folder / "metrics.jsonl")
-    assert all({"labelled_loss", "train_accuracy", "guessed"} < set(line) for line in lines)
-    assert all(0 <= line["train_accuracy"] <= 1 for line in lines)
-    assert all(0 <= line["guessed"] <= 1 for line in lines)
-    cut = at_step(SAVE_EVERY + 1, "SIGKILL")
-    run(place, *few.split(), "--out", "few-cut", before=cut, pictures=False)
-    resumed = run(place, "--out", "few-cut", "--resume", pictures=False)
-    assert resumed.code == 0, resumed.err
-    assert_same_run(place / "few-cut", folder, pictures=False)

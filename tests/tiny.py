@@ -30,7 +30,6 @@ from vit.config import (
     ViTConfig,
 )
 from vit.data import Dataset, ImageSet, content_hash
-from vit.data.images import visits_of
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.figures.style import style
@@ -164,14 +163,6 @@ def dataset(
         for count, part in ((train, seed), (test, 1000 + seed))
     )
     return Dataset("Noise", "folder", *sets)
-
-
-def for_settings(data: Dataset, config: Config) -> Dataset:
-    """The data; with `data.unlabelled`, only the first seven training images have labels."""
-    if not config.data.unlabelled:
-        return data
-    train = data.train.without_labels(torch.arange(7, len(data.train)))
-    return replace(data, train=train, visits=visits_of(train.labels))
 
 
 def names(folder: Path) -> set[str]:

@@ -158,14 +158,7 @@ class DataConfig(Section, section="data"):
     """training images held out for validation, to choose settings by; the test images stay unseen;
     0: none"""
     labels: Share = 1.0
-    """classification: share of the training images that have labels; only these are trained on,
-    unless `unlabelled` is set"""
-    unlabelled: bool = False
-    """also train on images without labels: those beyond `labels`, those outside a folder's class
-    folders, and a data set's with label None; classification learns an averaged model's guesses of
-    them"""
-    subset_seed: NonNegative = 0
-    """seed that draws val_size and labels, stratified by class"""
+    """classification: share of the training images that have labels; only these are trained on"""
 
     # How image files are read
     on_bad_image: Literal["stop", "skip"] = "stop"
@@ -457,7 +450,7 @@ class TrainConfig(Section, section="train"):
     """passes over the training images"""
     batch_size: Positive = 256
     """images per step, over all processes; the last batch of an epoch holds the remainder, but with
-    reconstruct.contrast, or data.unlabelled in classification, it is left out"""
+    reconstruct.contrast it is left out"""
     seed: NonNegative = 0
     """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
@@ -540,7 +533,6 @@ class Config:
         self._check_sizes()
         self._check_contrast()
         self._check_use_of_images()
-        self._check_unlabelled()
 
     def _check_sizes(self) -> None:
         """Refuse what does not fit into the image, the run or the batch."""
@@ -594,36 +586,6 @@ class Config:
         if self.augment.views > 1 and learns_labels:
             raise self.augment.refusal("views", "several views only apply to pretraining")
 
-    def _check_unlabelled(self) -> None:
-        """Refuse what would make images without labels useless."""
-        data = self.data
-        if not data.unlabelled:
-            return
-        if data.source in BUILT_IN and data.labels == 1:
-            allowed = f"all images of {data.source} have labels; leave it out, or set data.labels"
-            raise data.refusal("unlabelled", allowed)
-        if not self.learns_guesses:
-            return
-        for name in ("mixup", "cutmix"):
-            if getattr(self.classify, name) > 0:
-                allowed = "images without labels (data.unlabelled) cannot be mixed"
-                raise self.classify.refusal(name, allowed)
-        if self.classify.drop_patches == 0:
-            allowed = (
-                "with data.unlabelled, a part of the patches, e.g. 0.5: guesses see whole images"
-            )
-            raise self.classify.refusal("drop_patches", allowed)
-        if self.train.batch_size < 4:
-            allowed = (
-                "4 or more: with data.unlabelled, a batch holds images with and without labels"
-            )
-            raise self.train.refusal("batch_size", allowed)
-
-    @property
-    def learns_guesses(self) -> bool:
-        """Whether images without labels are classified as an averaged model guesses."""
-        return self.data.unlabelled and OBJECTIVES[self.train.objective].labels
-
     @property
     def images_per_step(self) -> int:
         """Images computed per step, over all processes; each view counts."""
@@ -667,12 +629,11 @@ class Config:
         """Return the number of steps in which `count` images come once.
 
         The last one takes the remainder, which is 1 to `train.batch_size` images. The contrastive
-        loss is easier among fewer images, and a few may all lack a label, so with either the
-        remainder, other images in each epoch, is left out; only fewer images than a batch are a
-        batch of their own.
+        loss is easier among fewer images, so with it the remainder, other images in each epoch, is
+        left out; only fewer images than a batch are a batch of their own.
         """
         batch_size = self.train.batch_size
-        if self.reconstruct.contrast > 0 or self.learns_guesses:
+        if self.reconstruct.contrast > 0:
             return max(count // batch_size, 1)
         return -(-count // batch_size)
 

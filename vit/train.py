@@ -19,7 +19,6 @@ from vit.atomic import write_json, write_text
 from vit.config import Config, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
-from vit.data.images import visits_of
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line, plural
 from vit.evaluation import Options, as_summary, evaluate
@@ -343,8 +342,6 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
     """
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, train, test)
-    if config.learns_guesses:
-        data = replace(data, visits=visits_of(data.train.labels))
     refuse_different_images(data, dist)
     refuse_too_few_images(data)
     return data

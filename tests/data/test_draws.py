@@ -21,7 +21,6 @@ from vit.config import (
     ReconstructConfig,
     TrainConfig,
 )
-from vit.data import Visits
 from vit.data.draws import (
     Draws,
     batch_indices,
@@ -108,22 +107,6 @@ def test_weights_follow_from_the_seed_in_two_threads_at_once_and_touch_nobodys_n
         assert torch.equal(made, expected[number % 2])
     assert not torch.equal(*expected)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(("count", "labelled"), [(90, 30), (70, 20), (12, 3), (9, 8)])
-def test_every_batch_has_its_share_of_labelled_images(count, labelled):
-    config = Config(train=TrainConfig(batch_size=6))
-    for epoch in range(3):
-        order = epoch_order(0, epoch, count, labelled)
-        assert sorted(order.tolist()) == list(range(count))
-        for start in range(0, count - 5, 6):
-            number = int((order[start : start + 6] < labelled).sum())
-            assert abs(number - 6 * labelled / count) < 1
-    assert not torch.equal(epoch_order(0, 0, count, labelled), epoch_order(0, 1, count, labelled))
-    # the images are those that an epoch visits
-    visits = Visits(torch.randperm(count) + 100, labelled)
-    expected = visits.images[epoch_order(0, 0, count, labelled)[:6]]
-    assert torch.equal(draw_step(config, 0, count, False, visits).indices, expected)
 
 
 # --- the draws of a whole step --------------------------------------------------------------------

@@ -16,7 +16,6 @@ from vit.data.images import (
     hold_out_test_images,
     match_classes,
     spread_over_classes,
-    visits_of,
 )
 from vit.errors import DataError
 
@@ -76,20 +75,6 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
 
 
-def test_labelled_images_come_several_times_in_an_epoch_until_they_are_a_third():
-    labels = torch.full((60,), -1)
-    labels[[5, 7, 9]] = torch.tensor([0, 1, 2])
-    visits = visits_of(labels)
-    # 57 others: ten times
-    assert visits.labelled == 30
-    assert visits.images[:30].bincount().tolist() == [0] * 5 + [10, 0, 10, 0, 10]
-    assert sorted(visits.images[30:].tolist()) == sorted({*range(60)} - {5, 7, 9})
-    half = torch.tensor([0, -1] * 30)
-    assert sorted(visits_of(half).images.tolist()) == list(range(60))
-    assert visits_of(torch.zeros(5)) is None
-    assert visits_of(-torch.ones(5)) is None
-
-
 # --- images to hold out ---------------------------------------------------------------------------
 
 
@@ -134,7 +119,7 @@ def test_copies_of_the_only_image_are_held_out_like_others():
 
 
 def test_a_single_image_cannot_be_held_out():
-    with pytest.raises(DataError, match="photos: has only one image"):
+    with pytest.raises(DataError, match="photos: has 1 image"):
         hold_out_test_images(image_set([0], ("a",)), "photos")
 
 

@@ -180,9 +180,6 @@ def test_a_probe_of_others_is_not_shown(file, values, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "summary", "rows"),
     [
-        ({"data.subset_seed": (0, 1), "data.val_size": (20, 20)}, {"data.content_hash": ("x", "y")}, 1),
-        ({"data.subset_seed": (0, 1), "data.labels": (0.5, 0.5)}, {"data.content_hash": ("x", "y")}, 1),
-        ({"data.subset_seed": (0, 1)}, {"data.content_hash": ("x", "y")}, 2),  # it draws nothing: they have the seed 0 twice
         ({"train.seed": (0, 1)}, {"neighbours": ({"bank": 10}, {"bank": 50})}, 2),
         ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "x")}, 1),
         ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "y")}, 2),
@@ -200,8 +197,8 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
         folders.append(changed(folder, "summary.json", **values))
     found = compared(*folders)
     assert len(found) == rows
-    if "data.subset_seed" in settings:
-        assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
+    if "train.seed" in settings and rows == 1:
+        assert found[0]["seeds"] == "0, 1"
     if "model.init" in settings and rows == 2:
         assert [row["model.init"] for row in found] == [
             f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, changed, for_settings, image_set, noise, seeded
+from tiny import CLASSIFY, RECONSTRUCT, changed, image_set, noise, seeded
 from torch import Tensor, nn
 
 import vit.mae
@@ -20,7 +20,6 @@ from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import asks_to_stop, learning_rate, train_steps
-from vit.training.objectives import classify
 from vit.training.run import CPU_TOKENS, Run, find_state, setup
 from vit.training.step import Step
 
@@ -31,7 +30,7 @@ CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})
 def start(settings: Config, images: Tensor | None = None, dist: Distributed = SINGLE) -> Run:
     """A run on 20 images, the last batch of an epoch having 4 of them."""
     both = image_set(noise(20) if images is None else images)
-    return setup(settings, for_settings(Dataset("Noise", "folder", both, both), settings), dist)
+    return setup(settings, Dataset("Noise", "folder", both, both), dist)
 
 
 def steps_of(settings: Config, images: Tensor | None = None) -> list[Step]:
@@ -196,21 +195,11 @@ SHARED = {
         ),
         3,
     ),
-    "classify with few labels": (
-        changed(
-            CLASSIFY,
-            data={"source": "folder", "unlabelled": True},
-            classify={"mixup": 0.0, "cutmix": 0.0},
-            run={"grad_accum_steps": 2},
-        ),
-        3,
-    ),
 }
 
 
 @pytest.mark.parametrize(("settings", "count"), SHARED.values(), ids=SHARED)
-def test_processes_add_up_to_one(settings, count, monkeypatch):
-    monkeypatch.setattr(classify, "CONFIDENCE", 0.35)  # a little surer than of three classes alike
+def test_processes_add_up_to_one(settings, count):
     settings = changed(settings, optim={"clip_grad": 0.0})
     values, gradient = gradients(settings, SINGLE)
     processes = [gradients(settings, Unheard(rank, count)) for rank in range(count)]

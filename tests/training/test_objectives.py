@@ -24,22 +24,18 @@ from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
 from vit.evaluation import METHODS
 from vit.masking import mask_from_noise
-from vit.training.objectives import Objective, classify, objective_class
+from vit.training.objectives import Objective, objective_class
 from vit.training.objectives.reconstruct import TEMPERATURE, info_nce
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
 
 
-def objective_of(config: Config, classes: int = CLASSES, labelled: int = COUNT) -> Objective:
-    """An objective with a new model; the i-th image has class i mod `classes` and shade i.
-
-    Only the first `labelled` images have labels.
-    """
+def objective_of(config: Config, classes: int = CLASSES) -> Objective:
+    """An objective with a new model; the i-th image has class i mod `classes` and shade i."""
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     both = image_set(images, tuple(map(str, range(classes))))
-    train = both.without_labels(torch.arange(labelled, COUNT))
-    data = Dataset("Shades", "folder", train, both)
+    data = Dataset("Shades", "folder", both, both)
     kind = objective_class(config.train.objective)
     encoder = config.model.vit_config(**kind.encoder_settings(config, data))
     return kind(kind.build_model(config, encoder), config, data)
@@ -131,76 +127,6 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=smoothing))
     assert metrics["train_accuracy"] == (logits.argmax(1) == labels).float().mean()
     assert list(metrics) == ["train_accuracy"]
-
-
-@pytest.mark.parametrize(("labelled", "number_sure", "weight"), [(4, 4, 1.0), (10, 1, 0.3)])
-def test_images_without_labels_learn_the_sure_guesses_of_the_averaged_model(
-    labelled, number_sure, weight, monkeypatch
-):
-    """By definition: a mean over the labelled images, and one over the others.
-
-    An image of the others weighs no more than a labelled one.
-    """
-    config = Config(
-        model=replace(TINY, drop_path=0.5),
-        train=TrainConfig(objective="classify", epochs=3, batch_size=COUNT),
-        classify=Classes(label_smoothing=0.1, drop_patches=0.5),
-    )
-    objective = objective_of(config, labelled=labelled)
-    labels = torch.arange(COUNT) % CLASSES
-    labels[labelled:] = -1
-    for parameter in objective.model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    objective.after_step(1)
-    images = torch.randn(COUNT, 3, 16, 16)
-    draws = draws_of(objective)
-    targets = objective.targets(labels, draws)
-    labels = labels[draws.indices]
-    assert torch.equal(targets[:, :-1].sum(1) > 0, labels >= 0)
-    assert torch.equal(targets[:, -1] > 0, labels < 0)
-
-    # the guesses, of whole images by all branches
-    with torch.no_grad():
-        teacher = objective.teacher.module.eval()
-        probabilities = teacher.forward_head(teacher(images)).softmax(1)
-    confidence, guesses = probabilities.max(1)
-    limit = confidence[labels < 0].median().item()
-    monkeypatch.setattr(classify, "CONFIDENCE", limit)
-    sure = (confidence > limit) & (labels < 0)
-    assert sure.sum() == number_sure
-
-    # the losses of what the model itself sees
-    objective.train()
-    mask = mask_from_noise(draws.mask_noise, objective.keep)
-    model = objective.model
-    logits = model.forward_head(model(images, mask, draws.drop_path))
-    known = labels >= 0
-    others = COUNT - labelled
-    taught = F.cross_entropy(logits[known], labels[known], label_smoothing=0.1)
-    guessed = F.cross_entropy(logits[sure], guesses[sure], label_smoothing=0.1, reduction="sum")
-    expected = taught + weight * guessed / others
-    loss, metrics = objective(images, targets, draws.for_model())
-    torch.testing.assert_close(loss, expected)
-    accuracy = (logits.argmax(1) == labels)[known].float().mean()
-    torch.testing.assert_close(metrics["train_accuracy"], accuracy)
-    torch.testing.assert_close(metrics["labelled_loss"], taught)
-    torch.testing.assert_close(metrics["guessed"], torch.tensor(number_sure / others))
-    loss.backward()
-    assert all(parameter.grad is None for parameter in objective.teacher.parameters())
-
-
-def test_who_guesses_labels_is_the_average_of_the_weights_after_every_step():
-    objective = objective_of(
-        Config(model=TINY, train=TrainConfig(objective="classify")), labelled=4
-    )
-    average = objective.model.norm.weight.detach().clone()
-    for step in range(1, 6):
-        torch.nn.init.normal_(objective.model.norm.weight)
-        decay = step / (9 + step)  # the largest, 0.998, only after thousands of steps
-        average = decay * average + (1 - decay) * objective.model.norm.weight.detach()
-        objective.after_step(step)
-        torch.testing.assert_close(objective.teacher.module.norm.weight, average)
-    assert classification().teacher is None
 
 
 def test_dropped_patches_are_not_looked_at():

@@ -127,21 +127,6 @@ def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(
     assert scores["raw_pixel_accuracy"] > 0.6
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_images_without_labels_teach_no_measure(share):
-    run = trained("reconstruct")
-    options = Options(labels=share)
-    alone = replace(run.data, train=run.data.train.subset(torch.arange(10)))
-    beside = replace(
-        run.data, train=run.data.train.without_labels(torch.arange(10, len(run.data.train)))
-    )
-    scores = []
-    for data in (alone, beside):
-        measured = evaluate(run.result, data, ["knn", "linear"], prepare(run), run.compute, options)
-        scores.append((measured.scores["knn"]["bank"], measured.scores["linear"]["labels"]))
-    assert scores[0] == scores[1] == (round(10 * share), round(10 * share))
-
-
 def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():
     run = trained("reconstruct")
     assert "raw_pixel_accuracy" not in measure(run, baselines=False)["neighbours"]

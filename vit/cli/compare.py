@@ -19,7 +19,7 @@ def run(options: Namespace) -> int:
     # The table goes to stdout, notes beside it
     if options.json:
         records = [
-            {"run": str(run.record.files.path), "seeds": run.seeds, "scores": run.scores}
+            {"run": str(run.record.files.path), "seeds": run.seed, "scores": run.scores}
             for run in runs
         ]
         print_json({"table": rows, "runs": records})

@@ -103,7 +103,6 @@ def data_config(options: Namespace) -> DataConfig:
         on_bad_image=options.on_bad_image,
         limit=options.limit,
         val_size=options.val_size,
-        subset_seed=options.seeds[0],
     )
 
 
@@ -120,7 +119,7 @@ def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
     # Held-out images are no test of a model that has learned from them
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
-        advice = "train it with the same data.val_size and data.subset_seed"
+        advice = "train it with the same data.val_size"
         message = f"this model may have been taught these {len(data.test):,} images' classes"
         raise ConfigError(f"{message}; {advice}")
 

@@ -556,8 +556,8 @@ def evaluate_parser() -> Parser:
     knn = "training images searched for nearest neighbours; 0: all"
     add("--knn-images", type=count, default=0, metavar="N", help=knn)
     seeds = (
-        "of the label subset and the held-out images (--val-size: only the first); several, as"
-        " 0,1,2, give the mean and the spread (default: 0)"
+        "of the label subset and the images that --holdout takes; several, as 0,1,2, give the mean"
+        " and the spread (default: 0)"
     )
     add("--seeds", type=typed(tuple[NonNegative, ...]), default=(0,), metavar="N,...", help=seeds)
 

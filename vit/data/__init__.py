@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -73,12 +73,6 @@ class ImageSet:
         # -1, for no label, is the last of them
         return [names[label] for label in self.labels.tolist()]
 
-    def measurable(self) -> Tensor:
-        """Return int64 (M,), the images to measure with: with a label, or all without classes."""
-        if not self.class_names:
-            return torch.arange(len(self))
-        return (self.labels >= 0).nonzero().flatten()
-
     def showcase(self, count: int) -> Tensor:
         """Return int64 (count,), up to `count` images to show, spread evenly over the classes."""
         count = min(count, len(self))
@@ -102,13 +96,6 @@ class ImageSet:
             self, images=images, labels=labels, content_hash=images_hash, known_hashes=hashes
         )
 
-    def without_labels(self, indices: Tensor) -> ImageSet:
-        """Return all images, those at `indices`, int64 (M,), without their labels."""
-        labels = self.labels.clone()
-        labels[indices] = -1
-        images_hash = _identify(self.images, labels, self.known_hashes)
-        return replace(self, labels=labels, content_hash=images_hash)
-
     def with_classes(self, numbers: Tensor, class_names: tuple[str, ...]) -> ImageSet:
         """Return the images with only some of the classes, the others of which have no image.
 
@@ -117,18 +104,8 @@ class ImageSet:
             class_names: of those.
         """
         labels = torch.searchsorted(numbers, self.labels)
-        labels[self.labels < 0] = -1
         images_hash = _identify(self.images, labels, self.known_hashes)
         return replace(self, labels=labels, class_names=class_names, content_hash=images_hash)
-
-
-class Visits(NamedTuple):
-    """Which images an epoch visits, where that is not each of them once."""
-
-    # those with labels first
-    images: Tensor  # int64 (V,)
-    # how many of them have labels
-    labelled: int
 
 
 class Rows:
@@ -195,7 +172,6 @@ class Dataset:
         whole_content_hash: of both splits before `val_size` and `labels` took some away; "": they
             took none.
         copies: how many of the test images are training images too, to the pixel.
-        visits: which training images an epoch visits; None: each once.
     """
 
     name: str
@@ -207,19 +183,11 @@ class Dataset:
     prepared: bool = False
     whole_content_hash: str = ""
     copies: int = 0
-    visits: Visits | None = None
 
     @property
     def has_classes(self) -> bool:
         """Whether both splits have two classes or more."""
         return self.train.has_classes and self.test.has_classes
-
-    @property
-    def visit_count(self) -> int:
-        """The number of images that an epoch visits."""
-        if self.visits is None:
-            return len(self.train)
-        return len(self.visits.images)
 
     @property
     def description(self) -> str:
@@ -257,13 +225,6 @@ class Dataset:
         elif self.copies:
             number = f"{self.copies:,} of the {len(self.test):,} {self.tested_on}"
             notes.append(f"{number} are training images too, to the pixel: {meaning}")
-        if self.visits is not None:
-            known = int((self.train.labels >= 0).sum())
-            often = ""
-            if self.visits.labelled > known:
-                often = f", each {self.visits.labelled // known} times per epoch"
-            others = len(self.train) - known
-            notes.append(f"{known:,} labelled training images{often}, {others:,} without labels")
         # both splits may have the same note
         return list(dict.fromkeys(notes))
 
@@ -275,7 +236,7 @@ class Dataset:
     @property
     def facts(self) -> dict[str, Any]:
         """Name, source, counts and content hashes in plain values, as runs record them."""
-        # two hashes: of these images, and of those before some were held out or lost their labels
+        # two hashes: of these images, and of those before `val_size` and `labels`
         return {
             "name": self.name,
             "source": self.source,

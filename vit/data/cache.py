@@ -411,9 +411,7 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
     names = train.class_names
     if not names:
         return []
-    # images without labels, which only the training images may hold, are not counted
-    labels = train.labels[train.labels >= 0]
-    train_counts = torch.bincount(labels, minlength=len(names)).tolist()
+    train_counts = torch.bincount(train.labels, minlength=len(names)).tolist()
     test_counts = torch.bincount(test.labels, minlength=len(names)).tolist()
     if len(names) > NAMED_CLASSES:
         smallest = f"{min(train_counts):,}, {min(test_counts):,}"

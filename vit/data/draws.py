@@ -27,7 +27,6 @@ from vit.masking import NOISE
 
 if TYPE_CHECKING:
     from vit.config import Config
-    from vit.data import Visits
 
 RAND_MAGNITUDE = 9.0
 """Mean strength of RandAugment's operations, out of 10."""
@@ -122,9 +121,7 @@ class Draws(NamedTuple):
         return Draws(mask_noise=self.mask_noise, drop_path=self.drop_path, place=self.place)
 
 
-def draw_step(
-    config: Config, step: int, count: int, masked: bool, visits: Visits | None = None
-) -> Draws:
+def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     """Draw everything random in a step, for the whole batch.
 
     Each purpose has its own generator, so that switching one on changes nothing else.
@@ -132,9 +129,8 @@ def draw_step(
     Args:
         config: all settings.
         step: from 0.
-        count: number of images that an epoch visits.
+        count: number of images of the data set.
         masked: whether patches are masked in this step.
-        visits: which they are; None: each image of the data set.
     """
     seed = config.train.seed
     augment = config.augment
@@ -142,11 +138,7 @@ def draw_step(
     grid = config.model.grid_size
 
     # which images; the views of one stand beside each other
-    if visits is None:
-        indices = batch_indices(config, step, count)
-    else:
-        indices = visits.images[batch_indices(config, step, count, visits.labelled)]
-    indices = indices.repeat_interleave(augment.views)
+    indices = batch_indices(config, step, count).repeat_interleave(augment.views)
     batch = len(indices)
 
     # how each image is augmented
@@ -347,24 +339,12 @@ def seeded_weights(seed: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, count: int, labelled: int = 0) -> Tensor:
-    """Return the order in which an epoch (from 0) visits the images: int64 (count,).
-
-    The first `labelled` numbers are spread evenly among the others, so that every batch has its
-    share of them.
-    """
-    order = torch.randperm(count, generator=make_generator(seed, "order", epoch))
-    if not labelled:
-        return order
-    # each kind in its random order, at equal distances
-    places = torch.empty(count, dtype=torch.float64)
-    for kind in (order < labelled, order >= labelled):
-        number = int(kind.sum())
-        places[kind] = (torch.arange(number, dtype=torch.float64) + 0.5) / number
-    return order[places.argsort(stable=True)]
+def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
+    """Return the order in which an epoch (from 0) visits the images: int64 (count,)."""
+    return torch.randperm(count, generator=make_generator(seed, "order", epoch))
 
 
-def batch_indices(config: Config, step: int, count: int, labelled: int = 0) -> Tensor:
+def batch_indices(config: Config, step: int, count: int) -> Tensor:
     """Return the images of step `step` (from 0): int64 (B,), numbers below `count`.
 
     Every image comes once per epoch, or not at all where the remainder is left out
@@ -373,7 +353,7 @@ def batch_indices(config: Config, step: int, count: int, labelled: int = 0) -> T
     """
     batch_size = config.train.batch_size
     epoch, position = divmod(step, config.steps_per_epoch(count))
-    order = epoch_order(config.train.seed, epoch, count, labelled)
+    order = epoch_order(config.train.seed, epoch, count)
     return order[position * batch_size : (position + 1) * batch_size]
 
 

@@ -85,7 +85,6 @@ def load_folder(
     on_bad_image: str,
     cache: Path,
     prepared: Preparation = OWN,
-    unlabelled: bool = False,
 ) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of a folder, resized and mapped from a cache file.
 
@@ -107,7 +106,6 @@ def load_folder(
             `skipped`.
         cache: folder for the cache files.
         prepared: as a model expects its images.
-        unlabelled: whether training images outside the class folders are used, without labels.
 
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class
@@ -119,7 +117,7 @@ def load_folder(
     """
     # Which files, and their classes
     notes: list[str] = []
-    train_files, *test_files = list_folder(root, notes, unlabelled).values()
+    train_files, *test_files = list_folder(root, notes).values()
     class_names = tuple(sorted({file.class_name for file in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
@@ -139,11 +137,7 @@ def load_folder(
 
     def load(split: str, files: list[ImageFile], size: Size | None) -> Cached:
         key = _key(files, class_names, image_size, size, prepared)
-        # with other files, the same split has a cache of its own
-        kept = split
-        if class_names and any(not file.class_name for file in files):
-            kept = f"{split}-unlabelled"
-        path = cache_path(cache, str(root), kept, image_size, prepared)
+        path = cache_path(cache, str(root), split, image_size, prepared)
         pictures = Pictures(
             split=split,
             items=files,
@@ -227,15 +221,12 @@ def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
     return {"train": train, "test": test}
 
 
-def list_folder(
-    root: Path, notes: list[str] | None = None, unlabelled: bool = False
-) -> dict[str, list[ImageFile]]:
+def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
     """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
     Args:
         root: the folder with the images.
         notes: gets a line for files and folders that are left out.
-        unlabelled: as in `load_folder`.
 
     Raises:
         DataError: as in `load_folder`, as far as it shows without reading an image.
@@ -253,11 +244,8 @@ def list_folder(
     splits = present[:2] or [""]
 
     # The training files. Classes called Training and Testing are another package's splits.
-    train = _list_images(root, splits[0], notes, unlabelled)
+    train = _list_images(root, splits[0], notes)
     class_names = {file.class_name for file in train}
-    # images outside the class folders are no class of the test images
-    if len(class_names) > 1:
-        class_names.discard("")
     split_names = sorted(name for name in class_names if name.lower() in SPLITS)
     if not present and len(split_names) > 1:
         folders = ", ".join(split_names)
@@ -336,12 +324,10 @@ def _is_readable(path: str | Path) -> bool:
     return True
 
 
-def _list_images(
-    root: Path, split: str, notes: list[str], unlabelled: bool = False
-) -> list[ImageFile]:
+def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
     """Return all image files in the folder `split` of `root`, in the order of ImageFolder.
 
-    `notes` gets a line on the other files, except hidden ones. `unlabelled` is as in `load_folder`.
+    `notes` gets a line on the other files, except hidden ones.
     """
     start = root / split
     paths, ignored = _find_images(start)
@@ -363,7 +349,7 @@ def _list_images(
         notes.append(f"{start}: ignored, not images that can be read: {', '.join(counts)}")
     in_classes = [file for file in files if file.class_name]
     outside = len(files) - len(in_classes)
-    if in_classes and outside and not unlabelled:
+    if in_classes and outside:
         logger.warning("%s: %d images outside the class folders are ignored", start, outside)
         files = in_classes
 

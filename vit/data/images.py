@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vit.data import ImageSet, Visits
+from vit.data import ImageSet
 from vit.data.draws import make_generator
-from vit.errors import DataError, one_line
+from vit.errors import DataError, one_line, plural
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
@@ -129,20 +129,11 @@ def hold_out_test_images(
     Raises:
         DataError: there are fewer than two images.
     """
-    # an image without a label tests nothing, if others have one
-    among = images.measurable()
-    total = len(among)
-    kind = "image"
-    if total < len(images):
-        kind = "labelled image"
+    total = len(images)
     if total < 2:
-        number = "only one"
-        if total == 0:
-            number = "no"
         advice = "it needs at least two, one to train on and one to test on"
-        raise DataError(one_line(f"{name}: has {number} {kind}; {advice}"))
-    held_out = torch.zeros(len(images), dtype=torch.bool)
-    held_out[among] = choose_test_images(images.image_hashes[among], at_random)
+        raise DataError(one_line(f"{name}: has {plural(total, 'image')}; {advice}"))
+    held_out = choose_test_images(images.image_hashes, at_random)
 
     # What was left out and decided is told once, with the training images
     train = images.subset(~held_out)
@@ -153,8 +144,8 @@ def hold_out_test_images(
     are_held_out = "are held out as test images"
     if len(test) == 1:
         are_held_out = "is held out as the test image"
-    note = f"{len(test):,} of the {total:,} {kind}s, {manner}, {are_held_out}"
-    copies = total - len(images.image_hashes[among].unique())
+    note = f"{len(test):,} of the {total:,} images, {manner}, {are_held_out}"
+    copies = total - len(images.image_hashes.unique())
     if copies:
         note += f"; {copies:,} are copies of another image, on the same side as it"
     return train, test, note
@@ -191,27 +182,6 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order[rank.argsort(stable=True)[:count]]] = True
     return mask
-
-
-def visits_of(labels: Tensor) -> Visits | None:
-    """Choose which images an epoch visits where some lack a label.
-
-    Few labels in a batch teach classes badly, so that the labelled images come several times in an
-    epoch: until they are about a third of its visits.
-
-    Args:
-        labels: int64 (N,), -1 for no label.
-
-    Returns:
-        None if all images or none have labels.
-    """
-    labelled = (labels >= 0).nonzero().flatten()
-    others = (labels < 0).nonzero().flatten()
-    if not len(labelled) or not len(others):
-        return None
-    times = max(1, round(len(others) / 2 / len(labelled)))
-    repeated = labelled.repeat(times)
-    return Visits(torch.cat([repeated, others]), len(repeated))
 
 
 def class_key(name: str) -> str:

@@ -56,7 +56,7 @@ def load_datasets(
     Args:
         train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
             held out (`hold_out_test_images`).
-        config: the data section, for `cache`, `on_bad_image` and `unlabelled`.
+        config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages; "": the class of `train`.
 
@@ -66,7 +66,7 @@ def load_datasets(
 
     Raises:
         DataError: the data is not map-style, has fewer than two images or other items, or lacks
-            some of the labels (without `config.unlabelled`, or of the test images).
+            some of the labels.
     """
     name = name or type(train).__name__
     notes: list[str] = []
@@ -90,9 +90,7 @@ def load_datasets(
 
     # The training images decide the size and the classes of both splits
     trained_on = load("train", train, None)
-    train_images = _with_class_names(
-        trained_on.images, class_names, "train", name, config.unlabelled
-    )
+    train_images = _with_class_names(trained_on.images, class_names, "train", name)
     if test is None:
         train_images, test_images, note = hold_out_test_images(train_images, name, at_random=True)
         notes.append(f"no test set: {note}")
@@ -341,13 +339,12 @@ def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Gene
 
 
 def _with_class_names(
-    images: ImageSet, class_names: tuple[str, ...], split: str, name: str, unlabelled: bool = False
+    images: ImageSet, class_names: tuple[str, ...], split: str, name: str
 ) -> ImageSet:
     """Return images with their class names.
 
     Raises:
-        DataError: only some of the images have a label, without `unlabelled`; or a label has no
-            name.
+        DataError: only some of the images have a label, or a label has no name.
     """
     missing = images.labels < 0
     largest = int(images.labels.max())
@@ -360,14 +357,11 @@ def _with_class_names(
             raise DataError(f"{name}: {problem}; {advice}")
         return images
 
-    # A label for each image, unless images without are trained on, and a name for each label
-    if missing.any() and not unlabelled:
+    # A label for each image, and a name for each label
+    if missing.any():
         first = int(missing.nonzero()[0])
         problem = f"{split} image {first} has no label, unlike others"
-        advice = "leave out all or none"
-        if split == "train":
-            advice += ", or set data.unlabelled true"
-        raise DataError(f"{name}: {problem}; {advice}")
+        raise DataError(f"{name}: {problem}; leave out all or none")
     names = class_names or tuple(map(str, range(largest + 1)))
     if largest >= len(names):
         problem = f"a label is {largest} in {split}"

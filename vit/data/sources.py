@@ -18,11 +18,14 @@ from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
 from vit.data.images import hold_out, spread, spread_over_classes
-from vit.errors import ConfigError, DataError, one_line
+from vit.errors import ConfigError, DataError
 from vit.inputs import OWN, Preparation
 
 SCENES_SEED = 0
 """The same pictures for every run, like any other data set."""
+
+SUBSET_SEED = 0
+"""Draws `val_size` and `labels`: the same images for every run."""
 
 SCENES_COUNTS = {"train": 50_000, "test": 10_000}
 """Images of each split, as many as CIFAR has."""
@@ -74,7 +77,7 @@ def _load_cifar(config: DataConfig, image_size: tuple[int, int], prepared: Prepa
 def _load_folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
     root = _path(config.root)
     cache = _path(config.cache)
-    return load_folder(root, image_size, config.on_bad_image, cache, prepared, config.unlabelled)
+    return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
 def _load_dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
@@ -128,7 +131,7 @@ def load_data(
     test_dataset: Any = None,
     prepared: Preparation = OWN,
 ) -> Dataset:
-    """Load the images of `config.source`; apply `limit`, `val_size`, `labels` and `unlabelled`.
+    """Load the images of `config.source`; apply `limit`, `val_size` and `labels`.
 
     Args:
         config: the data section.
@@ -173,16 +176,16 @@ def load_data(
         train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Which of them
-    tested = [test.image_hashes] if config.unlabelled else []
-    train, test = _limit(train, test, config, source)
+    if 0 < config.limit < len(train):
+        train = train.subset(spread(len(train), config.limit, source))
+    if 0 < config.limit < len(test):
+        test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
     if config.val_size:
         train, test = _hold_out(train, test, config)
-        tested.append(test.image_hashes)
     if config.labels < 1:
-        train = _with_few_labels(train, config)
-    if config.unlabelled:
-        train = _without_tested(train, torch.cat(tested), name)
+        count = max(1, round(config.labels * len(train)))
+        train = train.subset(spread_over_classes(train.labels, count, SUBSET_SEED, "labels"))
 
     # Images in both splits make a score of what was trained on
     copies = int(torch.isin(test.image_hashes, train.image_hashes).sum())
@@ -199,75 +202,20 @@ def load_data(
     )
 
 
-def _limit(train: ImageSet, test: ImageSet, config: DataConfig, source: str) -> Splits:
-    """Keep at most `config.limit` images of each split.
-
-    Raises:
-        DataError: none of those that are kept has a label, which others have.
-    """
-    if 0 < config.limit < len(train):
-        train = train.subset(spread(len(train), config.limit, source))
-    if 0 < config.limit < len(test):
-        test = test.subset(spread(len(test), config.limit, source))
-    if config.limit and not len(train.measurable()):
-        raise DataError(f"data.limit: none of {config.limit:,} training images has a label")
-    return train, test
-
-
 def _hold_out(train: ImageSet, test: ImageSet, config: DataConfig) -> Splits:
     """Hold out `config.val_size` training images in place of the test images.
 
     Raises:
-        ConfigError: more than half of the images with labels.
+        ConfigError: more than half of the images.
     """
-    measurable = train.measurable()
-    if config.val_size > len(measurable) // 2:
-        kind = "training images"
-        if len(measurable) < len(train):
-            kind = "labelled training images"
-        most = f"at most half of the {len(measurable):,} {kind}"
+    if config.val_size > len(train) // 2:
+        most = f"at most half of the {len(train):,} training images"
         raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
-    labels = train.labels[measurable]
 
     def choose(among: Tensor, most: int) -> Tensor:
-        return spread_over_classes(labels[among], most, config.subset_seed, "holdout")
+        return spread_over_classes(train.labels[among], most, SUBSET_SEED, "holdout")
 
-    held_out = torch.zeros(len(train), dtype=torch.bool)
-    held_out[measurable] = hold_out(train.image_hashes[measurable], config.val_size, choose)
+    held_out = hold_out(train.image_hashes, config.val_size, choose)
     # The files that were skipped in the training folder are listed once, with `train`
     test = replace(train.subset(held_out), skipped=test.skipped)
     return train.subset(~held_out), test
-
-
-def _with_few_labels(train: ImageSet, config: DataConfig) -> ImageSet:
-    """Keep `config.labels` of the labels; the other images leave, or lose theirs."""
-    labelled = train.measurable()
-    count = max(1, round(config.labels * len(labelled)))
-    kept = spread_over_classes(train.labels[labelled], count, config.subset_seed, "labels")
-    if config.unlabelled:
-        return train.without_labels(labelled[~kept])
-    return train.subset(labelled[kept])
-
-
-def _without_tested(train: ImageSet, tested_hashes: Tensor, name: str) -> ImageSet:
-    """Leave out images without labels that are tested on: only the others are to be learned.
-
-    Args:
-        train: training images, some of them without labels.
-        tested_hashes: int64 (M,), of all test images, and of those held out.
-        name: the data's name in messages.
-
-    Raises:
-        DataError: no image without a label is left.
-    """
-    has_label = train.labels >= 0
-    is_tested = ~has_label & torch.isin(train.image_hashes, tested_hashes)
-    if is_tested.any():
-        train = train.subset(~is_tested)
-        note = f"images without labels that are tested on are left out: {int(is_tested.sum()):,}"
-        train = replace(train, notes=(*train.notes, note))
-    if (train.labels >= 0).all():
-        advice = "put them beside the class folders, or use fewer labels (data.labels)"
-        problem = "there are no training images without labels"
-        raise DataError(one_line(f"data.unlabelled: {name}: {problem}; {advice}"))
-    return train

@@ -49,7 +49,7 @@ class Options:
     Attributes:
         labels: share of the training images whose labels knn and linear may use, above 0 and at
             most 1.
-        seeds: of that subset and of the held-out images; with several, scores are means over them.
+        seeds: of that subset and of `holdout`; with several, scores are means over them.
             With all labels, knn has one result.
         knn_images: training images in which knn searches, spread over all; 0: all.
         raw_pixels: also measure knn on raw pixels, the baseline.
@@ -129,8 +129,7 @@ def evaluate(
 
     # k-NN searches in some training images; without a probe, the others' features are not needed
     if "knn" in methods and "linear" not in methods and options.labels == 1:
-        labelled = data.train.measurable()
-        searched = labelled[spread(len(labelled), options.knn_images, data.source)]
+        searched = spread(len(data.train), options.knn_images, data.source)
         if len(searched) < len(data.train):
             data = replace(data, train=data.train.subset(searched))
 
@@ -224,17 +223,15 @@ class Features:
 
 def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
     """Return for each seed the training images whose labels may be used, int64."""
-    # with data.unlabelled, others have none
-    labelled = data.train.measurable()
+    total = len(data.train)
     if options.labels == 1:
-        return [labelled] * len(options.seeds)
+        return [torch.arange(total)] * len(options.seeds)
     # the same share of each class, drawn by the seed
-    labels = data.train.labels[labelled]
-    count = max(1, round(options.labels * len(labelled)))
+    count = max(1, round(options.labels * total))
     chosen = []
     for seed in options.seeds:
-        is_used = spread_over_classes(labels, count, seed, "labels")
-        chosen.append(labelled[is_used])
+        is_used = spread_over_classes(data.train.labels, count, seed, "labels")
+        chosen.append(is_used.nonzero().flatten())
     return chosen
 
 

@@ -22,8 +22,7 @@ from vit.report.record import (
 
 TERMINAL_WIDTH = 120
 """Characters of a line, from which a table is turned on its side."""
-SEEDS = ("train.seed", "data.subset_seed")
-NOT_COMPARED = (*SEEDS, "data.fallback")
+NOT_COMPARED = ("train.seed", "data.fallback")
 """Settings that runs in one row may differ in; the images that a fallback gave are compared."""
 LOSS = METRICS["masked_loss"]
 LINEAR = METRICS["linear_probe"]
@@ -37,13 +36,13 @@ class FinishedRun:
     Attributes:
         record: its files.
         identity: settings, data and initial weights, equal for runs that differ only in the seed.
-        seeds: in words.
+        seed: of its weights, order, augmentation and masks.
         scores: what it measured, by column.
     """
 
     record: RunRecord
     identity: dict[str, Any]
-    seeds: str
+    seed: str
     scores: dict[str, float]
 
 
@@ -62,7 +61,8 @@ def read_finished(folder: Path) -> FinishedRun:
             f"{folder} holds no finished run: summary.json is missing; finish it with --resume"
         )
     try:
-        return FinishedRun(record, identity_of(record), seeds_of(record), scores_of(record))
+        seed = str(record.settings["train.seed"])
+        return FinishedRun(record, identity_of(record), seed, scores_of(record))
     except WRONG_VALUES as error:
         raise RunError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -79,24 +79,11 @@ def identity_of(record: RunRecord) -> dict[str, Any]:
 
     # The initial weights themselves, wherever they were
     identity["model.init"] = summary.get("init_content_hash") or record.settings["model.init"]
-    # All images, because another seed takes other labels and other held-out images
+    # All images, whichever of them are held out or have labels
     identity["data"] = data.get("whole_content_hash", data["content_hash"])
     identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
     identity["bank"] = (summary.get("neighbours") or {}).get("bank")
     return identity
-
-
-def seeds_of(record: RunRecord) -> str:
-    """Return the seeds of a run in words: "0", or "0 (subset 1)"."""
-    # A subset's seed says nothing where no subset is drawn
-    settings = record.settings
-    seeds = str(settings["train.seed"])
-    draws_a_subset = settings["data.labels"] < 1 or settings["data.val_size"]
-    # Only runs of earlier versions have one
-    subset = settings.get("data.subset_seed")
-    if subset and draws_a_subset:
-        seeds += f" (subset {subset})"
-    return seeds
 
 
 def scores_of(record: RunRecord) -> dict[str, float]:
@@ -161,7 +148,7 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
 
         # A seed that is already in the group is no other seed: the run stands alone
         key = json.dumps(run.identity, sort_keys=True)
-        if any(run.seeds == member.seeds for member in groups.get(key, [])):
+        if any(run.seed == member.seed for member in groups.get(key, [])):
             key = str(path.resolve())
         groups.setdefault(key, []).append(run)
     return list(groups.values())
@@ -194,7 +181,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         data = first.record.summary["data"]
         row["images"] = f"{data['train_images']:,}"
         row["measured on"] = tested_images_of(data)
-        row["seeds"] = ", ".join(run.seeds for run in group)
+        row["seeds"] = ", ".join(run.seed for run in group)
         row |= score_cells(group, targets)
         rows.append(row)
 

@@ -83,24 +83,17 @@ def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any])
 
 
 def head_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
-    """Return a classifier's cross-entropy and accuracy, and which guesses it learns."""
+    """Return a classifier's cross-entropy and accuracy."""
     # A level line each: the end
     loss = {}
     accuracy = {}
     if scores:
         loss[end] = scores["test_loss"]
         accuracy[end] = scores["test_accuracy"]
-    key = "loss"
-    if settings["data.unlabelled"]:
-        # the loss is then a sum
-        key = "labelled_loss"
-    curves = [
-        Curve("cross-entropy", key, "val_loss", loss),
+    return [
+        Curve("cross-entropy", "loss", "val_loss", loss),
         Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
     ]
-    if settings["data.unlabelled"]:
-        curves.append(Curve("images without labels that it learns from", "guessed", share=True))
-    return curves
 
 
 CURVES = {"reconstruction": reconstruction_curves, "knn": knn_curves, "head": head_curves}

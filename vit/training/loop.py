@@ -133,7 +133,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     device = compute.device
 
     labels = run.data.train.labels
-    count = run.data.visit_count
+    count = len(run.data.train)
     dataset = cache_on_device(run.data.train.images, device)
     batch_size = config.train.batch_size
     # images in every batch but an epoch's last
@@ -153,7 +153,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     since = time.perf_counter()
     for step in range(run.step, total):
         # 2. This process's images, targets and draws; after this, nothing is random
-        batch = draw_step(config, step, count, objective.is_masked(step), run.data.visits)
+        batch = draw_step(config, step, count, objective.is_masked(step))
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)

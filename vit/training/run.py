@@ -122,12 +122,12 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return self.config.train.epochs * self.config.steps_per_epoch(self.data.visit_count)
+        return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
     def held_steps(self) -> int:
         """The step whose state is kept, for a longer run; 0 for none."""
-        return self.config.held_steps(self.data.visit_count)
+        return self.config.held_steps(len(self.data.train))
 
     @property
     def grad_accum_steps(self) -> int:
@@ -265,7 +265,7 @@ def setup(
     precision = dist.broadcast_from_main(
         lambda: choose_precision(device, config.train.precision, began)
     )
-    total = config.train.epochs * config.steps_per_epoch(data.visit_count)
+    total = config.train.epochs * config.steps_per_epoch(len(data.train))
     compute = choose_compute(config.run, precision, total)
 
     # the model; new weights and the objective's own draw from the seed
@@ -342,7 +342,7 @@ def find_state(
     # steps that a run of this length would not have made are not used
     epochs = state["config"]["train"]["epochs"]
     before = replace(config, train=replace(config.train, epochs=epochs), run=RunConfig())
-    held = min(config.held_steps(data.visit_count), before.held_steps(data.visit_count))
+    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
     if epochs != config.train.epochs and state["step"] > held:
         earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
         if earlier is None:

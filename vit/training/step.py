@@ -148,7 +148,7 @@ def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None)
     """
     if line is None:
         return
-    per_epoch = run.config.steps_per_epoch(run.data.visit_count)
+    per_epoch = run.config.steps_per_epoch(len(run.data.train))
     place = {"step": run.step, "epoch": run.step / per_epoch}
     seconds = round(run.seconds, 1)
     for_each(callbacks, lambda callback: callback.on_log({**place, **line, "seconds": seconds}))

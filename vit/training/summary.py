@@ -49,7 +49,7 @@ def summarize(
     if run.ema is not None:
         weights = "the average over the steps"
     # seen in training, each view counted; the steps of an epoch may leave images out
-    count = data.visit_count
+    count = len(data.train)
     seen = min(config.steps_per_epoch(count) * config.train.batch_size, count)
     images = config.train.epochs * seen * config.augment.views
     return {

@@ -1,12 +1,9 @@
-"""Classify images: cross-entropy with the labels, which Mixup and CutMix may have blended.
-
-Images without labels get the guesses of an averaged model, where it is sure.
-"""
+"""Classify images: cross-entropy with the labels, which Mixup and CutMix may have blended."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,25 +20,10 @@ from vit.errors import DataError
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
-from vit.training.optimizer import AveragedWeights
-
-TEACHER_DECAY = 0.998
-"""The largest, of the averaged weights that guess labels: they forget half in 350 steps."""
-CONFIDENCE = 0.7
-"""The probability from which a guess is learned."""
 
 
 class Classify(Objective):
-    """Predict the class of whole images, or of some of their patches (`classify.drop_patches`).
-
-    Images without labels are learned as by Semi-ViT (Cai et al. 2022), which averages the weights
-    as Mean Teacher does (Tarvainen & Valpola 2017) and takes sure guesses as labels as FixMatch
-    does (Sohn et al. 2020): the average sees the whole image; the model, some of its patches
-    (`classify.drop_patches`), but for the last epochs.
-
-    Attributes:
-        teacher: the averaged model, or None if all training images have labels.
-    """
+    """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
     model: VisionTransformer
     info = OBJECTIVES["classify"]
@@ -54,7 +36,7 @@ class Classify(Objective):
         self.classes = len(names)
 
         # some patches are dropped in every step but those of the last epochs
-        per_epoch = config.steps_per_epoch(data.visit_count)
+        per_epoch = config.steps_per_epoch(len(data.train))
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
         self.keep = patches
@@ -66,30 +48,12 @@ class Classify(Objective):
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
 
         # with few labels, classes may have none
-        labels = data.train.labels
-        has_label = labels >= 0
-        present = {names[label] for label in labels[has_label].tolist()}
-        absent = sorted(set(names) - present)
+        absent = sorted(set(names) - set(data.train.label_names))
         if absent:
-            kind = "training images"
-            if not has_label.all():
-                kind = "labelled training images"
-            note = f"no {kind} of {', '.join(absent[:NAMED_CLASSES])}"
+            note = f"no training images of {', '.join(absent[:NAMED_CLASSES])}"
             if len(absent) > NAMED_CLASSES:
                 note += f" and {len(absent) - NAMED_CLASSES:,} other classes"
             self.notes.append(note)
-
-        # who guesses the labels that are missing; an image without a label counts no more than
-        # one with a label, however few there are
-        self.teacher = None
-        self.guess_weight = 0.0
-        if not has_label.all():
-            self.teacher = AveragedWeights(model, TEACHER_DECAY)
-            visited = labels
-            if data.visits is not None:
-                visited = labels[data.visits.images]
-            others = int((visited < 0).sum())
-            self.guess_weight = min(1.0, others / (len(visited) - others))
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -132,20 +96,8 @@ class Classify(Objective):
     def is_masked(self, step: int) -> bool:
         return step < self.whole_from and self.config.classify.drop_patches > 0
 
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.teacher is not None:
-            # without stochastic depth: its guesses are not random
-            self.teacher.eval()
-        return self
-
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
-        """Return each image's distribution over the classes: float32 (B, K).
-
-        If some images lack a label, (B, K + 1): the last column is 0 for an image with a label, and
-        the others are 0 for an image without. Rows are scaled (`mean_weights`), so that each kind
-        of image has a mean of its own.
-        """
+        """Return each image's distribution over the classes: float32 (B, K)."""
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
         partner_labels = image_labels
@@ -154,81 +106,20 @@ class Classify(Objective):
             partner_labels = labels[draws.partner]
             share = draws.share
         smoothing = self.config.classify.label_smoothing
-        if self.teacher is None:
-            return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
-
-        # nothing is mixed
-        has_label = image_labels >= 0
-        label_or_zero = image_labels.clamp(min=0)
-        targets = mixed_labels(label_or_zero, label_or_zero, share, self.classes, smoothing)
-        columns = [targets * mean_weights(has_label), mean_weights(~has_label)]
-        return torch.cat(columns, dim=1)
+        return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy and the top-1 accuracy, of the labelled images.
-
-        If some images lack a label, the loss is the sum of two means: "labelled_loss", over those
-        with a label, and one over the others, among which those that the teacher is not sure of
-        count 0. "guessed" is the share that it is sure of.
-        """
+        """Return the cross-entropy and the top-1 accuracy."""
         assert targets is not None
         mask = None
         if draws.mask_noise is not None:
             mask = mask_from_noise(draws.mask_noise, self.keep)
         tokens = self.model(images, mask, draws.drop_path)
         logits = self.model.forward_head(tokens).float()  # (B, K)
-        if self.teacher is None:
-            is_right = logits.argmax(1) == targets.argmax(1)
-            return F.cross_entropy(logits, targets), {"train_accuracy": is_right.float().mean()}
-
-        return self.loss_with_guesses(images, logits, targets[:, :-1], targets[:, -1])
-
-    def loss_with_guesses(
-        self, images: Tensor, logits: Tensor, targets: Tensor, weights: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and metrics of a batch in which images lack a label.
-
-        Args:
-            images: (B, C, H, W), as the teacher sees them.
-            logits: (B, K), of the model.
-            targets: (B, K), the first columns of `targets`.
-            weights: (B,), its last column.
-        """
-        # the labels
-        labelled_loss = F.cross_entropy(logits, targets)
         is_right = logits.argmax(1) == targets.argmax(1)
-        accuracy = (is_right * targets.sum(1)).mean()
-
-        # the teacher's guesses of whole images, where it is sure
-        assert self.teacher is not None
-        teacher: Any = self.teacher.module
-        with torch.no_grad():
-            probabilities = teacher.forward_head(teacher(images)).float().softmax(1)
-            confidence, guesses = probabilities.max(1)  # (B,) each
-        weights = weights * (confidence > CONFIDENCE)
-        smoothing = self.config.classify.label_smoothing
-        losses = F.cross_entropy(logits, guesses, reduction="none", label_smoothing=smoothing)
-        loss = labelled_loss + self.guess_weight * (losses * weights).mean()
-        metrics = {
-            "labelled_loss": labelled_loss,
-            "train_accuracy": accuracy,
-            "guessed": weights.mean(),
-        }
-        return loss, metrics
-
-    def after_step(self, step: int) -> None:
-        """Add the weights to the teacher's average."""
-        if self.teacher is not None:
-            self.teacher.update(self.model, step)
-
-
-def mean_weights(chosen: Tensor) -> Tensor:
-    """Return float32 (B, 1); the mean of values times these is that of the chosen, bool (B,)."""
-    # a batch may have none
-    count = chosen.sum().clamp(min=1)
-    return chosen.float()[:, None] * len(chosen) / count
+        return F.cross_entropy(logits, targets), {"train_accuracy": is_right.float().mean()}
 
 
 OBJECTIVE = Classify
