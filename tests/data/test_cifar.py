@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import signal
+import subprocess
+import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
-from urllib.error import HTTPError, URLError
-from urllib.request import Request
 
 import numpy as np
 import pytest
@@ -94,40 +95,58 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Tiny:
     return make_tiny("cifar10", monkeypatch)
 
 
-# what a host that fails raises or sends
-FAILURES = {
-    "refused": URLError(ConnectionRefusedError(111, "Connection refused")),
-    "missing": HTTPError("", 404, "Not Found", None, None),  # type: ignore[arg-type]
-    "wrong": b"<html>please log in</html>",
-    "truncated": b"\x1f\x8b",
-    "silent": TimeoutError("timed out"),
-}
+class Host(BaseHTTPRequestHandler):
+    """Hosts by the first part of the path: one that delivers, and some that fail."""
+
+    content = b""
+    requests: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[1]
+        self.requests.append(name)
+        if name == "missing":
+            return self.send_error(404)
+        content = {"wrong": b"<html>please log in</html>", "cut": self.content[:9]}
+        self.send_response(200)
+        # a host that is cut off has promised more
+        self.send_header("Content-Length", str(len(content.get(name, self.content))))
+        self.end_headers()
+        with suppress(ConnectionError):
+            if name == "silent":
+                self.wfile.write(self.content[:9])
+                self.wfile.flush()
+                time.sleep(1)
+                return None
+            self.wfile.write(content.get(name, self.content))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+FAILURES = ("refused", "missing", "wrong", "cut", "silent")
 
 
 @pytest.fixture
-def requests(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses requested; a host called like a failure fails so, any other one delivers."""
-    requests: list[str] = []
+def host(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A function that lets these be the mirrors and, last, the authors' host, on this machine."""
+    Host.content = tiny.archive
+    Host.requests = []
+    monkeypatch.setattr(cifar, "SILENCE", 0.3)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
+        threading.Thread(target=server.serve_forever).start()
+        here = f"http://127.0.0.1:{server.server_address[1]}"
 
-    class Response(io.BytesIO):
-        length = None
+        def use(*names: str) -> None:
+            # nothing listens at the port of a host that refuses
+            places = [
+                f"http://127.0.0.1:1/{name}" if name == "refused" else f"{here}/{name}"
+                for name in names
+            ]
+            monkeypatch.setattr(cifar, "MIRRORS", places[:-1])
+            monkeypatch.setattr(datasets.CIFAR10, "url", f"{places[-1]}/{ARCHIVE}")
 
-    def answer(request: Request, timeout: float) -> Response:
-        requests.append(request.full_url)
-        answer = FAILURES.get(request.host, tiny.archive)
-        if isinstance(answer, Exception):
-            raise answer
-        return Response(answer)
-
-    monkeypatch.setattr(cifar, "urlopen", answer)
-    return requests
-
-
-def use(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
-    """Let these be the authors' host and the mirrors."""
-    authors, *mirrors = (f"http://{host}" for host in hosts)
-    monkeypatch.setattr(cifar, "MIRRORS", mirrors)
-    monkeypatch.setattr(datasets.CIFAR10, "url", f"{authors}/{ARCHIVE}")
+        yield use
+        server.shutdown()
 
 
 def load(root: Path, name: str = "cifar10", download: bool = True) -> tuple[ImageSet, ImageSet]:
@@ -169,84 +188,69 @@ def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
     assert names(tmp_path / dataset.base_folder) == set(tiny.files)
 
 
-def test_folder_is_read_without_network(tmp_path, tiny, requests):
+def test_folder_is_read_without_network(tmp_path, tiny, host):
     write_folder(tmp_path, tiny)
     train, _ = load(tmp_path)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
-    assert requests == []
+    assert Host.requests == []
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_the_next_host_is_tried_after_a_failure(failure, tmp_path, requests, monkeypatch):
-    use(monkeypatch, failure, "good")
+def test_the_next_host_is_asked_after_a_failure_and_the_authors_last(failure, tmp_path, host):
+    host(failure, "mirror", "authors")
     train, _ = load(tmp_path)
     assert len(train) == 10
-    assert requests[1:] == [f"http://good/{ARCHIVE}"]
+    assert [name for name in Host.requests if name != failure] == ["mirror"]
     assert names(tmp_path) == BOTH
 
 
-def test_if_no_host_delivers_the_reason_names_each(tmp_path, requests, monkeypatch):
-    use(monkeypatch, *FAILURES)
+def test_if_no_host_delivers_the_reason_names_each(tmp_path, host):
+    host(*FAILURES)
     problem = fetch_cifar("cifar10", tmp_path, download=True)
-    for part in (str(tmp_path), *(f"{host}: " for host in FAILURES)):
-        assert part in problem
+    assert str(tmp_path) in problem
+    assert problem.count("127.0.0.1") == len(FAILURES)
     assert names(tmp_path) == set()
 
 
-class Host(BaseHTTPRequestHandler):
-    """A host that sends its content at once, or, on a path that begins with /slow, in pieces."""
+def test_without_a_network_all_hosts_are_known_soon(tmp_path, host, monkeypatch):
+    """Packets that nobody answers: each host has `REACHED` seconds."""
+    host(*FAILURES)
+    waited = []
 
-    content = b""
-    requests: ClassVar[list[str]] = []
+    def unanswered(address, timeout):
+        waited.append(timeout)
+        raise TimeoutError("timed out")
 
-    def do_GET(self) -> None:
-        self.requests.append(self.path)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.content)))
-        self.end_headers()
-        content = self.content
-        with suppress(ConnectionError):
-            if self.path.startswith("/slow"):
-                for _ in range(4):
-                    self.wfile.write(content[:1])
-                    self.wfile.flush()
-                    time.sleep(0.1)
-                    content = content[1:]
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    monkeypatch.setattr(cifar.socket, "create_connection", unanswered)
+    assert "timed out" in fetch_cifar("cifar10", tmp_path, download=True)
+    assert sum(waited) / len(FAILURES) * 3 < 10
+    assert Host.requests == []
 
 
-@pytest.fixture
-def host(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a server on this machine, as "127.0.0.1:port"."""
-    Host.content = tiny.archive
-    Host.requests = []
-    monkeypatch.setattr(cifar, "PATIENCE", 0.2)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torchvision
+from vit.data import cifar
+
+def killed(parts, *_, **__):
+    yield next(iter(parts))[:15]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cifar.MIRRORS = ()
+torchvision.datasets.CIFAR10.url = sys.argv[2]
+cifar.track = killed
+cifar.fetch_cifar("cifar10", Path(sys.argv[1]), True)
+"""
 
 
-@pytest.mark.parametrize(
-    ("hosts", "requests"),
-    [
-        ("fast mirror", "/fast"),
-        ("slow mirror", "/slow /mirror"),
-        # slow is better than nothing
-        ("slow", "/slow /slow"),
-    ],
-)
-def test_authors_host_comes_first_and_a_mirror_replaces_it_if_it_is_slow(
-    hosts, requests, tmp_path, host, monkeypatch
-):
-    use(monkeypatch, *(f"{host}/{name}" for name in hosts.split()))
-    train, _ = load(tmp_path)
-    assert len(train) == 10
-    assert Host.requests == [f"{path}/{ARCHIVE}" for path in requests.split()]
-    assert names(tmp_path) == BOTH
+def test_after_a_download_that_was_killed_the_next_run_downloads(tmp_path, host):
+    host("authors")
+    command = [sys.executable, "-c", KILLED, str(tmp_path), datasets.CIFAR10.url]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert not BOTH & names(tmp_path)
+    assert len(load(tmp_path)[0]) == 10
+    assert Host.requests == ["authors"] * 2
 
 
 def test_page_names_the_hosts_and_the_checksums_that_decide():
@@ -258,8 +262,8 @@ def test_page_names_the_hosts_and_the_checksums_that_decide():
             assert f"{mirror.format(name=data.__name__.lower())}/{data.filename}" in page
 
 
-def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
-    def interrupt_copying(parts, *_) -> Iterator[bytes]:
+def test_interrupt_leaves_nothing(tmp_path, host, monkeypatch):
+    def interrupt_copying(parts, *_, **__) -> Iterator[bytes]:
         yield next(iter(parts))[:15]
         raise KeyboardInterrupt
 
@@ -267,7 +271,7 @@ def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
         (Path(to) / datasets.CIFAR10.base_folder).mkdir()
         raise KeyboardInterrupt
 
-    use(monkeypatch, "good")
+    host("good")
     for function, interrupt, remaining in (
         ("track", interrupt_copying, set()),
         ("extract_archive", interrupt_unpacking, {ARCHIVE}),
@@ -280,13 +284,13 @@ def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["a.JPG", "cat/a.png", "train/cat/a.png"])
-def test_a_folder_of_images_receives_no_archive(place, tmp_path, requests, monkeypatch):
-    use(monkeypatch, "fine")
+def test_a_folder_of_images_receives_no_archive(place, tmp_path, host, monkeypatch):
+    host("fine")
     photos = tmp_path / "photos"
     (photos / place).parent.mkdir(parents=True)
     (photos / place).touch()
     assert refusal(photos).startswith(f"{photos} holds images")
-    assert not requests
+    assert not Host.requests
 
     # the default folder, in which other data may lie
     monkeypatch.chdir(tmp_path)
@@ -294,10 +298,10 @@ def test_a_folder_of_images_receives_no_archive(place, tmp_path, requests, monke
     assert len(load(Path("data"))[0]) == 10
 
 
-def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
-    use(monkeypatch, "good")
+def test_no_download_makes_no_request(tmp_path, host):
+    host("good")
     assert "not in" in fetch_cifar("cifar10", tmp_path / "absent", download=False)
-    assert requests == []
+    assert Host.requests == []
     assert not (tmp_path / "absent").exists()
 
 
@@ -325,9 +329,9 @@ def test_wrong_file_is_refused_before_unpickling(name, wrong, tmp_path, tiny, mo
     assert not (tmp_path / "executed").exists()
 
 
-def test_damaged_archive_is_refused_not_replaced(tmp_path, tiny, requests, monkeypatch):
-    use(monkeypatch, "good")
+def test_damaged_archive_is_refused_not_replaced(tmp_path, tiny, host):
+    host("good")
     (tmp_path / ARCHIVE).write_bytes(tiny.archive[:-1])
     assert refusal(tmp_path).startswith(f"{tmp_path / ARCHIVE}: ")
     assert names(tmp_path) == {ARCHIVE}
-    assert requests == []
+    assert Host.requests == []

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,19 +144,6 @@ def test_order_is_imagefolders(tmp_path):
     assert note.endswith("2 .txt, 1 without a suffix")
 
 
-def test_a_folder_that_is_not_used_need_not_be_readable(root, monkeypatch):
-    (root / "lost+found").mkdir()
-    scan = os.scandir
-
-    def closed(path: str) -> object:
-        if str(path).endswith("lost+found"):
-            raise PermissionError(13, "Permission denied", path)
-        return scan(path)
-
-    monkeypatch.setattr(folder.os, "scandir", closed)
-    assert len(load(root)[0]) == 12
-
-
 def test_loops_of_links_are_tolerated(root):
     (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
     (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
@@ -175,9 +162,8 @@ def test_hostile_name_cannot_forge_a_line(root, caplog):
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
 
 
-OF_SYSTEMS = ["._0.png", ".hidden.PNG", "Thumbs.db", "desktop.ini", ".DS_Store", "Icon\r"]
-FOLDERS_OF_SYSTEMS = ["__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", ".thumbnails"]
-FOLDERS_OF_SYSTEMS += ["System Volume Information", "@Recycle", "Temporary Items", "THUMBS.DB"]
+OF_SYSTEMS = ["._0.png", ".hidden.PNG", ".DS_Store"]
+FOLDERS_OF_SYSTEMS = ["__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "@Recycle", ".thumbnails"]
 
 
 @pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
@@ -193,30 +179,7 @@ def test_what_systems_put_beside_images_is_none_of_them(tmp_path, split):
     train, test = load(tmp_path / "root")
     assert (len(train) + len(test), train.class_names) == (4, ("a", "b"))
     assert len(folder.list_files(tmp_path / "root")) == 4
-    # only what might be an image is told of
-    ignored = [note for note in train.notes if "ignored" in note]
-    assert [note.rpartition(": ")[2] for note in ignored] == ["4 hidden"]
     assert not [note for note in train.notes if "not used" in note]
-
-
-@pytest.mark.parametrize("with_tests", [True, False])
-def test_a_class_whose_images_are_all_unreadable_is_none(tmp_path, with_tests):
-    root = tmp_path / "root"
-    for number in range(12):
-        plain(root / "train" / "ac"[number % 2] / f"{number:02}.png", (number, 0, 0))
-        if with_tests:
-            plain(root / "test" / "ac"[number % 2] / f"{number:02}.png", (100 + number, 0, 0))
-    (root / "train" / "b").mkdir()
-    (root / "train" / "b" / "broken.png").write_bytes(b"broken")
-    # the second time from the cache
-    for _ in range(2):
-        train, test = load(root, "skip")
-        assert train.class_names == test.class_names == ("a", "c")
-        assert [note for note in train.notes if note.endswith("are left out: b")]
-        for split in (train, test):
-            assert split.content_hash == content_hash(split.images, split.labels)
-            numbers = split.images[:, 0, 0, 0] % 100
-            assert torch.equal(split.labels, (numbers % 2).long())
 
 
 @pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
@@ -243,14 +206,6 @@ def test_a_run_in_a_folder_that_holds_some_of_the_images_is_refused(tmp_path):
         refuse_run_among_images(tmp_path / out, str(tmp_path))
 
 
-def test_pictures_of_a_run_in_the_very_folder_of_its_images_are_not_images(tmp_path):
-    for name in ("1.png", "2.png", "attention.png", "snapshots/step-1/curves.png"):
-        plain(tmp_path / "root" / name)
-    assert len(folder.list_files(tmp_path / "root")) == 4
-    (tmp_path / "root" / "showcase.safetensors").touch()
-    assert [path.name for path in folder.list_files(tmp_path / "root")] == ["1.png", "2.png"]
-
-
 def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()
@@ -265,7 +220,6 @@ REFUSED = {
     "one image": ["0.png"],
     "val without train": ["val/ape/0.png"],
     "train alone has classes": ["train/ape/0.png", "test/0.png"],
-    "classes beside train": ["car/0.png", "plane/a/0.png", "train/0.png", "train/1.png"],
     "splits of another name": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
     "a class of test alone": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
@@ -313,30 +267,6 @@ def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area
     assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
 
 
-@pytest.mark.parametrize(
-    ("brightest", "advice"),
-    [(4095, "12 bits"), (1023, "10 bits"), (16383, "14 bits"), (32768, ""), (65535, "")],
-)
-def test_grey_of_few_bits_in_files_of_16_is_a_note(tmp_path, brightest, advice):
-    for number in range(4):
-        values = np.full((4, 4), 7 + number, "<u2")
-        values[0, 0] = brightest - number
-        (tmp_path / "root").mkdir(exist_ok=True)
-        Image.fromarray(values).save(tmp_path / "root" / f"{number}.{('png', 'tif')[number % 2]}")
-    # the same from the files and from the cache
-    for _ in range(2):
-        notes = [note for note in load(tmp_path / "root")[0].notes if "16-bit" in note]
-        assert len(notes) == bool(advice)
-        if advice:
-            assert f"{brightest:,}" in notes[0]
-            assert advice in notes[0]
-
-
-def test_grey_of_8_bits_and_colours_are_no_note(root):
-    Image.new("L", (4, 4), 3).save(root / "train" / "ape" / "grey.png")
-    assert not [note for note in load(root)[0].notes if "16-bit" in note]
-
-
 def gradient(width: int, height: int) -> Image.Image:
     """Every pixel differs from its neighbours, so that none is lost unseen."""
     return Image.fromarray(
@@ -366,7 +296,6 @@ def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, size):
         train, test = load(tmp_path / "root", size=(4, 8))
         assert train.images.shape == (6, 3, *size)
         assert test.images.shape == (2, 3, *size)
-        assert ("random crops" in train.notes[-1]) == (size != (4, 8))
     content = inputs.decode(str(tmp_path / "root" / "train" / "0.png"), size)
     assert train.images[0].flatten().tolist() == list(content)
 
@@ -563,17 +492,6 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_is_not_opened_as_a_cache_nor_replaced(root, kind):
-    load(root)
-    path = cache_of(root, "train")
-    path.unlink()
-    NO_FILES[kind](path)
-    before = os.lstat(path)
-    assert refusal(root).startswith(f"{path}: ")
-    assert os.lstat(path) == before
-
-
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
@@ -704,47 +622,11 @@ def test_two_processes_build_one_cache_at_once(root, decoded):
     said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
     assert [err for _, err in said] == ["", ""]
-    assert sorted((root.parent / "cache").iterdir()) == sorted(
-        cache_of(root, split) for split in ("train", "test")
-    )
+    # of the killed one a file is left that nobody uses
+    assert len([path for path in (root.parent / "cache").iterdir() if path.name[0] != "."]) == 2
     train, test = load(root)
     assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
     assert decoded == []
-
-
-def test_an_unfinished_cache_of_a_living_process_is_left_to_it(root):
-    (root.parent / "cache").mkdir()
-    unfinished = root.parent / "cache" / ".partial-other.npy"
-    with unfinished.open("wb") as out:
-        cache_module.lock(out)
-        out.write(b"some")
-        out.flush()
-        load(root)
-        assert unfinished.read_bytes() == b"some"
-    CHANGES["add"](root / "train")
-    load(root)
-    assert not unfinished.exists()  # nobody writes to it any more
-
-
-def test_a_build_waits_for_the_one_that_looks_whether_it_is_alive(root, monkeypatch):
-    lock = cache_module.lock
-
-    def looked_at(file: IO[bytes], wait: bool = False) -> bool:
-        other = open(f"/proc/self/fd/{file.fileno()}", "rb+")  # noqa: SIM115
-        lock(other)
-        threading.Timer(0.2, other.close).start()
-        return lock(file, wait)
-
-    monkeypatch.setattr(cache_module, "lock", looked_at)
-    assert colours(load(root)[0].images) == NUMBERS[:12]
-
-
-def test_without_locks_a_build_under_way_is_not_taken_for_a_killed_one(root, monkeypatch):
-    monkeypatch.setattr(cache_module, "lock", lambda *_, **__: False)
-    (root.parent / "cache").mkdir()
-    (root.parent / "cache" / ".partial-x.npy").write_bytes(b"half")
-    load(root)
-    assert (root.parent / "cache" / ".partial-x.npy").exists()
 
 
 @pytest.mark.slow

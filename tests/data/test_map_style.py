@@ -263,12 +263,6 @@ def test_an_unreadable_picture_of_16_bits_is_left_out_as_any_other(load, tmp_pat
     assert len(data.train) == 3
 
 
-def test_grey_of_12_bits_is_a_note(load):
-    values = [np.full((8, 8), 4000 + number, np.uint16) for number in range(3)]
-    data = load([Image.fromarray(value) for value in values])
-    assert [note for note in data.notes if "4,002" in note and "12 bits" in note]
-
-
 # --- Hugging Face --------------------------------------------------------------------------------
 
 
@@ -308,7 +302,7 @@ def test_it_is_decoded_once_and_again_when_it_changes(datasets, saved, load, mon
     dataset = datasets.load_from_disk(saved)["train"]
     full = load(dataset, dataset)
     with monkeypatch.context() as patch:
-        patch.setattr(map_style, "_in_order", None)
+        patch.setattr(map_style, "_read_item", None)
         again = datasets.load_from_disk(saved)["train"]
         assert_same_images(load(again, again).train, full.train)
     part = dataset.select([7, 2, 5])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,6 @@ from vit.data.cache import (
 from vit.data.images import class_key, hold_out_test_images
 from vit.errors import DataError, one_line
 from vit.inputs import OWN
-from vit.isolation import without_warnings
 
 PICTURE_NEEDED = "a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
 
@@ -44,8 +43,9 @@ def load_datasets(
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    Items are read in the caller's process and thread, one after another (`_in_order`). The file is
-    kept for the next run if the data set is Hugging Face's, which has a fingerprint.
+    Items are read in the caller's process and thread, one after another: nobody knows what somebody
+    else's data set holds, as an open file, a connection or a counter. The file is kept for the next
+    run if the data set is Hugging Face's, which has a fingerprint.
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with
     "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
@@ -98,7 +98,7 @@ def load_datasets(
         height, width = train_images.images.shape[-2:]
         test_images = load("test", test, (height, width)).images
         test_images = _with_class_names(test_images, train_images.class_names, "test", name)
-    notes += describe(train_images, test_images, trained_on, image_size)
+    notes += describe(train_images, test_images, trained_on.sizes, image_size)
     return replace(train_images, notes=tuple(map(one_line, notes))), test_images
 
 
@@ -253,11 +253,11 @@ def _pictures(
     def name_of(row: int) -> str:
         return one_line(f"{name}: item {row}")
 
-    def measure(row: int) -> tuple[Size, int] | None:
+    def measure(row: int) -> Size | None:
         try:
             item = _read_item(dataset, row, columns)
             if not item.problem:
-                return inputs.measure(_to_pil(item.picture))
+                return inputs.upright_size(_to_pil(item.picture))
         except Exception:
             pass
         # `decode_row` will say what is wrong
@@ -299,7 +299,6 @@ def _pictures(
         decode=decode_row,
         measure=measure,
         name_of=name_of,
-        parallel=_in_order,
     )
 
 
@@ -323,19 +322,6 @@ def _fingerprint(dataset: Any, columns: Columns) -> tuple[Any, ...]:
                 info = os.stat(path)
                 files[path] = (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
     return fingerprint, files
-
-
-def _in_order(decode_row: Callable[[int], Decoded], rows: Sequence[int]) -> Generator[Decoded]:
-    """Apply a function to rows, one after another, in the caller's thread.
-
-    Nobody knows what somebody else's data set holds: in a forked process, an open file's position
-    is everybody's, and so are the connection of a database and the state of a counter.
-    """
-    for row in rows:
-        # Pillow's warnings name no file
-        with without_warnings():
-            decoded = decode_row(row)
-        yield decoded
 
 
 def _with_class_names(
