@@ -20,8 +20,6 @@ from vit.report.record import (
     tested_images_of,
 )
 
-TERMINAL_WIDTH = 120
-"""Characters of a line, from which a table is turned on its side."""
 NOT_COMPARED = ("train.seed", "data.fallback")
 """Settings that runs in one row may differ in; the images that a fallback gave are compared."""
 LOSS = METRICS["masked_loss"]
@@ -335,12 +333,5 @@ def metric_of(column: str) -> Metric | None:
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return rows with the same columns as lines, on its side if it is too wide for a terminal."""
-    columns = list(rows[0])
-    cells = [[*row.values()] for row in rows]
-
-    # On its side, runs become columns; more runs than columns would not get narrower
-    upright = aligned([columns, *cells])
-    if max(len(line) for line in upright) <= TERMINAL_WIDTH or len(rows) >= len(columns):
-        return upright
-    return aligned(list(zip(columns, *cells, strict=True)))
+    """Return rows with the same columns as lines."""
+    return aligned([list(rows[0]), *[[*row.values()] for row in rows]])
