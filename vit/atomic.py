@@ -108,7 +108,8 @@ def refuse_lost_folder(path: Path) -> bool:
     """
     path = path.absolute()
     is_locked = False
-    for file, folder in _locked.items():
+    # a list, because another thread may train too
+    for file, folder in list(_locked.items()):
         if file.closed or not path.is_relative_to(folder):
             continue
         is_locked = True
