@@ -21,7 +21,7 @@ from studies import StudyConfig
 from studies.tables import Seeds, seeds
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
-from vit.checkpoints import load_model, load_trained, save_model
+from vit.checkpoints import load_model, save_model
 from vit.config import Config, DataConfig, ModelConfig
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
@@ -282,7 +282,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.study.checkpoint:
-            self.checkpoint = load_trained(self.study.checkpoint)
+            self.checkpoint = load_model(self.study.checkpoint, strict=True)
             model = with_architecture(self.config.model, self.checkpoint)
             if model.qkv != "linear" or not model.qkv_bias:
                 matrices = "W_Q, W_K, W_V and their biases, which studies measure"

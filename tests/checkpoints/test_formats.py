@@ -80,7 +80,7 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
     config = (tmp_path / "config.json").read_text()
     for name, reason in (
         ("resnet18", "not a plain vision transformer"),
-        ("vit_base_patch16_clip_224", "a norm before its blocks"),
+        ("vit_base_patch16_clip_224", "its settings say embed_dim 768, its tensors 192"),
         ("vit_tiny_patch16_gap_240", "timm does not know"),
         ("vit_little_patch16_reg4_gap_256", "its settings say embed_dim 320, its tensors 192"),
         ("vit_relpos_small_patch16_224", "not a plain vision transformer"),

@@ -14,12 +14,10 @@ from typing import ClassVar
 
 import pytest
 import torch
-from huggingface_hub import constants
 from small import SIZES, refused, same, transformers_model
 from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.formats import timm_models
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 
@@ -180,7 +178,7 @@ def test_no_network_and_no_cache_is_one_line(name, cut_off, tmp_path, monkeypatc
     assert "cannot be fetched" in refused(name)
 
 
-def test_timm_names_go_through_timms_downloader(hub, tmp_path):
+def test_timm_names_are_fetched_from_the_hub(hub, tmp_path):
     import timm
 
     torch.manual_seed(0)
@@ -198,15 +196,3 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
 def test_a_refusing_hub_is_one_line(hub):
     hub.deny = 403
     assert "the hub answers 403" in refused("hf/me/tiny")  # and not that the network is missing
-
-
-def test_fetches_of_several_threads_leave_the_hubs_mode_as_it_was(monkeypatch):
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    first, second = timm_models._no_waiting(), timm_models._no_waiting()
-    for step in (first.__enter__, second.__enter__):
-        step()
-        assert constants.HF_HUB_OFFLINE
-    for end in (first, second):  # the first to begin is the first to end
-        end.__exit__(None, None, None)
-    assert not constants.HF_HUB_OFFLINE

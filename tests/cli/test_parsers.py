@@ -73,7 +73,7 @@ def test_every_field_of_the_loading_options_is_an_option_with_its_sentence():
         assert f"--{name.replace('_', '-')} " in text
         assert sentence in text
     assert [*sentences_of(LoadOptions)] == [item.name for item in fields(LoadOptions)]
-    assert load_options(read("RUN", "checkpoint inspect")) == LoadOptions()
+    assert LoadOptions(**load_options(read("RUN", "checkpoint inspect"))) == LoadOptions()
 
 
 def test_data_may_stand_in_place_of_an_option():

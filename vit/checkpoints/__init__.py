@@ -6,9 +6,9 @@ the options), and assigns the weights. `formats` holds the tables of names; `con
 other libraries.
 """
 
-from vit.checkpoints.loading import load_model, load_trained
+from vit.checkpoints.loading import load_model
 from vit.checkpoints.origin import LoadedOrigin, Report
 from vit.errors import CheckpointError
 from vit.weights import save_model
 
-__all__ = ["CheckpointError", "LoadedOrigin", "Report", "load_model", "load_trained", "save_model"]
+__all__ = ["CheckpointError", "LoadedOrigin", "Report", "load_model", "save_model"]

@@ -37,23 +37,28 @@ from vit.mae import Model
 from vit.pretrained import located, shipped_models
 from vit.weights import build_model
 
+SIZES = ("image_size", "patch_size", "channels")
+"""The options that change what the encoder computes."""
+
 
 def load_model(
     checkpoint: str | Path | Mapping[str, Tensor] | nn.Module,
-    options: LoadOptions | None = None,
-    **fields: Any,
+    *,
+    strict: bool = False,
+    **options: Any,
 ) -> Model:
     """Load a pretrained vision transformer, whoever trained it.
 
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin
             file; the name of a model that comes with the package (`vit models` lists them), unless
-            a local file or folder has that name; "timm/NAME", fetched by timm;
-            "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in
-            memory, which describes itself, also within a module of your own; or a state dict in
-            memory, some of whose settings are guessed.
-        options: how it is read; by default as it is.
-        fields: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
+            a local file or folder has that name; "timm/NAME" or "hf/ORGANISATION/NAME", fetched by
+            huggingface_hub; a timm or transformers model in memory, which describes itself, also
+            within a module of your own; or a state dict in memory, some of whose settings are
+            guessed.
+        strict: refuse a model with untrained parts that are not in `allow`; else a warning names
+            them.
+        options: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
 
     Returns:
         A `VisionTransformer`, or a `MaskedAutoencoder` if the checkpoint holds a decoder; float32,
@@ -61,53 +66,58 @@ def load_model(
         its input.
 
     Raises:
-        CheckpointError: the file cannot be read or is not safe, its family is not computed here, or
+        CheckpointError: the file is not safe or no checkpoint, its family is not computed here, or
             a tensor is missing, unexpected, of another shape, or not finite; the message is one
             line.
+        OSError: the file cannot be read.
     """
-    network = _load(checkpoint, options, fields)
+    # on the CPU, whatever the caller's default device is
+    with torch.device("cpu"):
+        source = find(checkpoint)
+        network = read_network(source, LoadOptions(**options))
+        assign_weights(network)
+        _compare_with_theirs(network, options)
 
     # new weights are easily overlooked in a report
     missing = network.report.missing
-    if missing:
+    if missing and strict:
+        names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
+        if names:
+            raise CheckpointError(
+                f"{checkpoint}: parts of this model are untrained ({names[0]}, {len(names)} in all)"
+            )
+    elif missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
-            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
-            stacklevel=2,
+            f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2
         )
     return network.model
 
 
-def load_trained(
-    checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any
-) -> Model:
-    """Load a model to look at it or measure it: as `load_model`, but without untrained parts.
+def _compare_with_theirs(network: Network, options: dict[str, Any]) -> None:
+    """Refuse a model of a library that computes something else than what was loaded from it.
 
-    Raises:
-        CheckpointError: a part is untrained and not in `allow`, or the checkpoint cannot be loaded.
+    It is one in memory, or one that settings describe, of which timm builds a small twin.
     """
-    network = _load(checkpoint, options, fields)
-    missing = []
-    for name in network.report.missing:
-        if not network.allows(name.removeprefix("encoder.")):
-            missing.append(name)
-    if missing:
-        raise CheckpointError(
-            f"{checkpoint}: parts of this model are untrained ({missing[0]}, {len(missing)} in all)"
-        )
-    return network.model
+    twin = network.hints.twin
+    if network.source.whole is None and twin is None:
+        return
+    from vit.checkpoints.comparison import compare_outputs
+
+    with warnings.catch_warnings(action="ignore"):
+        if twin is not None:
+            compare_outputs(_load_as_it_is(_source_of_module(twin, str(network.source.path)), {}))
+        elif any(options.get(size) is not None for size in SIZES):
+            compare_outputs(_load_as_it_is(network.source, options))
+        else:
+            compare_outputs(network)
 
 
-def _load(
-    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module,
-    options: LoadOptions | None,
-    fields: dict[str, Any],
-) -> Network:
-    """Return the network of a checkpoint with its model, given as for `load_model`."""
-    # on the CPU, whatever the caller's default device is
-    with torch.device("cpu"):
-        network = read_network(find(checkpoint), replace(options or LoadOptions(), **fields))
-        assign_weights(network)
+def _load_as_it_is(source: Source, options: dict[str, Any]) -> Network:
+    """Load a network again, at its own size."""
+    kept = {key: value for key, value in options.items() if key not in SIZES}
+    network = read_network(source, LoadOptions(**kept))
+    assign_weights(network)
     return network
 
 
@@ -133,14 +143,15 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     path = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
 
     # on a hub
+    hub_name = name.removeprefix("hf/")
     if path is None and name.startswith("timm/"):
         from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-        return _source_of_module(timm_models.fetch(name), name)
+        hub_name = timm_models.hub_name(name)
     if path is None:
         from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
-        path = hub.download(name.removeprefix("hf/"))
+        path = hub.download(hub_name)
     source = replace(read_checkpoint(path), path=Path(name))
 
     # a path takes precedence over the shipped model of the same name
@@ -170,27 +181,7 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     if "sha256" in config:
         config = without_ours(config)
     config["architectures"] = [type(library_model).__name__]
-    config["hidden_act"] = _activation(library_model, config.get("hidden_act", "gelu"))
-    return Source(Path(name), tensors, values, config=config, whole=model)
-
-
-def _activation(model: nn.Module, setting: str) -> str:
-    """Return the activation of a transformers model's settings.
-
-    If these say gelu and a block computes something else, because it was replaced, return that.
-    """
-    if setting != "gelu":
-        return setting
-    for name, module in model.named_modules():
-        # transformers' name for it, and its former one
-        if not name.endswith((".activation_fn", ".intermediate_act_fn")):
-            continue
-        if isinstance(module, nn.GELU) and module.approximate != "none":
-            return f"gelu, {module.approximate}"
-        kind = type(module).__name__
-        if kind not in ("GELUActivation", "GELU"):
-            return kind
-    return setting
+    return Source(Path(name), tensors, values, config, module=library_model, whole=model)
 
 
 def _library_of(module: nn.Module) -> str:

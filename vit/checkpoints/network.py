@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
@@ -91,6 +91,15 @@ class Network:
     decoder: DecoderConfig | None = None
     norm_pix_loss: bool = False
     model: Model = field(init=False)
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The modules of a model in memory, by what precedes the names of their tensors."""
+        modules: dict[str, nn.Module] = {}
+        if self.source.whole is not None:
+            for path, module in self.source.whole.named_modules():
+                modules[WRAPPERS.sub("", f"{path}.").lstrip(".")] = module
+        return modules
 
     def error(self, problem: str) -> CheckpointError:
         """Return an error that names the checkpoint."""

@@ -93,7 +93,8 @@ class Source:
         config: the config.json next to the weights or, in our own files, in their metadata; empty
             if there is neither.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
-        module: a timm model in memory, which describes itself.
+        module: a library's model in memory, which describes itself: timm's, or transformers' with
+            its settings in config.
         whole: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
         notes: for the user, on how the checkpoint was read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER
@@ -21,7 +21,7 @@ from vit.checkpoints.heads import (
     problem_of,
 )
 from vit.checkpoints.names import NOTES, KeyRule, map_in
-from vit.checkpoints.network import WRAPPERS, ModelTensor, Network
+from vit.checkpoints.network import ModelTensor, Network
 from vit.checkpoints.reading import first_few
 
 # what training files hold besides the network, at any depth
@@ -113,7 +113,9 @@ def _check_normalization(network: Network, channels: int) -> None:
             "nothing says how its input was normalised; assuming "
             f"mean {usual.mean}, std {usual.std}; {sentence}; mean, std and crop_share set them"
         )
-        if usual.other_inputs and network.source.module is None:
+        # timm's models in memory say theirs, if they have weights
+        is_timms = network.source.module is not None and not network.source.config
+        if usual.other_inputs and not is_timms:
             network.guess(assumed)
         else:
             network.note(assumed)
@@ -315,15 +317,13 @@ def _find_heads(network: Network) -> list[Head]:
         heads = [named, *(head for head in heads if not f"{head.name}.".startswith(within))]
 
     # a model in memory knows more of its heads than tensors show, as does known code
-    modules: dict[str, nn.Module] = {}
-    if network.source.whole is not None:
-        for path, module in network.source.whole.named_modules():
-            modules[WRAPPERS.sub("", path)] = module
+    modules = network.modules
     for i, head in enumerate(heads):
         problem = network.hints.head_problem
-        if head.name in modules:
-            problem = problem or problem_of(modules[head.name])
-            head = replace(head, module=modules[head.name], assumed="")
+        module = modules.get(f"{head.name}.")
+        if module is not None:
+            problem = problem or problem_of(module)
+            head = replace(head, module=module, assumed="")
         # the module shows the order of its layers, too
         if head.module is None or not head.rules:
             problem = problem or head.problem

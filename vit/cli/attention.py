@@ -13,7 +13,7 @@ import torch
 
 from vit import figures
 from vit.atomic import make_folder, write_npz
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.config import named_data
@@ -140,7 +140,7 @@ def load_with_images(
     checkpoint: str | Path = options.checkpoint
     if snapshots and not RunFiles(Path(checkpoint)).model.is_file():
         checkpoint = list(snapshots.values())[-1]
-    model = load_trained(checkpoint, load)
+    model = load_model(checkpoint, strict=True, **load)
     if data is None and options.on_bad_image == "stop":
         return with_files(model, images)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
+from typing import Any
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
@@ -26,9 +27,9 @@ def run(options: Namespace) -> int:
         return convert(options, load)
 
 
-def inspect(options: Namespace, load: LoadOptions) -> int:
+def inspect(options: Namespace, load: dict[str, Any]) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
-    network = read_network(find(options.checkpoint), load)
+    network = read_network(find(options.checkpoint), LoadOptions(**load))
     properties = facts(network)
     if options.json:
         print_json(properties)
@@ -41,10 +42,10 @@ def inspect(options: Namespace, load: LoadOptions) -> int:
     return 0
 
 
-def convert(options: Namespace, load: LoadOptions) -> int:
+def convert(options: Namespace, load: dict[str, Any]) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     require_folder(options.out.parent)
-    model = load_model(options.checkpoint, load)
+    model = load_model(options.checkpoint, **load)
     notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
     for note in notes:

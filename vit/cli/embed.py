@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, replacing
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.images import list_images, pooled_features
 from vit.cli.options import choose_device, images_or_data, load_options
 from vit.cli.outputs import output_file
@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
     files = list_images(files, options.on_bad_image)
 
     # The model, and the images' names
-    model = load_trained(options.checkpoint, load)
+    model = load_model(options.checkpoint, strict=True, **load)
     if data is None:
         listed = list_image_files(files)
     elif data in BUILT_IN:

@@ -11,7 +11,7 @@ import torch
 
 from vit import figures
 from vit.atomic import make_folder, write_json
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.options import (
     choose_device,
     load_options,
@@ -33,7 +33,6 @@ from vit.device import device_name
 from vit.errors import ConfigError, one_line
 from vit.evaluation import Evaluation, Options, evaluate, obstacles
 from vit.evaluation.classification import confusion, reliability
-from vit.load_options import LoadOptions
 from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import results_lines, score_table
@@ -106,11 +105,11 @@ def data_config(options: Namespace) -> DataConfig:
     )
 
 
-def measure(options: Namespace, load: LoadOptions) -> dict[str, Any]:
+def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
     # Model and data
     config = data_config(options)
-    model = load_trained(options.checkpoint, load)
+    model = load_model(options.checkpoint, strict=True, **load)
     origin = model.origin
     compute = choose_device(options, options.threads)
     with naming_options():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, write_npz, write_text
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.attention import load_with_images, snapshots_of
 from vit.cli.images import photo_of
 from vit.cli.options import load_options
@@ -80,7 +80,7 @@ def run(options: Namespace) -> int:
         moments = []
         arrays["moments"] = list(snapshots)
         for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
-            model = load_trained(path, load_options(options))
+            model = load_model(path, strict=True, **load_options(options))
             snapshot = replace(subject, model=model)
             explored = explore(snapshot, options.layers)
             arrays |= explored.arrays(f"_moment{len(moments)}")

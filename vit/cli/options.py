@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from typing import Any
 
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
@@ -17,13 +18,9 @@ from vit.machine import choose_compute
 from vit.settings import tell_apart
 
 
-def load_options(options: Namespace) -> LoadOptions:
-    """Return how the checkpoint is to be read.
-
-    Raises:
-        CheckpointError: a value cannot be used.
-    """
-    return LoadOptions(**{item.name: getattr(options, item.name) for item in fields(LoadOptions)})
+def load_options(options: Namespace) -> dict[str, Any]:
+    """Return how the checkpoint is to be read, as `load_model` takes it."""
+    return {item.name: getattr(options, item.name) for item in fields(LoadOptions)}
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:

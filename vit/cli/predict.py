@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import make_folder, replacing
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.images import BATCH, list_images, naming_the_option
 from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import output_file, print_json
@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
 
     # The images, and a model that can name them
     files = list_images(options.images, options.on_bad_image)
-    model = load_trained(options.checkpoint, load)
+    model = load_model(options.checkpoint, strict=True, **load)
     require_head(model)
     model = model.to(choose_device(options).device)
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vit.atomic import make_folder, write_text
-from vit.checkpoints import load_trained
+from vit.checkpoints import load_model
 from vit.cli.images import (
     list_images,
     naming_the_option,
@@ -39,7 +39,7 @@ def run(options: Namespace) -> int:
     files = list_images([options.folder], options.on_bad_image)
 
     # The features of all images, and which are nearest
-    model = load_trained(options.checkpoint, load).to(choose_device(options).device)
+    model = load_model(options.checkpoint, strict=True, **load).to(choose_device(options).device)
     query = embed(model, options.image).pooled[0]  # (D,)
     features = pooled_features(model, len(files), lambda start, stop: files[start:stop])  # (N, D)
     found = nearest(features, query, options.count)

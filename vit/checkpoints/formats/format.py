@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
+from torch import nn
+
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
@@ -36,6 +38,7 @@ class Hints:
         head_problem: what else its code computes between the final norm and the head; "" for
             nothing.
         notes: for the user.
+        twin: a small model of timm's that computes as one that the settings describe.
         differences: what the settings request but is not done here, or may not be; each is a
             warning.
 
@@ -58,6 +61,7 @@ class Hints:
     blocks_known: bool = False
     code_heads: Mapping[int, int] = field(default_factory=dict)
     head_problem: str = ""
+    twin: nn.Module | None = None
 
     def __post_init__(self) -> None:
         # the architecture; the width is called dim in a decoder

@@ -30,7 +30,8 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 def describes_itself(source: Source) -> bool:
     """Return whether timm describes the model: it is one in memory, or config.json is timm's."""
-    return source.module is not None or "architecture" in source.config
+    in_memory = source.module is not None and not source.config
+    return in_memory or "architecture" in source.config
 
 
 def timm_hints(source: Source) -> Hints:

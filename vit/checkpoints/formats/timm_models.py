@@ -5,39 +5,27 @@ Importing this imports timm, which takes seconds.
 
 from __future__ import annotations
 
-import math
-import socket
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import timm
 import torch
-from huggingface_hub import constants
 from timm.data import resolve_data_config
-from timm.layers import DropPath, GluMlp, Mlp, PatchDropout
-from timm.layers.activations import GELU
+from timm.layers import GluMlp
 from timm.models import model_entrypoint
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, in_order, only_given
 from vit.checkpoints.reading import Source, shorten
 from vit.errors import CheckpointError
-from vit.isolation import held
 
 # `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
 ARGUMENTS = (
     signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
 )
 """The model arguments that a config.json may hold."""
-# modules that let all pass in eval mode
-UNCHANGED = (nn.Identity, nn.Dropout, DropPath, PatchDropout)
 
 
 def hints(source: Source) -> Hints:
@@ -47,7 +35,7 @@ def hints(source: Source) -> Hints:
         CheckpointError: timm does not know the architecture, or our encoder does not compute it.
     """
     # a model in memory
-    if source.module is not None:
+    if source.module is not None and not source.config:
         settings = dict(getattr(source.module, "pretrained_cfg", None) or {})
         return _hints_of_model(source, source.module, settings)
 
@@ -71,8 +59,7 @@ def hints(source: Source) -> Hints:
 
     # the model that timm builds from them, without memory for its weights, which shows the rest
     try:
-        with torch.device("meta"):
-            model = timm.create_model(name, pretrained=False, **arguments)
+        model, twin = _built(name, arguments)
     except Exception as error:  # timm raises nearly anything on invalid arguments
         reason = shorten(str(error), 200)
         raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
@@ -82,7 +69,29 @@ def hints(source: Source) -> Hints:
     labels = config.get("label_names") or settings.get("label_names")
     result = _hints_of_model(source, model, {**settings, "label_names": labels})
     encoder = {**result.encoder, "num_classes": model.num_classes}
-    return replace(result, encoder=encoder, notes=(*result.notes, *notes))
+    return replace(result, encoder=encoder, twin=twin, notes=(*result.notes, *notes))
+
+
+def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
+    """Return a model that timm builds, without values, and a small twin that computes as it does.
+
+    The twin has two narrow blocks, and values of which each shows in what it computes.
+    """
+    with torch.device("meta"):
+        model: Any = timm.create_model(name, pretrained=False, **arguments)
+    p, q = model.patch_embed.patch_size
+    small = {
+        "img_size": (2 * p, 2 * q),
+        "depth": 2,
+        "embed_dim": 8 * model.blocks[0].attn.num_heads,
+        "num_classes": 3,
+    }
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(0)
+        twin = timm.create_model(name, pretrained=False, **{**arguments, **small})
+        for parameter in twin.parameters():
+            nn.init.normal_(parameter, std=0.3)
+    return model, twin
 
 
 def _model_arguments(source: Source) -> dict[str, Any]:
@@ -134,55 +143,30 @@ def training_hints(source: Source) -> Hints:
         pass
 
     # the heads and the pooling of the architecture, unless other options say another pooling
-    encoder = {}
-    code_heads = {}
-    model = _named_model(args, str(source.path))
-    if model is not None:
-        code_heads = {model.embed_dim: model.blocks[0].attn.num_heads}
-        encoder["global_pool"] = model.global_pool
-    if args.get("gp") in ("token", "avg"):
-        encoder["global_pool"] = args["gp"]
-    return Hints(
-        encoder,
-        blocks_known=model is not None,
-        code_heads=code_heads,
-        **_inputs(inputs),
-    )
-
-
-def _named_model(args: dict[str, Any], checkpoint: str) -> Any:
-    """Return a model of the architecture that options name, on meta; None if unknown to timm.
-
-    Args:
-        args: the saved options of timm's train.py.
-        checkpoint: for messages.
-
-    Raises:
-        CheckpointError: our encoder does not compute it.
-    """
+    known = Hints()
     name = str(args.get("model"))
-    if not timm.is_model(name):
-        return None
+    if timm.is_model(name):
+        known = _named_architecture(name, args, str(source.path))
+    if args.get("gp") in ("token", "avg"):
+        known.encoder["global_pool"] = args["gp"]
+    return replace(known, **_inputs(inputs))
+
+
+def _named_architecture(name: str, args: dict[str, Any], checkpoint: str) -> Hints:
+    """Return what the architecture says that options of timm's train.py name."""
     _require_plain(name, checkpoint)
     prefix = "model_kwargs."
     arguments = {}
     for key, value in args.items():
         if key.removeprefix(prefix) in ARGUMENTS and key.startswith(prefix):
             arguments[key.removeprefix(prefix)] = value
-
-    # the model that timm builds, without memory for its weights
     try:
-        with torch.device("meta"):
-            model = timm.create_model(name, pretrained=False, **arguments)
+        model, twin = _built(name, arguments)
     except Exception:  # timm raises nearly anything on invalid arguments
-        return None
-    reason = _not_computed(model)
-    if reason:
-        raise CheckpointError(
-            f"{checkpoint}: timm's {name}, which its options name, has {reason}, "
-            "which this encoder does not compute"
-        )
-    return model
+        return Hints()
+    heads = {model.embed_dim: model.blocks[0].attn.num_heads}
+    pooling = {"global_pool": model.global_pool}
+    return Hints(pooling, blocks_known=True, code_heads=heads, twin=twin)
 
 
 def _inputs(settings: dict[str, Any]) -> dict[str, Any]:
@@ -238,10 +222,6 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
     Raises:
         CheckpointError: our encoder does not compute it.
     """
-    reason = _not_computed(model)
-    if reason:
-        raise source.error(f"it has {reason}, which this encoder does not compute")
-
     # the architecture, under our names
     block = model.blocks[0]
     mlp = "gelu"
@@ -271,88 +251,6 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
     return Hints(only_given(encoder), class_names=labels, **_inputs(settings))
 
 
-def _not_computed(model: Any) -> str:
-    """Return what a timm model has that our encoder does not compute; "" if it computes all."""
-    # the model, and the kinds of its parts
-    if type(model) not in (VisionTransformer, VisionTransformerDistilled):
-        return f"the class {type(model).__name__}"
-    blocks: list[Any] = list(model.blocks)
-    for block in blocks:
-        reason = _not_computed_in_block(block)
-        if reason:
-            return reason
-
-    # what differs from block to block, where one setting counts for all
-    norms = [module for module in model.blocks.modules() if isinstance(module, nn.LayerNorm)]
-    norms += [norm for norm in (model.norm, model.fc_norm) if not isinstance(norm, nn.Identity)]
-    if not all(isinstance(norm, nn.LayerNorm) for norm in norms):
-        return f"other norms ({type(norms[-1]).__name__})"
-    if len({norm.eps for norm in norms}) > 1:
-        return "norms of several eps"
-    if len({block.attn.num_heads for block in blocks}) > 1:
-        return "blocks of several numbers of heads"
-
-    # before and after the blocks
-    convolution = model.patch_embed.proj
-    if tuple(convolution.stride) != tuple(convolution.kernel_size):
-        return "patches that overlap"
-    if not isinstance(model.norm_pre, nn.Identity):
-        return "a norm before its blocks (CLIP)"
-    if (
-        model.global_pool not in ("token", "avg", "")
-        or model.attn_pool is not None
-        or model.pool_include_prefix
-    ):
-        return f"another pooling ({model.global_pool!r})"
-    if model.pos_embed is None:
-        return "no position table"
-    if isinstance(model.norm, nn.Identity) and isinstance(model.fc_norm, nn.Identity):
-        return "no norm at its end"
-
-    # what no tensor would show
-    for name, module in model.named_modules():
-        if not name.startswith("head") and _changes_unseen(name, module):
-            return f"a {type(module).__name__} without tensors ({name})"
-    return ""
-
-
-def _not_computed_in_block(block: Any) -> str:
-    """Return what a block has that ours does not compute; "" if it computes all."""
-    attention = getattr(block, "attn", None)
-    if type(block) is not Block or type(attention) is not Attention:
-        return f"blocks of another kind ({type(block).__name__}, {type(attention).__name__})"
-    if not math.isclose(attention.scale, attention.head_dim**-0.5):
-        return "another scale of its attention"
-
-    # an exact GELU, or SwiGLU whose first half are the gates
-    mlp = block.mlp
-    activation = mlp.act
-    exact = type(activation) is GELU or (
-        type(activation) is nn.GELU and activation.approximate == "none"
-    )
-    gelu = isinstance(mlp, Mlp) and exact
-    swiglu = isinstance(mlp, GluMlp) and isinstance(activation, nn.SiLU) and not mlp.gate_last
-    if not gelu and not swiglu:
-        return f"another MLP ({type(mlp).__name__} with {type(activation).__name__})"
-
-    # norms
-    if not isinstance(block.norm1, nn.LayerNorm) or not isinstance(block.norm2, nn.LayerNorm):
-        return f"other norms ({type(block.norm1).__name__})"
-    if not isinstance(getattr(attention, "norm", None), nn.Identity):
-        return "a norm within its attention"
-    return ""
-
-
-def _changes_unseen(name: str, module: nn.Module) -> bool:
-    """Return whether a module of this name has no tensors and may change what passes it.
-
-    An MLP's activation is checked with its MLP.
-    """
-    if [*module.children(), *module.parameters(), *module.buffers()]:
-        return False
-    return not isinstance(module, UNCHANGED) and not name.endswith("mlp.act")
-
-
 def _class_names(labels: Any) -> tuple[str, ...]:
     """Return the names of classes that timm's settings hold; none if they hold something else."""
     # keyed by numbers, or by WordNet's codes in the order of the classes
@@ -366,39 +264,20 @@ def _class_names(labels: Any) -> tuple[str, ...]:
 # ---- Fetched -------------------------------------------------------------------------------------
 
 
-def fetch(name: str) -> nn.Module:
-    """Fetch a pretrained timm model, "timm/NAME", with timm's own downloader and cache.
+def hub_name(name: str) -> str:
+    """Return the place on the hub of a pretrained timm model, "timm/NAME".
 
     Raises:
-        CheckpointError: timm does not know it, has no weights for it, or cannot fetch them.
+        CheckpointError: timm does not know it, has no weights for it, or it is of another family.
     """
     short = name.removeprefix("timm/")
-    if not timm.is_model(short):
+    settings = None
+    if timm.is_model(short):
+        _require_plain(short, name)
+        settings = timm.get_pretrained_cfg(short)
+    if settings is None or not settings.hf_hub_id:
         raise CheckpointError(
-            f"timm has no model {shorten(short)!r}; "
+            f"timm has no model {shorten(short)!r} with weights; "
             "timm.list_models('vit*', pretrained=True) lists those it has"
         )
-    _require_plain(short, name)
-    try:
-        with _no_waiting():
-            return timm.create_model(short, pretrained=True)
-    except Exception as error:  # timm passes on any error of hub, network, cache or a damaged file
-        raise CheckpointError(f"{name} cannot be fetched: {shorten(str(error), 300)}") from error
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """If the hub cannot be reached, make timm use only the cache.
-
-    Its downloader would retry for a minute.
-    """
-    hub = urllib.parse.urlsplit(constants.ENDPOINT)
-    offline = constants.HF_HUB_OFFLINE
-    if not urllib.request.getproxies():
-        try:
-            socket.create_connection((hub.hostname or "", hub.port or 443), timeout=3).close()
-        except OSError:
-            offline = True
-    # threads may fetch at the same time
-    with held(constants, "HF_HUB_OFFLINE", offline):
-        yield
+    return settings.hf_hub_id

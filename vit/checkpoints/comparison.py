@@ -1,0 +1,150 @@
+"""Whether a model in memory computes what was loaded from it: one forward pass of both tells.
+
+Tensors do not show an activation, a hook or a replaced `forward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vit.checkpoints.network import Network
+from vit.checkpoints.reading import shorten
+from vit.isolation import eval_mode
+from vit.masking import mask_from_noise
+
+TOLERANCE = 1e-4
+"""The largest difference between outputs, as a share of the largest value."""
+
+
+@torch.no_grad()
+def compare_outputs(network: Network) -> None:
+    """Refuse a model in memory that computes something else than the model loaded from it.
+
+    Both see one image of noise, in float32 on the CPU. Theirs stays as it was: its weights, its
+    mode, its gradients.
+
+    Raises:
+        CheckpointError: outputs differ by more than `TOLERANCE`; the message names the first block
+            whose output does.
+    """
+    # the module that holds the network: the library's own, or the part of it that sees images
+    theirs = network.modules[network.prefix]
+    library_model = network.source.module
+    if library_model is not None and library_model in theirs.modules():
+        theirs = library_model
+    ours = network.model
+    our_stages, their_stages = _stages(network)
+
+    # transformers' autoencoder hides patches by the noise that it is given
+    generator = torch.Generator().manual_seed(0)
+    config = ours.encoder.config
+    image = torch.randn(1, config.channels, *config.image_size, generator=generator)
+    mask = None
+    options: dict[str, Tensor] = {}
+    if "noise" in signature(theirs.forward).parameters:
+        patches = ours.encoder.patch_embed.num_patches
+        options["noise"] = torch.rand(1, patches, generator=generator)
+        visible = int(patches * (1 - network.source.config["mask_ratio"]))
+        mask = mask_from_noise(options["noise"], visible)
+
+    # both passes
+    with _outputs_of(our_stages) as expected:
+        result = ours(image, mask)
+    try:
+        with _outputs_of(their_stages) as outputs:
+            answer = _call(theirs, image, options)
+    except Exception as error:  # the model is somebody else's
+        raise network.error(f"it computes no image: {shorten(str(error), 200)}") from error
+
+    for place, value in expected.items():
+        _refuse_difference(network, place, value, outputs.get(place))
+    if mask is None:
+        answer = getattr(answer, "logits", getattr(answer, "last_hidden_state", answer))
+        possible = [result]
+        # DeiT's two heads are of two tokens, and somebody's own head stands outside
+        has_two = hasattr(theirs, "head_dist")
+        if not has_two and not network.own_head and not network.options.global_pool:
+            possible.append(ours.encoder.forward_head(result))
+        for value in possible:
+            if isinstance(answer, Tensor) and answer.shape == value.shape:
+                _refuse_difference(network, "answer", value, answer)
+
+
+def _stages(network: Network) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+    """Return the blocks and the final norms, ours and theirs, by their names of them."""
+    ours: dict[str, nn.Module] = {}
+    theirs: dict[str, nn.Module] = {}
+    for name, tensor in network.tensors.items():
+        # a block holds the norm that holds the weight
+        levels = 2 if name.endswith(".norm1.weight") else 1
+        if levels == 1 and name not in ("norm.weight", "decoder.norm.weight"):
+            continue
+        root: nn.Module = network.model
+        if not name.startswith("decoder."):
+            root = network.model.encoder
+        place = tensor.theirs[0].rsplit(".", levels)[0]
+        ours[place] = root.get_submodule(name.rsplit(".", levels)[0])
+        theirs[place] = network.modules[f"{place}."]
+    return ours, theirs
+
+
+@contextmanager
+def _outputs_of(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """Give what each of the modules returns within the block, as their last hook leaves it."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(place: str, output: Any) -> None:
+        # blocks of transformers may return several values, their tokens first
+        if isinstance(output, tuple):
+            output = output[0]
+        outputs[place] = output
+
+    handles = []
+    for place, module in modules.items():
+        handles.append(
+            module.register_forward_hook(
+                lambda module, inputs, output, place=place: keep(place, output)
+            )
+        )
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _call(model: nn.Module, image: Tensor, options: dict[str, Tensor]) -> Any:
+    """Return what a model answers in evaluation mode, computed in float32 on the CPU."""
+    weights = {}
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        weights[name] = value.cpu()
+        if value.is_floating_point():
+            weights[name] = value.cpu().float()
+    with (
+        eval_mode(model),
+        torch.random.fork_rng(devices=[]),
+        # without a compiler's graphs, whose shapes may be other ones
+        torch.compiler.set_stance("force_eager"),
+    ):
+        return functional_call(model, weights, (image,), options)
+
+
+def _refuse_difference(network: Network, place: str, ours: Tensor, theirs: Tensor | None) -> None:
+    """Refuse an output of theirs that is not ours; None if it was not computed at all."""
+    difference = float("inf")
+    if theirs is not None and theirs.shape == ours.shape:
+        # values that are nan or infinite are refused, or allowed, elsewhere
+        values = ours.nan_to_num()
+        difference = float((values - theirs.nan_to_num()).abs().max() / values.abs().max())
+    if difference > TOLERANCE:
+        raise network.error(
+            f"its {place} computes something else than this encoder: "
+            f"the outputs differ by {difference:.1e} of the largest value"
+        )
