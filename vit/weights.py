@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -194,67 +194,6 @@ def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss
     if decoder is None:
         return VisionTransformer(encoder)
     return build_autoencoder(encoder, decoder, norm_pix_loss)
-
-
-# ---- Read ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OwnSettings:
-    """The content of our config.json, in plain values of the right types.
-
-    Attributes:
-        encoder: settings of `ViTConfig`; a missing one has its default.
-        decoder: settings of `DecoderConfig`; empty for none.
-        norm_pix_loss: the autoencoder's; None without a decoder.
-        mean, std: of the input.
-        interpolation, crop_share: how images are resized and cropped; None if missing.
-        class_names: of the head, or of the training data.
-        squash: whether images of another shape are squashed, not cropped.
-    """
-
-    encoder: dict[str, Any]
-    decoder: dict[str, Any]
-    norm_pix_loss: bool | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    interpolation: str | None
-    crop_share: float | None
-    class_names: tuple[str, ...]
-    squash: bool
-
-
-def read_settings(config: dict[str, Any]) -> OwnSettings:
-    """Read the content of our config.json.
-
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError: a key is missing, unknown, or holds
-            something else.
-    """
-    # JSON has no tuples: sizes come back as lists
-    encoder = {}
-    for key, value in config["encoder"].items():
-        if isinstance(value, list):
-            value = tuple(value)
-        encoder[key] = value
-
-    # an unknown setting could change what the model computes, so it is not left out in silence
-    decoder = config["decoder"] or {}
-    for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
-        unknown = settings.keys() - {item.name for item in fields(kind)}
-        if unknown:
-            raise KeyError(f"{sorted(unknown)[0]} is not a setting of {kind.__name__}")
-    return OwnSettings(
-        encoder=encoder,
-        decoder=decoder,
-        norm_pix_loss=config["norm_pix_loss"],
-        mean=tuple(map(float, config["mean"])),
-        std=tuple(map(float, config["std"])),
-        interpolation=config.get("interpolation"),
-        crop_share=config.get("crop_share"),
-        class_names=tuple(map(str, config["class_names"])),
-        squash=config.get("squash", False),
-    )
 
 
 # ---- For timm ------------------------------------------------------------------------------------

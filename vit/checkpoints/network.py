@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
@@ -343,6 +344,11 @@ def _read_hints(file_format: Format, source: Source, prefix: str, options: LoadO
     source = replace(source, config=config)
     try:
         hints = file_format.hints(source)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"]))
+        reason = f"{place} is {shorten(repr(wrong['input']))}: {wrong['msg']}"
+        raise source.error(f"its settings cannot be used: {reason}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # settings come from outside and may hold anything
         reason = f"{type(error).__name__}: {error}"

@@ -2,23 +2,69 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import nn
+from typing_extensions import TypedDict
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
-from vit.config import ViTConfig
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-@dataclass(frozen=True)
+# JSON's true is no number, and a text is none either
+Count = Annotated[int, Field(strict=True, gt=0)]
+CountOrNone = Annotated[int, Field(strict=True, ge=0)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+Switch = Annotated[bool, Field(strict=True)]
+Size = tuple[Count, Count]
+
+
+class Architecture(TypedDict, total=False):
+    """Settings of `ViTConfig`, or of `DecoderConfig`, that a checkpoint may say."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    image_size: Size
+    patch_size: Size
+    channels: Count
+    embed_dim: Count
+    dim: Count
+    depth: Count
+    num_heads: Count
+    mlp_ratio: Positive
+    class_token: Switch
+    registers: CountOrNone
+    pos_embed: Literal["learned", "sincos"]
+    no_embed_class: Switch
+    qkv: Literal["linear", "identity"]
+    qkv_bias: Switch
+    layer_scale: Number | None
+    drop_path: Annotated[Number, Field(ge=0, lt=1)]
+    global_pool: Literal["token", "avg"]
+    fc_norm: Switch
+    num_classes: CountOrNone
+    qk_norm: Switch
+    mlp: Literal["gelu", "swiglu"]
+    norm_eps: Annotated[Positive, Field(lt=1)]
+
+
+# for a reader of types, plain settings, which are handed on by their keys
+if TYPE_CHECKING:
+    Settings = dict[str, Any]
+else:
+    Settings = Architecture
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
 class Hints:
     """What a checkpoint's settings say; the tensors say the rest.
 
@@ -46,17 +92,17 @@ class Hints:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
     """
 
-    encoder: dict[str, Any] = field(default_factory=dict)
-    decoder: dict[str, Any] = field(default_factory=dict)
-    norm_pix_loss: bool | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    interpolation: str | None = None
+    encoder: Settings = field(default_factory=dict)
+    decoder: Settings = field(default_factory=dict)
+    norm_pix_loss: Switch | None = None
+    mean: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    interpolation: Any = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
-    crop_share: float | None = None
-    squash: bool = False
+    crop_share: Annotated[Positive, Field(le=1)] | None = None
+    squash: Switch = False
     prepared_size: tuple[int, int] | None = None
     blocks_known: bool = False
     code_heads: Mapping[int, int] = field(default_factory=dict)
@@ -64,66 +110,8 @@ class Hints:
     twin: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        # the architecture; the width is called dim in a decoder
-        for settings in (self.encoder, self.decoder):
-            for key, value in settings.items():
-                name = "embed_dim" if key == "dim" else key
-                if not _usable(name, value):
-                    raise ValueError(f"{key} is {value!r}")
-        if not isinstance(self.norm_pix_loss, bool | None):
-            raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
-
-        # the input, a mean and a positive deviation per channel
-        if self.mean is not None and not _are_numbers(self.mean):
-            raise ValueError(f"mean is {self.mean!r}")
-        if self.std is not None and not (_are_numbers(self.std) and min(self.std) > 0):
-            raise ValueError(f"std is {self.std!r}")
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
-        share = self.crop_share
-        if share is not None and not (_is_number(share) and 0 < share <= 1):
-            raise ValueError(f"crop_share is {share!r}")
-        if not isinstance(self.squash, bool):
-            raise ValueError(f"squash is {self.squash!r}")
-
-
-# read once, because every checkpoint needs them
-_TYPES = get_type_hints(ViTConfig)
-
-
-def _usable(key: str, value: Any) -> bool:
-    """Return whether the type of a setting of `ViTConfig` allows this value.
-
-    Sizes, counts and shares are positive; one may be 0 if 0 is its default.
-    """
-    # sizes and switches
-    kind = _TYPES[key]
-    default = getattr(ViTConfig, key)
-    if kind == tuple[int, int]:
-        return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
-    if kind is bool:
-        return isinstance(value, bool)
-
-    # counts and shares; JSON's true is no number
-    if kind is int:
-        return type(value) is int and (value > 0 or value == default == 0)
-    if kind is float:
-        if not _is_number(value) or not (value > 0 or value == default == 0):
-            return False
-        return value < 1 or key == "mlp_ratio"
-
-    # a number or none, else one of several words
-    if default is None:
-        return value is None or _is_number(value)
-    return value in get_args(kind)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _are_numbers(values: tuple[Any, ...]) -> bool:
-    return len(values) > 0 and all(_is_number(value) for value in values)
 
 
 def pair(value: Any) -> tuple[int, int] | None:

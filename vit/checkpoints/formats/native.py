@@ -12,7 +12,7 @@ from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import shared, within
 from vit.checkpoints.reading import Source, shorten
 from vit.errors import CheckpointError
-from vit.weights import FORMAT, NAME, read_settings
+from vit.weights import FORMAT, NAME
 
 DECODER = (
     *shared("decoder.mask_token decoder.pos_embed decoder.embed.@ decoder.norm.@ decoder.pred.@"),
@@ -43,28 +43,21 @@ def own_hints(source: Source) -> Hints:
         raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
 
     # a state has the same settings among its values; a plain state dict has none
-    place = "config.json, or the settings in its metadata,"
     if not config:
-        place = "its state"
         config = _settings_in_state(source.values)
         if not config["encoder"]:
             return Hints(blocks_known=True)
-    # another package's config.json may call itself ours, and hold anything
-    try:
-        settings = read_settings(config)
-        return Hints(
-            encoder=settings.encoder,
-            decoder=settings.decoder,
-            norm_pix_loss=settings.norm_pix_loss,
-            mean=settings.mean,
-            std=settings.std,
-            interpolation=settings.interpolation,
-            class_names=settings.class_names,
-            crop_share=settings.crop_share,
-            squash=settings.squash,
-        )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise source.error(f"{place} is damaged: {type(error).__name__}: {error}") from error
+    return Hints(
+        encoder=config["encoder"],
+        decoder=config["decoder"] or {},
+        norm_pix_loss=config["norm_pix_loss"],
+        mean=config["mean"],
+        std=config["std"],
+        interpolation=config.get("interpolation"),
+        class_names=tuple(map(str, config["class_names"])),
+        crop_share=config.get("crop_share"),
+        squash=config.get("squash", False),
+    )
 
 
 def _settings_in_state(values: dict[str, Any]) -> dict[str, Any]:
