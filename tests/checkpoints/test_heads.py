@@ -284,7 +284,7 @@ def test_what_a_head_of_ones_own_reads_is_a_guess():
 def test_heads_of_a_pretraining_are_no_classifiers():
     state = under("model.backbone.", timm_model(num_classes=0).state_dict())
     online = {"model.online_classifier.weight": torch.ones(7, 32)}
-    with pytest.warns(UserWarning, match="its classifier is left out: model.online_classifier"):
+    with pytest.warns(UserWarning, match="nothing says what it is: online_classifier"):
         assert load_model(state | online, **SIZES).config.num_classes == 0
     assert load(state | online, classifier="online_classifier").config.num_classes == 7
     dino = {"model.head.mlp.0.weight": torch.ones(8, 32), "model.head.last_layer.weight": online}
@@ -297,7 +297,7 @@ def test_heads_of_a_pretraining_are_no_classifiers():
 def test_of_several_tasks_none_is_lost_in_silence(images):
     theirs = Net("age_head", linear())
     theirs.mood_head = linear()
-    with pytest.warns(UserWarning, match="its classifier is left out: age_head is one of several"):
+    with pytest.warns(UserWarning, match="nothing says what it is: age_head"):
         assert load_model(theirs.state_dict(), **SIZES).config.num_classes == 0
     ours = load(theirs.state_dict(), classifier="age_head")
     close(ours.forward_head(ours(images)), theirs(images))

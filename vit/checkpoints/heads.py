@@ -20,9 +20,6 @@ NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
     "mlp_head", "classification_head", "classifier_head",
 )  # fmt: skip
-# a further classifier, as the online one of a pretraining or one of several tasks; a further head
-# is one only if it is a linear layer
-FURTHER = re.compile(r"(?!pre|proj|student|teacher|momentum|dino|ibot)\w+_(classifier|head)")
 # heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo
 # v3, whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -44,7 +41,6 @@ class Head:
             linear layer.
         problem: why it is not one linear layer, or may not be; "" if it is.
         assumed: what is a guess about it, in words; "" for nothing.
-        further: whether it is one of several by its name, so that it is taken by request only.
         module: the module itself, of a model in memory.
     """
 
@@ -53,7 +49,6 @@ class Head:
     rules: tuple[KeyRule, ...] = ()
     problem: str = ""
     assumed: str = ""
-    further: bool = False
     module: nn.Module | None = None
 
 
@@ -81,8 +76,7 @@ def find_heads(
             continue
         for place in places:
             word = key.removeprefix(place).partition(".")[0]
-            is_named = word in NAMES or FURTHER.fullmatch(word)
-            if key.startswith(f"{place}{word}.") and is_named:
+            if key.startswith(f"{place}{word}.") and word in NAMES:
                 modules.setdefault(place + word, []).append(key)
                 break
             # a hidden layer before the head, in Google's models and timm's before 0.5
@@ -95,10 +89,7 @@ def find_heads(
     for name, keys in modules.items():
         if any(path.startswith(f"{name}.") for path in (prefix, *copies)):
             continue
-        head = _read(name, {key: tensors[key] for key in keys}, width)
-        is_other = head.further and name.endswith("_head")
-        if not (is_other and head.problem):
-            heads.append(head)
+        heads.append(_read(name, {key: tensors[key] for key in keys}, width))
     return sorted(heads, key=lambda head: not head.name.startswith(prefix))
 
 
@@ -133,7 +124,7 @@ def named_head(
     module = next(whole for whole in whole_names if whole in modules)
     head = _read(module, {key: tensors[key] for key in modules[module]}, width)
     # whoever names it knows what else is in it
-    return replace(head, assumed="", further=False)
+    return replace(head, assumed="")
 
 
 def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
@@ -145,8 +136,6 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
         width: D of the tokens that it reads.
     """
     keys = tuple(tensors)
-    word = name.rpartition(".")[2]
-    further = word not in NAMES and FURTHER.fullmatch(word) is not None
 
     # its layers, by their names: a linear one has a matrix, a batch norm has statistics
     layers: dict[str, list[str]] = {}
@@ -162,15 +151,15 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
     has_norm = len(norms) == 1 and len(tensors[f"{norms[0]}.running_var"]) == width
     if not is_linear or len(layers) > 1 + has_norm:
         problem = f"computes more than one linear layer ({first_few(list(layers))})"
-        return Head(name, keys, problem=problem, further=further)
+        return Head(name, keys, problem=problem)
     weight = f"{linear[0]}.weight"
     bias = f"{linear[0]}.bias"
     rows, columns = tensors[weight].shape
     if columns != width or rows == 0:
         problem = f"has a matrix of {size_text((rows, columns))} for tokens of {width} values"
-        return Head(name, keys, problem=problem, further=further)
+        return Head(name, keys, problem=problem)
     if has_norm and bias not in keys:
-        return Head(name, keys, problem="is a batch norm and a layer without bias", further=further)
+        return Head(name, keys, problem="is a batch norm and a layer without bias")
 
     # a layer without a bias has one of zeros here
     rules = [KeyRule("head.weight", (weight,)), KeyRule("head.bias", (bias,))]
@@ -189,7 +178,7 @@ def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
     assumed = ""
     if number.isdecimal() and int(number) > has_norm:
         assumed = f"assuming that what precedes {linear[0]} in its list is dropout"
-    return Head(name, keys, tuple(rules), problem, assumed, further)
+    return Head(name, keys, tuple(rules), problem, assumed)
 
 
 def _precedes(first: str, second: str) -> bool:

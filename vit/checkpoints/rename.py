@@ -342,24 +342,23 @@ def _choose_head(network: Network, heads: list[Head]) -> Head | None:
         if heads[0].problem:
             raise network.error(f"{heads[0].name} {heads[0].problem}; a head is one linear layer")
         return heads[0]
-    main_heads = [head for head in heads if not head.further]
 
     # which of several answers, only their code says
-    if len(main_heads) > 1:
+    if len(heads) > 1:
         if options.num_classes is not None or options.part is not None:
             return None
-        names = ", ".join(head.name for head in main_heads)
+        names = ", ".join(head.name for head in heads)
         raise network.error(
             f"several modules may be its classifier ({names}); "
             "classifier names the one to load, num_classes 0 leaves them out"
         )
-    if not main_heads or main_heads[0].problem:
+    if not heads or heads[0].problem:
         return None
 
     # what a model in memory knows, a file leaves open
-    if main_heads[0].assumed and options.num_classes is None:
-        network.guess(f"{main_heads[0].assumed}; classifier names its module without this warning")
-    return main_heads[0]
+    if heads[0].assumed and options.num_classes is None:
+        network.guess(f"{heads[0].assumed}; classifier names its module without this warning")
+    return heads[0]
 
 
 def _say_what_it_reads(network: Network, head: Head) -> None:
