@@ -27,7 +27,6 @@ from vit.config import Config
 from vit.device import device_name
 from vit.errors import TrainingError, one_line
 from vit.machine import choose_compute, missing_for_compile, versions
-from vit.settings import build_config
 from vit.train import fit
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
@@ -262,9 +261,9 @@ def _settings(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> d
 
 def _run(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> Run:
     """Return a run on as many random images as a batch has, at its first step."""
-    config: Config = build_config([], _settings(job, changes, batch, steps))[0]
+    config = Config.of(_settings(job, changes, batch, steps))
     return setup(config, random_images(batch, job.image_size))
 
 
 if __name__ == "__main__":
-    fit(build_config([], json.loads(sys.argv[1]))[0], out=sys.argv[2])
+    fit(Config.of(json.loads(sys.argv[1])), out=sys.argv[2])

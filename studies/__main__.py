@@ -10,11 +10,10 @@ from pathlib import Path
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
 from vit.cli.outputs import require_folder
-from vit.cli.parsers import OneLineParser, path, settings_parser, typed
+from vit.cli.parsers import OneLineParser, given_settings, path, settings_parser, typed
 from vit.cli.startup import start
-from vit.config import OBJECTIVES, Config, NonNegative
+from vit.config import OBJECTIVES, Config, NonNegative, read_settings
 from vit.errors import ConfigError, one_line
-from vit.settings import build_config, given_settings
 
 PROGRAM = "python -m studies"
 CONFIGS = Path(__file__).resolve().parent / "configs"
@@ -136,7 +135,7 @@ def study_settings(
     if options.quick:
         files.append(str(CONFIGS / "quick.yaml"))
     words = settings_parser(PROGRAM).read(settings)
-    config, _ = build_config([*files, *words.config], given_settings(words))
+    config = Config.of(read_settings(*files, *words.config), given_settings(words))
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:

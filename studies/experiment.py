@@ -22,7 +22,7 @@ from studies.tables import Seeds, seeds
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, save_model
-from vit.config import Config, DataConfig, ModelConfig
+from vit.config import Config, DataConfig, ModelConfig, changed
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
@@ -63,12 +63,7 @@ class Arm:
     def config(self, config: Config) -> Config:
         """Return `config` with the arm's changes."""
         changes = {"model.freeze": [*config.model.freeze, *self.freeze]} | dict(self.settings)
-        for key, value in changes.items():
-            section, name = key.split(".")
-            config = replace(
-                config, **{section: replace(getattr(config, section), **{name: value})}
-            )
-        return config
+        return changed(config, changes)
 
 
 def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
@@ -287,7 +282,7 @@ class Experiment:
             if model.qkv != "linear" or not model.qkv_bias:
                 matrices = "W_Q, W_K, W_V and their biases, which studies measure"
                 raise RunError(f"--checkpoint: {self.name} does not have {matrices}")
-            self.config = replace(self.config, model=model)
+            self.config = changed(self.config, {"model": model})
             self.study = replace(self.study, seeds=self.study.seeds[:1])
 
     @property
@@ -300,10 +295,9 @@ class Experiment:
         """The same settings with Scenes, where what every pixel shows is known."""
         if self.config.data.source == "scenes":
             return self.config
-        data = replace(
-            self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache
-        )
-        return replace(self.config, data=data)
+        elsewhere = ("source", "root", "name", "cache")
+        kept = {key: value for key, value in self.config.data if key not in elsewhere}
+        return changed(self.config, {"data": DataConfig(source="scenes", **kept)})
 
     def data(self, config: Config | None = None) -> Dataset:
         """Return the images of a configuration; loaded once."""
@@ -349,7 +343,7 @@ class Experiment:
         return True
 
     def _model(self, arm: str, config: Config, seed: int) -> Trained:
-        config = replace(config, train=replace(config.train, seed=seed))
+        config = changed(config, {"train.seed": seed})
         data = self.data(config)
         compute = choose_compute(config.run, "fp32")
         if self.checkpoint is not None:
@@ -391,7 +385,7 @@ class Experiment:
 def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
     """Return settings with the architecture of a model."""
     architecture = {}
-    for key, value in vars(model.encoder.config).items():
+    for key, value in model.encoder.config:
         if hasattr(settings, key):
             architecture[key] = value
     if model.decoder is not None:
@@ -399,7 +393,7 @@ def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
         architecture["decoder_dim"] = decoder.dim
         architecture["decoder_depth"] = decoder.depth
         architecture["decoder_heads"] = decoder.num_heads
-    return replace(settings, **architecture)
+    return changed(settings, architecture)
 
 
 def untrained(model: Model, seed: int) -> Model:
@@ -423,7 +417,7 @@ def _train(
                 model, normalize, *_ = initial_model(config, data)
                 start(cast(MaskedAutoencoder, model))
             save_model(initial, model, normalize, data_content_hash=data.content_hash)
-        config = replace(config, model=replace(config.model, init=str(initial)))
+        config = changed(config, {"model.init": str(initial)})
     settings = None
     if not run_folder.begun:
         # JSON is YAML too

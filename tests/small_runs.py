@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tiny import RECONSTRUCT, changed, image_set, noise, without_layout
+from tiny import RECONSTRUCT, image_set, noise, without_layout
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
-from vit.config import AugmentConfig, OptimConfig
+from vit.config import AugmentConfig, OptimConfig, changed, flat_settings
 from vit.data import Dataset
 from vit.report.baselines import measure_baselines
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
-from vit.settings import to_yaml
 from vit.train import measure
 from vit.training.callbacks import MetricsFile
 from vit.training.dynamics import DynamicsRecorder
@@ -44,19 +42,27 @@ def make_run(
     """Make a run of 6 steps, or of 3 of them, in a folder; `settings` are further ones, by section."""
     classify = task == "classify"
     config = changed(
-        replace(RECONSTRUCT, augment=AugmentConfig(), optim=OptimConfig(blr=0.05, warmup_epochs=0)),
-        data={"source": "folder", "root": "my images", "name": data},
-        model={"class_token": class_token, "pos_embed": "learned"},
-        reconstruct={"norm_pix_loss": classify},
-        train={"objective": task},
-        run={"snapshots": snapshots, "dynamics_every": dynamics_every},
+        RECONSTRUCT,
+        {
+            "augment": AugmentConfig(),
+            "optim": OptimConfig(blr=0.05, warmup_epochs=0),
+            "data.source": "folder",
+            "data.root": "my images",
+            "data.name": data,
+            "model.class_token": class_token,
+            "model.pos_embed": "learned",
+            "reconstruct.norm_pix_loss": classify,
+            "train.objective": task,
+            "run.snapshots": snapshots,
+            "run.dynamics_every": dynamics_every,
+        },
     )
-    config = changed(config, **settings or {})
+    config = changed(config, flat_settings(settings or {}))
     parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
     images = Dataset(data, "folder", *parts, warning, held_out)
     place, run = RunFolder(folder), setup(config, images)
     folder.mkdir(parents=True)
-    place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
+    place.config.write_text(f"# a comment\n{config.to_yaml()}", encoding="utf-8")
     sample_images(images).save(place.showcase)
 
     def save(where: Path, dtype: torch.dtype) -> None:

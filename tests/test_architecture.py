@@ -20,6 +20,7 @@ import tiny
 import torch
 
 import vit
+from vit.config import changed
 from vit.training.loop import train_steps
 from vit.training.run import setup
 
@@ -199,13 +200,14 @@ def walked() -> Iterator[list[str]]:
 
 def test_a_training_step_walks_through_few_files():
     """With two views of each image, contrast and Muon."""
-    config = tiny.changed(
-        tiny.RECONSTRUCT,
-        augment={"views": 2, "color_jitter": 0.4},
-        optim={"name": "muon"},
-        reconstruct={"contrast": 0.1},
-        train={"epochs": 2},
-    )
+    settings = {
+        "augment.views": 2,
+        "augment.color_jitter": 0.4,
+        "optim.name": "muon",
+        "reconstruct.contrast": 0.1,
+        "train.epochs": 2,
+    }
+    config = changed(tiny.RECONSTRUCT, settings)
     steps = train_steps(setup(config, tiny.dataset()))
     next(steps)
     with walked() as files:

@@ -8,29 +8,29 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import RECONSTRUCT, assert_same, changed, noise, without_pictures
+from tiny import RECONSTRUCT, assert_same, noise, without_pictures
 
 import vit
 from vit import Callback, cli, embed, evaluate, fit, load_model
-from vit.config import Config, ModelConfig
+from vit.config import Config, ModelConfig, changed, flat_settings
 from vit.errors import ConfigError, DataError, RunError
 from vit.origin import Origin
 from vit.runs import RunFiles, read_metrics
-from vit.settings import TrainCommand, read_config, to_yaml
+from vit.settings import TrainCommand
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped
 from vit.training.run_folder import RunFolder
 from vit.weights import checkpoint_hash
 
-CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
+CONFIG = changed(RECONSTRUCT, {"run.save_every": 3, "run.threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
 TEST = PAIRS[:6]
 
@@ -73,7 +73,7 @@ def _plain():
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    return changed(CONFIG, data={"cache": str(tmp_path_factory.mktemp("cache"))})
+    return changed(CONFIG, {"data.cache": str(tmp_path_factory.mktemp("cache"))})
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +161,12 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
 
 def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
     shutil.copytree(whole[0].folder.path, tmp_path / "base")
-    lean = replace(config, model=ModelConfig(init=str(tmp_path / "base")))
+    lean = changed(config, {"model": ModelConfig(init=str(tmp_path / "base"))})
     with pytest.raises(
         ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"
     ):
         fit(lean, tmp_path / "run", PAIRS, TEST)
-    other = replace(config, model=ModelConfig(init="elsewhere"))
+    other = changed(config, {"model": ModelConfig(init="elsewhere")})
     with pytest.raises(
         ConfigError, match=r"^model\.init: elsewhere is not the loaded model's, [^\n]*base; [^\n]*$"
     ):
@@ -181,7 +181,7 @@ def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
 
 def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_path):
     base = whole[0].folder.path
-    bare = replace(config, model=ModelConfig())  # the architecture is the model's
+    bare = changed(config, {"model": ModelConfig()})  # the architecture is the model's
     run = fit(bare, tmp_path / "run", PAIRS, TEST, init=load_model(base))
     assert run.config.model.init == str(base)
     assert run.summary["init_content_hash"] == whole[0].summary["content_hash"]
@@ -258,27 +258,27 @@ def test_a_run_of_another_version_is_not_resumed_and_that_version_is_named(confi
 
 
 def test_images_that_were_handed_over_keep_the_name_that_they_were_given(config, tmp_path):
-    run = fit(changed(config, data={"name": "my cells"}), tmp_path / "run", PAIRS, TEST)
+    run = fit(changed(config, {"data.name": "my cells"}), tmp_path / "run", PAIRS, TEST)
     assert run.data.name == "my cells"
-    assert read_config(run.folder.config).data.name == "my cells"
+    assert Config.read(run.folder.config).data.name == "my cells"
 
 
 def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
     """Its snapshots were of one model at first, and of another in the end."""
     folder = tmp_path / "run"
-    held = changed(config, optim={"cooldown": 0.5, "warmup_epochs": 0})
+    held = changed(config, {"optim.cooldown": 0.5, "optim.warmup_epochs": 0})
     with pytest.raises(KeyboardInterrupt):
         fit(held, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
     for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
         with pytest.raises(
             ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"
         ):
-            fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
-    assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+            fit(changed(held, {f"{section}.{key}": value}), folder, PAIRS, TEST, resume=True)
+    assert fit(changed(held, {"train.epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
 
 
 def test_an_average_of_the_weights_comes_back_as_any_other_model(config, tmp_path):
-    averaging = changed(config, optim={"ema": 0.9}, model={"freeze": ["W_Q"]})
+    averaging = changed(config, {"optim.ema": 0.9, "model.freeze": ["W_Q"]})
     run = fit(averaging, tmp_path / "run", PAIRS, TEST)
     assert not any(module.training for module in run.result.modules())
     learns = [weight.requires_grad for weight in run.result.parameters()]
@@ -318,8 +318,8 @@ def test_a_run_stays_in_its_folder_when_the_current_one_changes(config, tmp_path
 
 def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):
     """Its lines, snapshots and scores, too, wherever it is killed on the way."""
-    held = changed(config, optim={"cooldown": 0.5}, run={"snapshots": 3, "dynamics_every": 1})
-    longer = changed(held, train={"epochs": 3})
+    held = changed(config, {"optim.cooldown": 0.5, "run.snapshots": 3, "run.dynamics_every": 1})
+    longer = changed(held, {"train.epochs": 3})
     whole = fit(longer, tmp_path / "whole", PAIRS, TEST, [Witness()])
     folder = tmp_path / "run"
     fit(held, folder, PAIRS, TEST, [Witness()])
@@ -349,7 +349,7 @@ def test_a_run_whose_rate_fell_from_the_start_gets_no_more_epochs(whole, config)
         ConfigError,
         match=r"^train\.epochs: [^\n]*optim\.cooldown[^\n]*--model\.init \S+whole [^\n]*$",
     ):
-        fit(changed(config, train={"epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
+        fit(changed(config, {"train.epochs": 3}), whole[0].folder.path, PAIRS, TEST, resume=True)
 
 
 def test_one_image_to_learn_from_is_refused(config, tmp_path):
@@ -378,7 +378,7 @@ def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
 def test_a_home_folder_is_written_as_in_a_shell(config, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
+    (tmp_path / "run" / "config.yaml").write_text(config.to_yaml())
     for resume in (False, True):
         assert read_command(config, "~/run", resume).out == tmp_path / "run"
 
@@ -403,12 +403,8 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         "model.freeze": ["W_Q"],
         "data.root": Path("data"),
     }
-    settings = replace(
-        config,
-        data=replace(config.data, source="scenes", limit=16),
-        model=replace(config.model, freeze=["W_Q"]),
-    )
-    (tmp_path / "scenes.yaml").write_text(to_yaml(config))
+    settings = changed(config, {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"]})
+    (tmp_path / "scenes.yaml").write_text(config.to_yaml())
     words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
     words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
     assert cli.main(["train", *words]) == 0
@@ -520,11 +516,13 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
 def test_a_resumed_run_still_says_that_its_images_are_others(config, tmp_path):
     folder = tmp_path / "run"
     missing = {"source": "cifar10", "root": str(tmp_path), "download": False, "limit": 24}
-    settings = changed(config, data={**missing, "name": "mine", "fallback": "scenes"})
+    settings = changed(
+        config, flat_settings({"data": {**missing, "name": "mine", "fallback": "scenes"}})
+    )
     with pytest.raises(KeyError):
         fit(settings, folder, callbacks=[Witness(2)])
     # as `--resume` does, with the settings that the run has written
-    written = read_config(RunFiles(folder).config)
+    written = Config.read(RunFiles(folder).config)
     assert (written.data.source, written.data.name) == ("scenes", "")
     run = fit(written, folder, resume=True)
     assert run.summary["data"]["name"] == "Scenes"
@@ -532,9 +530,9 @@ def test_a_resumed_run_still_says_that_its_images_are_others(config, tmp_path):
 
 
 def test_a_longer_run_may_measure_at_epochs_that_the_shorter_had_not(config, tmp_path):
-    held = changed(config, optim={"cooldown": 0.5}, data={"val_size": 6})
+    held = changed(config, {"optim.cooldown": 0.5, "data.val_size": 6})
     fit(held, tmp_path / "run", PAIRS, TEST)
-    longer = changed(held, train={"epochs": 4}, run={"val_every": 3})
+    longer = changed(held, {"train.epochs": 4, "run.val_every": 3})
     run = fit(longer, tmp_path / "run", PAIRS, TEST, resume=True)
     measured = [line for line in read_metrics(run.folder.metrics) if "val_loss" in line]
     assert [line["epoch"] for line in measured] == [3]

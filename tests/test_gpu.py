@@ -13,7 +13,6 @@ from tiny import (
     NORMALIZE,
     RECONSTRUCT,
     autoencoder,
-    changed,
     dataset,
     encoder,
     noise,
@@ -29,7 +28,7 @@ import vit.data.draws
 import vit.training.loop
 from vit.checkpoints import save_model
 from vit.cli import main
-from vit.config import Config
+from vit.config import Config, changed
 from vit.data.draws import Draws, draw_operations
 from vit.data.randaugment import rand_augment
 from vit.evaluation.knn import knn_correct
@@ -57,31 +56,43 @@ from vit.training.run import Run, find_state, setup
 DATA = dataset()
 # epochs so many that none of the first nine steps is one whose results are written
 LONG = changed(
-    RECONSTRUCT, model={"decoder_depth": 2}, train={"epochs": 200}, optim={"warmup_epochs": 0.0}
+    RECONSTRUCT, {"model.decoder_depth": 2, "train.epochs": 200, "optim.warmup_epochs": 0.0}
 )
-CLASSES = changed(CLASSIFY, train={"epochs": 200}, optim={"warmup_epochs": 0.0})
+CLASSES = changed(CLASSIFY, {"train.epochs": 200, "optim.warmup_epochs": 0.0})
 CONFIGS = {
-    "adamw, bf16": changed(LONG, train={"precision": "bf16"}),
-    "fp16, muon": changed(LONG, train={"precision": "fp16"}, optim={"name": "muon"}),
-    "ema, pad": changed(LONG, augment={"crop": "pad"}, optim={"ema": 0.9}),
+    "adamw, bf16": changed(LONG, {"train.precision": "bf16"}),
+    "fp16, muon": changed(LONG, {"train.precision": "fp16", "optim.name": "muon"}),
+    "ema, pad": changed(LONG, {"augment.crop": "pad", "optim.ema": 0.9}),
     "muon, views, contrast, jitter": changed(
         LONG,
-        augment={"views": 2, "color_jitter": 0.4, "grayscale": 0.2},
-        reconstruct={"contrast": 0.1},
-        optim={"name": "muon"},
+        {
+            "augment.views": 2,
+            "augment.color_jitter": 0.4,
+            "augment.grayscale": 0.2,
+            "reconstruct.contrast": 0.1,
+            "optim.name": "muon",
+        },
     ),
     "block, drop path, freeze, shuffle, parts": changed(
         LONG,
-        mask={"kind": "block"},
-        augment={"shuffle": "across"},
-        model={"drop_path": 0.1, "freeze": ["encoder.W_Q"]},
-        run={"grad_accum_steps": 2},
+        {
+            "mask.kind": "block",
+            "augment.shuffle": "across",
+            "model.drop_path": 0.1,
+            "model.freeze": ["encoder.W_Q"],
+            "run.grad_accum_steps": 2,
+        },
     ),
     "classify, all": changed(
         CLASSES,
-        augment={"crop": "pad"},
-        classify={"drop_patches": 0.0, "whole_epochs": 0.0},
-        optim={"name": "muon", "layer_decay": 1.0, "ema": 0.9},
+        {
+            "augment.crop": "pad",
+            "classify.drop_patches": 0.0,
+            "classify.whole_epochs": 0.0,
+            "optim.name": "muon",
+            "optim.layer_decay": 1.0,
+            "optim.ema": 0.9,
+        },
     ),
     "classify, drop patches, layer decay": CLASSES,
 }
@@ -98,7 +109,7 @@ KERNELS = {
 
 
 def start(config: Config, device: str, state: dict | None = None) -> Run:
-    return setup(changed(config, run={"device": device}), DATA, state=state)
+    return setup(changed(config, {"run.device": device}), DATA, state=state)
 
 
 def gpu_losses(config: Config, record: Record, steps: int = 3) -> list[float]:

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from tiny import RECONSTRUCT, assert_same, changed, noise, without_layout
+from tiny import RECONSTRUCT, assert_same, noise, without_layout
 from torch import Tensor, nn
 from torch.utils.data import random_split
 from tqdm import tqdm
@@ -27,6 +27,7 @@ from tqdm import tqdm
 import vit
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
+from vit.config import changed
 from vit.evaluation import evaluate
 from vit.inputs import to_float
 from vit.interpret import (
@@ -45,8 +46,13 @@ from vit.training.step import Callback, Step
 
 CONFIG = changed(
     RECONSTRUCT,
-    train={"objective": "classify", "epochs": 1},
-    run={"save_every": 100, "threads": 2, "snapshots": 2},
+    {
+        "train.objective": "classify",
+        "train.epochs": 1,
+        "run.save_every": 100,
+        "run.threads": 2,
+        "run.snapshots": 2,
+    },
 )
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
 
@@ -134,7 +140,7 @@ def state() -> dict[str, object]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("run")
-    config = changed(CONFIG, data={"cache": str(folder / "cache")})
+    config = changed(CONFIG, {"data.cache": str(folder / "cache")})
     return vit.fit(config, folder / "run", PAIRS, PAIRS[:6])
 
 
@@ -143,7 +149,7 @@ def calls(run, tmp_path) -> dict[str, Callable[[], object]]:
     """The public calls, by name."""
     model = load_model(run.folder.path)
     images = to_float(noise(2), (16, 16))
-    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
 
     def maps() -> list[Tensor]:
         with AttentionMaps(model) as captured:
@@ -199,7 +205,7 @@ def test_folds_around_a_training_differ(tmp_path):
     torch.manual_seed(2024)
     expected = [random_split(PAIRS, [18, 6])[1].indices for _ in range(3)]
     torch.manual_seed(2024)
-    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
     folds = []
     for number in range(3):
         train, test = random_split(PAIRS, [18, 6])
@@ -217,7 +223,7 @@ def test_random_numbers_drawn_during_a_training_come_once(tmp_path):
         def on_step(self, run: Run, done: Step) -> None:
             drawn.append(float(torch.rand(())))
 
-    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
     torch.manual_seed(7)
     run = vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6], [Draw()])
     drawn.append(float(torch.rand(())))
@@ -250,7 +256,7 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_training_is_the_same_in_every_mode_of_torch(mode, run, tmp_path):
-    config = changed(CONFIG, data={"cache": str(tmp_path / "cache")})
+    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
     with MODES[mode]():
         before = state()
         # a checkpoint loaded there has tensors of the mode

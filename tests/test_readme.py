@@ -162,7 +162,7 @@ COMMANDS = [
 def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(  # the folders that are named need not be there
-        "vit.settings.named_data",
+        "vit.cli.parsers.named_data",
         lambda data: {"source": data} if data == "scenes" else {"root": data},
     )
     words = [word for word in words if word not in ("--help", "--resume")]

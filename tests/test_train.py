@@ -55,9 +55,9 @@ PREPARED = """
 # the first, which an optimizer imports, takes longest
 import torch._dynamo, vit.train, vit.report.page
 from vit.cli.parsers import parse_train_command
-from vit.settings import read_config, QUICKSTART
+from vit.config import Config
 parse_train_command([])  # makes the parser, which each run would make anew
-read_config(QUICKSTART)
+Config.read("quickstart")
 """
 
 

@@ -104,7 +104,7 @@ def test_every_command_works(installed):
 
 
 def test_it_has_the_repository_s_configurations(installed):
-    where = call(installed, "from vit.settings import CONFIGS; print(CONFIGS)").strip()
+    where = call(installed, "from vit.config import CONFIGS; print(CONFIGS)").strip()
     packed = {
         str(path.relative_to(where)): path.read_bytes() for path in Path(where).rglob("*.yaml")
     }

@@ -6,7 +6,6 @@ import io
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from vit.config import (
     RunConfig,
     TrainConfig,
     ViTConfig,
+    changed,
 )
 from vit.data import Dataset, ImageSet, content_hash
 from vit.device import Compute
@@ -58,15 +58,17 @@ RECONSTRUCT = Config(
     train=TrainConfig(epochs=2, batch_size=8, precision="fp32"),
     run=RunConfig(device="cpu"),
 )
-CLASSIFY = replace(  # with all that can be drawn
+CLASSIFY = changed(
     RECONSTRUCT,
-    augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2),
-    model=replace(TINY, drop_path=0.5),
-    classify=ClassifyConfig(
-        label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1
-    ),
-    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
-    train=replace(RECONSTRUCT.train, objective="classify"),
+    {
+        "augment": AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2),
+        "model": changed(TINY, {"drop_path": 0.5}),
+        "classify": ClassifyConfig(
+            label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1
+        ),
+        "optim": OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
+        "train.objective": "classify",
+    },
 )
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
 
@@ -92,14 +94,6 @@ def randomize(model: M, std: float = 0.2) -> M:
             centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             nn.init.normal_(parameter, centre, min(std, parameter[0].numel() ** -0.5))
     return model
-
-
-def changed(config: Config, **sections: dict) -> Config:
-    """`config` with some fields of some sections changed."""
-    return replace(
-        config,
-        **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()},
-    )
 
 
 @contextmanager

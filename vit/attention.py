@@ -96,8 +96,6 @@ class MultiHeadSelfAttention(nn.Module):
         num_heads = config.num_heads
         if dim % num_heads:
             raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
-        if config.qkv not in ("linear", "identity"):
-            raise ValueError(f"qkv is 'linear' or 'identity', got {config.qkv!r}")
         self.num_heads = num_heads
         # a matter of speed, not of the result: see `set_kernel`
         self.kernel = "auto"

@@ -1,4 +1,4 @@
-"""The settings of a run: typed dataclasses that check themselves.
+"""The settings of a run: pydantic models, each setting with its sentence, type and range.
 
 Nothing here imports torch, so that `--help` and a wrong setting answer at once. A section says how
 its settings affect results:
@@ -14,17 +14,27 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
-from importlib import import_module
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
-from vit.errors import ConfigError, quoted
+import yaml
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from vit.errors import ConfigError, UserError, did_you_mean, quoted
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
+Tracker = Literal["tensorboard", "wandb"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
 # Encoder and decoder have the proportions of MAE's: the decoder is narrower, and less deep
@@ -42,10 +52,6 @@ PRESETS: dict[str, dict[str, int]] = {
         embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16
     ),
 }
-MOST_PIXELS = 16_384
-"""The longest side of an image; anything larger is refused at once."""
-MOST_UNITS = 65_536
-"""The largest width, depth and number of heads."""
 
 
 class ObjectiveInfo(NamedTuple):
@@ -75,52 +81,156 @@ def unread_sections(objective: str) -> set[str]:
     return sections - set(OBJECTIVES[objective].sections)
 
 
-# --- Numbers in a range ---------------------------------------------------------------------------
+# --- One value, as YAML, the command line and Python give it --------------------------------------
 
 
-class Range(NamedTuple):
-    """The numbers that a setting allows: their description in messages, and the check."""
-
-    allowed: str
-    holds: Callable[[float], bool]
-
-
-Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
-NonNegative = Annotated[int, Range("0 or more", lambda n: n >= 0)]
-PositiveFloat = Annotated[float, Range("a positive number", lambda x: x > 0)]
-NonNegativeFloat = Annotated[float, Range("0 or more", lambda x: x >= 0)]
-Share = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
-Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
-BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
-Pixels = Annotated[int, Range(f"1 to {MOST_PIXELS:,} pixels", lambda n: 1 <= n <= MOST_PIXELS)]
-Units = Annotated[int, Range(f"1 to {MOST_UNITS:,}", lambda n: 1 <= n <= MOST_UNITS)]
-Ratio = Annotated[float, Range("above 0, up to 100", lambda x: 0 < x <= 100)]
-FewTokens = Annotated[int, Range("0 to 1,000", lambda n: 0 <= n <= 1000)]
+def _number(value: Any) -> Any:
+    """Refuse true and false, which Python counts as 1 and 0, and 1_000, which it reads as 1,000."""
+    if hasattr(value, "item"):  # one of NumPy's or torch's
+        value = value.item()
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        raise ValueError("it should be a number")
+    return value
 
 
-# --- The sections, as in config.yaml --------------------------------------------------------------
+def several(value: Any) -> Any:
+    """Return a list of the values in a text: 3,4 or [3, 4], or of an array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if not isinstance(value, str):
+        return value
+    if value.startswith("[") and value.endswith("]"):
+        value = value[1:-1]
+    return [part.strip(" '\"") for part in value.split(",") if part.strip()]
 
 
-class Section:
-    """Settings that check themselves on creation: each of its type and within its range."""
+def _path(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value
 
-    section = ""
 
-    def __init_subclass__(cls, section: str) -> None:
-        cls.section = section
+def _switch(value: Any) -> Any:
+    """Return "on" or "off": YAML reads these words as true and false."""
+    if isinstance(value, bool):
+        return {True: "on", False: "off"}[value]
+    return value
 
-    def __post_init__(self) -> None:
-        # a class has a hash, which mypy denies
-        for name, hint in hints_of(type(self)).items():  # type: ignore[arg-type]
-            value = getattr(self, name)
-            try:
-                value = convert(value, hint)
-            except ValueError as error:
-                raise self.refusal(name, str(error)) from error
-            object.__setattr__(self, name, value)  # the section is frozen
 
-    def refusal(self, name: str, allowed: str, value: object = None) -> ConfigError:
-        """Return the error of a setting, with what is allowed.
+def _pair(value: Any) -> Any:
+    """Return (height, width) of a square, of which a size names one side."""
+    if isinstance(value, int):
+        return value, value
+    return value
+
+
+def _known_objective(name: str) -> str:
+    if name not in OBJECTIVES:
+        raise ValueError(f"it should be one of {', '.join(OBJECTIVES)}")
+    return name
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number), AllowInfNan(False)]
+Positive = Annotated[Whole, Field(ge=1, lt=2**64)]
+NonNegative = Annotated[Whole, Field(ge=0, lt=2**64)]
+PositiveFloat = Annotated[Number, Field(gt=0)]
+NonNegativeFloat = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(gt=0, le=1)]
+Probability = Annotated[Number, Field(ge=0, le=1)]
+BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+Within = Annotated[Number, Field(gt=0, lt=1)]
+Ratio = Annotated[Number, Field(gt=0, le=100)]
+# Larger sizes are mistakes, and would fill the memory before anything could say so
+Pixels = Annotated[Whole, Field(ge=1, le=16_384)]
+Units = Annotated[Whole, Field(ge=1, le=65_536)]
+Channels = Annotated[Whole, Field(ge=1, le=4096)]
+Classes = Annotated[Whole, Field(ge=0, le=10_000_000)]
+FewTokens = Annotated[Whole, Field(ge=0, le=1000)]
+Size = Annotated[tuple[Pixels, Pixels], BeforeValidator(several)]
+Square = Annotated[Size, BeforeValidator(_pair)]
+Words = Annotated[tuple[str, ...], BeforeValidator(several)]
+PathName = Annotated[str, BeforeValidator(_path)]
+# A shell makes an empty name of a variable that is not set, and it would be the current folder
+FolderName = Annotated[str, Field(min_length=1), BeforeValidator(_path)]
+
+
+# --- What all settings have in common -------------------------------------------------------------
+
+SYNONYMS = {
+    "lr": "optim.blr",
+    "learning_rate": "optim.blr",
+    "wd": "optim.weight_decay",
+    "img_size": "model.image_size",
+    "workers": "run.threads",
+    "gpu": "run.device",
+    "amp": "train.precision",
+    "bs": "train.batch_size",
+    "epochs": "train.epochs",
+    "seed": "train.seed",
+}
+"""What other programs call some settings."""
+
+
+def reason(found: Sequence[ErrorDetails]) -> str:
+    """Return in words what pydantic refuses of a value; of several types, what each needs."""
+    reasons: dict[str, None] = {}
+    for item in found:
+        text = item["msg"].removeprefix("Value error, ")
+        reasons[text[:1].lower() + text[1:]] = None
+    return ", or ".join(reasons)
+
+
+class Settings(BaseModel):
+    """Values that cannot change, each checked on creation: its type and its range.
+
+    Raises:
+        UserError: a name is unknown, or a value cannot be used: `refused_by`, with the key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    section: ClassVar[str] = ""
+    refused_by: ClassVar[type[UserError]] = ConfigError
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self._refused(values, error.errors(include_url=False)) from None
+
+    @classmethod
+    def _refused(cls, values: Mapping[str, Any], found: Sequence[ErrorDetails]) -> UserError:
+        """Return the error of the first value that pydantic refused, in one line."""
+        # What a rule of this file, or a section, says is said already
+        first = found[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, UserError):
+            return cause
+
+        # A name that does not exist, with what may be meant
+        name = str(first["loc"][0])
+        key = cls.key(name)
+        if first["type"] == "extra_forbidden":
+            meant = SYNONYMS.get(name)
+            hint = did_you_mean(name, cls.model_fields)
+            if meant is not None and issubclass(cls.refused_by, ConfigError):
+                hint = f"; did you mean {meant}?"
+            return cls.refused_by(key, f"no such setting{hint}")
+
+        # A value: of several types, each says what it needs
+        same = [item for item in found if item["loc"][0] == name]
+        text = f"{quoted(values.get(name))} cannot be used; {reason(same)}"
+        return cls.refused_by(key, text)
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Return what a setting is called, with its section."""
+        if cls.section:
+            return f"{cls.section}.{name}"
+        return name
+
+    def refusal(self, name: str, allowed: str, value: object = None) -> UserError:
+        """Return the error of a setting that does not fit others, with what is allowed.
 
         Args:
             name: of the setting.
@@ -129,20 +239,168 @@ class Section:
         """
         if value is None:
             value = getattr(self, name)
-        return ConfigError(
-            f"{self.section}.{name}: {quoted(_plain(value))} cannot be used; {allowed}"
-        )
+        return self.refused_by(self.key(name), f"{quoted(value)} cannot be used; {allowed}")
 
 
-@dataclass(frozen=True)
-class DataConfig(Section, section="data"):
+S = TypeVar("S", bound=Settings)
+
+
+def changed(settings: S, changes: Mapping[str, Any]) -> S:
+    """Return settings with some of them changed, all checked anew: the only way to change any.
+
+    Args:
+        settings: a `Config`, one of its sections, or an architecture.
+        changes: by name; of a `Config`, sections by their name or settings by "section.key".
+
+    Raises:
+        UserError: a name is unknown, or a value cannot be used.
+    """
+    values = settings.model_dump()
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if name:
+            values.setdefault(section, {})[name] = value
+        else:
+            values[section] = value
+    return type(settings)(**values)
+
+
+def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Flatten sections of settings to "section.key"."""
+    settings = {}
+    for name, section in sections.items():
+        for key, value in section.items():
+            settings[f"{name}.{key}"] = value
+    return settings
+
+
+def spelled(value: object) -> str:
+    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
+    if isinstance(value, str | os.PathLike):
+        return str(value) or '""'
+    return json.dumps(value)
+
+
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size as (height, width); one number stands for a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
+# --- The architecture of a model, which a checkpoint states ---------------------------------------
+
+
+class ViTConfig(Settings):
+    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's
+    config.json states it."""
+
+    # Images
+    image_size: Square = (32, 32)
+    """(H, W) in pixels"""
+    patch_size: Square = (4, 4)
+    """(p, q) in pixels; divides the image"""
+    channels: Channels = 3
+    """channels of the images"""
+
+    # Size
+    embed_dim: Units = 192
+    """width of the tokens, a multiple of num_heads"""
+    depth: Units = 12
+    """number of blocks"""
+    num_heads: Units = 3
+    """attention heads per block"""
+    mlp_ratio: PositiveFloat = 4.0
+    """hidden width of the MLPs / width of the tokens"""
+
+    # Tokens beside the patches, and positions
+    class_token: bool = True
+    """put a class token before the patches"""
+    registers: FewTokens = 0
+    """number of register tokens after the class token (Darcet et al. 2024)"""
+    pos_embed: Literal["learned", "sincos"] = "learned"
+    """positions: a learned table, or the fixed 2-D sin-cos one"""
+    no_embed_class: bool = False
+    """give positions to the patches only, not to class token and registers (timm's name)"""
+
+    # Blocks
+    qkv: Literal["linear", "identity"] = "linear"
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
+    matrices"""
+    qkv_bias: bool = True
+    """give the three maps a bias"""
+    layer_scale: Number | None = None
+    """initial value of a learned scale on each residual branch of the encoder; null: none"""
+    drop_path: BelowOne = 0.0
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
+    from 0 at the first"""
+
+    # The head of a classifier
+    global_pool: Literal["avg", "token"] = "avg"
+    """what a classifier reads: the mean of the patches, or the class token"""
+    fc_norm: bool = False
+    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
+    name)"""
+    num_classes: Classes = 0
+    """outputs of the classification head; 0: no head"""
+
+    # Blocks of other families
+    qk_norm: bool = False
+    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
+    norm_eps: Within = 1e-6
+    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
+    features by 1e-4"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.global_pool == "token" and not self.class_token:
+            raise self.refusal("global_pool", "there is no class token")
+        return self
+
+
+class DecoderConfig(Settings):
+    """The architecture of a masked autoencoder's decoder, with fields as in `ViTConfig`.
+
+    None stands for the encoder's value.
+    """
+
+    dim: Units
+    """width of the tokens, a multiple of 4 and of num_heads"""
+    depth: Units
+    num_heads: Units
+    mlp_ratio: PositiveFloat | None = None
+    qkv: Literal["linear", "identity"] | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool | None = None
+    mlp: Literal["gelu", "swiglu"] | None = None
+    norm_eps: Within | None = None
+
+    def complete(self, encoder: ViTConfig) -> DecoderConfig:
+        """Replace every None by the encoder's value."""
+        missing = {name: getattr(encoder, name) for name, value in self if value is None}
+        return changed(self, missing)
+
+    def blocks(self, encoder: ViTConfig) -> ViTConfig:
+        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
+        values = dict(self.complete(encoder))
+        values["embed_dim"] = values.pop("dim")
+        return changed(encoder, {"layer_scale": None, "drop_path": 0.0, **values})
+
+
+# --- The sections, as in config.yaml --------------------------------------------------------------
+class DataConfig(Settings):
     """Where the images come from, and which of them are used."""
+
+    section = "data"
 
     # What is read
     source: Source = "cifar10"
     """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the
     data passed to vit.fit"""
-    root: str = "data"
+    root: FolderName = "data"
     """folder that holds (or receives) CIFAR's archive, or your folder of images"""
     name: str = ""
     """name of the data in outputs; empty: the source's own"""
@@ -163,26 +421,20 @@ class DataConfig(Section, section="data"):
     # How image files are read
     on_bad_image: Literal["stop", "skip"] = "stop"
     """if an image of a folder or data set cannot be read: stop and name it, or skip and list it"""
-    cache: str = "~/.cache/vit-patch-trainer"
+    cache: FolderName = "~/.cache/vit-patch-trainer"
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # a shell makes this of a variable that is not set, and it would be the current folder
-        for name in ("root", "cache"):
-            if getattr(self, name) == "":
-                raise self.refusal(name, "it needs the name of a folder")
 
-
-@dataclass(frozen=True)
-class AugmentConfig(Section, section="augment"):
+class AugmentConfig(Settings):
     """How training images are augmented, each by its own random draws."""
+
+    section = "augment"
 
     # Where the image is cut
     crop: Literal["resized", "pad", "none"] = "resized"
     """resized: a random part, resized to the full image; pad: the image, shifted within a padded
     border"""
-    crop_scale: tuple[float, float] = (0.2, 1.0)
+    crop_scale: Annotated[tuple[Share, Share], BeforeValidator(several)] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
@@ -197,34 +449,36 @@ class AugmentConfig(Section, section="augment"):
     """probability of turning a view grey"""
 
     # Stronger changes, for fine-tuning, and a control
-    rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
+    rand_augment: Annotated[Whole, Field(ge=0, le=15)] = 0
     """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of
     10; e.g. 2 for fine-tuning; 0: off"""
     shuffle: Literal["none", "within", "across"] = "none"
     """a control for learning from patches that belong together: shuffle patches within each image,
     or, position by position, across the batch"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         low, high = self.crop_scale
-        if not 0 < low <= high <= 1:
-            raise self.refusal("crop_scale", "two shares, 0 < low <= high <= 1")
+        if low > high:
+            raise self.refusal("crop_scale", "the smallest share comes first")
+        return self
 
 
-@dataclass(frozen=True)
-class ModelConfig(Section, section="model"):
+class ModelConfig(Settings):
     """The encoder, the decoder, and which of their parts learn."""
 
+    section = "model"
+
     # What it begins with, and its size
-    init: str = ""
+    init: PathName = ""
     """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random
     weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, unless given one by one"""
-    image_size: Pixels | tuple[Pixels, Pixels] = 32
+    image_size: Pixels | Size = 32
     """pixels: one number for squares, or [height, width]; other images are cropped to that shape
     and resized"""
-    patch_size: Pixels | tuple[Pixels, Pixels] = 4
+    patch_size: Pixels | Size = 4
     """pixels: one number for squares, or [height, width]; divides the image"""
     embed_dim: Units | None = None
     """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
@@ -250,7 +504,7 @@ class ModelConfig(Section, section="model"):
     matrices"""
     qkv_bias: bool = True
     """give the three maps a bias"""
-    layer_scale: float | None = None
+    layer_scale: Number | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: BelowOne = 0.0
     """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
@@ -267,13 +521,12 @@ class ModelConfig(Section, section="model"):
     """attention heads per decoder block; null: the preset's"""
 
     # What learns
-    freeze: list[str] = field(default_factory=list)
+    freeze: Words = ()
     """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0,
     decoder.W_Q, ..."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         # Whole patches
         for axis, side in enumerate(("height", "width")):
             image = self.image_size_2d[axis]
@@ -300,6 +553,7 @@ class ModelConfig(Section, section="model"):
             raise self.refusal("mlp_ratio", allowed)
         if self.global_pool == "token" and not self.class_token:
             raise self.refusal("global_pool", "there is no class token (model.class_token)")
+        return self
 
     @property
     def image_size_2d(self) -> tuple[int, int]:
@@ -352,23 +606,27 @@ class ModelConfig(Section, section="model"):
     def decoder_config(self) -> DecoderConfig:
         """Return the decoder's architecture; its blocks are like the encoder's."""
         size = self.dimensions
-        return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
+        return DecoderConfig(
+            dim=size["decoder_dim"], depth=size["decoder_depth"], num_heads=size["decoder_heads"]
+        )
 
 
-@dataclass(frozen=True)
-class MaskConfig(Section, section="mask"):
+class MaskConfig(Settings):
     """Pretraining: which patches are masked."""
+
+    section = "mask"
 
     kind: Literal["random", "block", "grid"] = "random"
     """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
-    ratio: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 0.75
+    ratio: Within = 0.75
     """share of patches to mask, above 0 and below 1; rounded, but at least one is masked and one
     visible"""
 
 
-@dataclass(frozen=True)
-class ReconstructConfig(Section, section="reconstruct"):
+class ReconstructConfig(Settings):
     """Objective reconstruct: the target, and an optional contrastive loss."""
+
+    section = "reconstruct"
 
     norm_pix_loss: bool = True
     """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
@@ -377,9 +635,10 @@ class ReconstructConfig(Section, section="reconstruct"):
     0: off"""
 
 
-@dataclass(frozen=True)
-class ClassifyConfig(Section, section="classify"):
+class ClassifyConfig(Settings):
     """Objective classify: how training changes images and labels."""
+
+    section = "classify"
 
     # The labels and the images they belong to
     label_smoothing: BelowOne = 0.0
@@ -397,15 +656,17 @@ class ClassifyConfig(Section, section="classify"):
     whole_epochs: NonNegativeFloat = 0.0
     """final epochs without drop_patches, so that the model has seen whole images"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.whole_epochs > 0 and self.drop_patches == 0:
             raise self.refusal("whole_epochs", "it only applies with drop_patches")
+        return self
 
 
-@dataclass(frozen=True)
-class OptimConfig(Section, section="optim"):
+class OptimConfig(Settings):
     """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
+
+    section = "optim"
 
     # The update, and the learning rate over time
     name: Literal["adamw", "muon"] = "adamw"
@@ -422,7 +683,7 @@ class OptimConfig(Section, section="optim"):
     # How weights are held back, and gradients averaged
     weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(several)] = (0.9, 0.95)
     """decay rates of AdamW's averages of the gradient and of its square"""
     layer_decay: Share = 1.0
     """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the
@@ -433,17 +694,13 @@ class OptimConfig(Section, section="optim"):
     clip_grad: NonNegativeFloat = 1.0
     """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise self.refusal("betas", "two numbers from 0 to below 1")
 
-
-@dataclass(frozen=True)
-class TrainConfig(Section, section="train"):
+class TrainConfig(Settings):
     """What is learned, and for how long."""
 
-    objective: str = "reconstruct"
+    section = "train"
+
+    objective: Annotated[str, AfterValidator(_known_objective)] = "reconstruct"
     """reconstruct: fill in masked patches (pretraining); classify: classify images (fine-tuning, or
     from scratch)"""
     epochs: Positive = 100
@@ -457,18 +714,14 @@ class TrainConfig(Section, section="train"):
     """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU
     bf16 if it has AMX or is AMD's with AVX512-BF16, else fp32"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective not in OBJECTIVES:
-            raise self.refusal("objective", f"one of {', '.join(OBJECTIVES)}")
 
-
-@dataclass(frozen=True)
-class RunConfig(Section, section="run"):
+class RunConfig(Settings):
     """Where a run computes, what it writes, and how its result is measured.
 
     The weights depend on it in their last bits at most.
     """
+
+    section = "run"
 
     # Where and how it computes
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -480,7 +733,7 @@ class RunConfig(Section, section="run"):
     chosen by token count"""
     attention: Literal["auto", "math", "flash"] = "auto"
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
     """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
 
     # What it writes
@@ -497,7 +750,7 @@ class RunConfig(Section, section="run"):
     at the end"""
     knn_images: NonNegative = 50_000
     """pretraining: training images that k-NN searches for neighbours, spread over all; 0: all"""
-    track: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
+    track: Annotated[tuple[Tracker, ...], BeforeValidator(several)] = ()
     """also write the metrics to TensorBoard or Weights & Biases; each is an extra: pip install -e
     '.[wandb]'"""
 
@@ -506,33 +759,101 @@ class RunConfig(Section, section="run"):
         return min(max(total_steps // 50, 1), 10)
 
 
+# --- Files of settings ----------------------------------------------------------------------------
+
+PACKAGE = Path(__file__).resolve().parent
+CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
+"""The configurations: next to the package in the repository, inside it in a wheel."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Reads YAML, and refuses a key that stands twice: PyYAML leaves out the first in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def config_file(name: str | os.PathLike[str]) -> Path:
+    """Return the settings file of this name: an existing one, else one of the package.
+
+    Args:
+        name: a path, or a name as quickstart or configs/quickstart.yaml.
+    """
+    # The shell leaves the ~ of --config=~/file.yaml as it is
+    path = Path(name).expanduser()
+    shipped = CONFIGS / f"{path.name.removesuffix('.yaml')}.yaml"
+    if not path.exists() and path.parent in (Path(), Path("configs")) and shipped.exists():
+        return shipped
+    return path
+
+
+def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what settings files say, by "section.key"; the values are not checked yet.
+
+    Args:
+        names: see `config_file`; a later file wins.
+
+    Raises:
+        ConfigError: one cannot be read, or holds something else.
+    """
+    settings: dict[str, Any] = {}
+    for name in names:
+        settings |= _read_file(config_file(name))
+    return settings
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            sections = yaml.load(file, _UniqueKeys)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError("config", f"cannot read {path}: {error}") from error
+    if not isinstance(sections, dict):
+        raise ConfigError("config", f"{path} holds no settings, as `train: {{epochs: 3}}`")
+    settings: dict[str, Any] = {}
+    for section, values in sections.items():
+        if isinstance(values, dict):
+            settings |= {f"{section}.{key}": value for key, value in values.items()}
+        else:
+            settings[str(section)] = values
+    return settings
+
+
 # --- All settings ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """All settings of a run, one section per concern."""
 
-    data: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    mask: MaskConfig = field(default_factory=MaskConfig)
-    reconstruct: ReconstructConfig = field(default_factory=ReconstructConfig)
-    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = DataConfig()
+    augment: AugmentConfig = AugmentConfig()
+    model: ModelConfig = ModelConfig()
+    mask: MaskConfig = MaskConfig()
+    reconstruct: ReconstructConfig = ReconstructConfig()
+    classify: ClassifyConfig = ClassifyConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    run: RunConfig = RunConfig()
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         # A file may serve several objectives: what this one does not read has its defaults, so that
         # it changes nothing
         for name in unread_sections(self.train.objective):
             default = type(getattr(self, name))()
-            object.__setattr__(self, name, default)
+            object.__setattr__(self, name, default)  # the settings are frozen
 
         self._check_sizes()
         self._check_contrast()
         self._check_use_of_images()
+        return self
 
     def _check_sizes(self) -> None:
         """Refuse what does not fit into the image, the run or the batch."""
@@ -592,6 +913,34 @@ class Config:
         return self.train.batch_size * self.augment.views
 
     @classmethod
+    def of(cls, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Config:
+        """Return all settings, of which some are given by "section.key".
+
+        Args:
+            settings: as a file holds them.
+            overrides: win over `settings`, and are meant for this objective; a file may serve
+                several.
+
+        Raises:
+            ConfigError: a key or a value cannot be used, or an override would have no effect.
+        """
+        overrides = overrides or {}
+        sections: dict[str, Any] = {}
+        for key, value in {**settings, **overrides}.items():
+            section, _, name = key.partition(".")
+            if name:
+                sections.setdefault(section, {})[name] = value
+            else:
+                sections[section] = value
+        config = cls(**sections)
+        unread = unread_sections(config.train.objective)
+        for key in overrides:
+            if key.partition(".")[0] in unread:
+                reason = f"train.objective {config.train.objective} does not read it"
+                raise ConfigError(key, f"cannot be used; {reason}")
+        return config
+
+    @classmethod
     def read(
         cls, name: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
     ) -> Config:
@@ -604,17 +953,15 @@ class Config:
         Raises:
             ConfigError: the file cannot be read, or a key or a value cannot be used.
         """
-        # the reader of files imports this module
-        settings = import_module("vit.settings")
-        return settings.train_command([os.fspath(name)], overrides or {}).config
+        return cls.of(read_settings(name), overrides)
+
+    def to_yaml(self) -> str:
+        """Return a complete configuration file."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=120)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, as YAML and JSON hold them."""
-        sections = asdict(self)
-        for section in sections.values():
-            for key, value in section.items():
-                section[key] = _plain(value)
-        return sections
+        return self.model_dump(mode="json")
 
     def deciding(self) -> dict[str, Any]:
         """Return the settings that decide the result, by "section.key".
@@ -671,263 +1018,3 @@ class Config:
             old = saved.get(key, now)
             if old != now:
                 yield key, old, now
-
-
-def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Flatten sections of settings to "section.key"."""
-    settings = {}
-    for name, section in sections.items():
-        for key, value in section.items():
-            settings[f"{name}.{key}"] = value
-    return settings
-
-
-# --- The architecture of a model, which a checkpoint states ---------------------------------------
-
-
-@dataclass(frozen=True)
-class ViTConfig:
-    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's
-    config.json states it."""
-
-    # Images
-    image_size: tuple[int, int] = (32, 32)
-    """(H, W) in pixels"""
-    patch_size: tuple[int, int] = (4, 4)
-    """(p, q) in pixels; divides the image"""
-    channels: int = 3
-    """channels of the images"""
-
-    # Size
-    embed_dim: int = 192
-    """width of the tokens, a multiple of num_heads"""
-    depth: int = 12
-    """number of blocks"""
-    num_heads: int = 3
-    """attention heads per block"""
-    mlp_ratio: float = 4.0
-    """hidden width of the MLPs / width of the tokens"""
-
-    # Tokens beside the patches, and positions
-    class_token: bool = True
-    """put a class token before the patches"""
-    registers: NonNegative = 0
-    """number of register tokens after the class token (Darcet et al. 2024)"""
-    pos_embed: Literal["learned", "sincos"] = "learned"
-    """positions: a learned table, or the fixed 2-D sin-cos one"""
-    no_embed_class: bool = False
-    """give positions to the patches only, not to class token and registers (timm's name)"""
-
-    # Blocks
-    qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
-    matrices"""
-    qkv_bias: bool = True
-    """give the three maps a bias"""
-    layer_scale: float | None = None
-    """initial value of a learned scale on each residual branch of the encoder; null: none"""
-    drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
-    from 0 at the first"""
-
-    # The head of a classifier
-    global_pool: Literal["avg", "token"] = "avg"
-    """what a classifier reads: the mean of the patches, or the class token"""
-    fc_norm: bool = False
-    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
-    name)"""
-    num_classes: int = 0
-    """outputs of the classification head; 0: no head"""
-
-    # Blocks of other families
-    qk_norm: bool = False
-    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
-    mlp: Literal["gelu", "swiglu"] = "gelu"
-    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
-    norm_eps: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 1e-6
-    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
-    features by 1e-4"""
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The architecture of a masked autoencoder's decoder, with fields as in `ViTConfig`.
-
-    None stands for the encoder's value.
-    """
-
-    dim: int
-    """width of the tokens, a multiple of 4 and of num_heads"""
-    depth: int
-    num_heads: int
-    mlp_ratio: float | None = None
-    qkv: Literal["linear", "identity"] | None = None
-    qkv_bias: bool | None = None
-    qk_norm: bool | None = None
-    mlp: Literal["gelu", "swiglu"] | None = None
-    norm_eps: float | None = None
-
-    def complete(self, encoder: ViTConfig) -> DecoderConfig:
-        """Replace every None by the encoder's value."""
-        values = {}
-        for item in fields(self):
-            if getattr(self, item.name) is None:
-                values[item.name] = getattr(encoder, item.name)
-        return replace(self, **values)
-
-    def blocks(self, encoder: ViTConfig) -> ViTConfig:
-        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
-        values = asdict(self.complete(encoder))
-        values["embed_dim"] = values.pop("dim")
-        return replace(encoder, layer_scale=None, drop_path=0.0, **values)
-
-
-# --- Values: checked, converted, written ----------------------------------------------------------
-
-SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
-"""The words of YAML 1.1, which is what most files are written in, for true and false."""
-TERMS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-}
-
-
-def convert(value: Any, hint: Any) -> Any:
-    """Return a value as the type of its setting: 3.0 for 3, a tuple for a list, "off" for false.
-
-    Args:
-        value: as YAML, the command line or Python give it.
-        hint: bool, int, float, str, None, or a Literal, a union, tuple or list of these;
-            Annotated numbers state their `Range`.
-
-    Raises:
-        ValueError: the value is none of this type; the message says what is allowed.
-    """
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
-        value = value.tolist()
-
-    # A number in a range
-    if origin is Annotated:
-        number = convert(value, parts[0])
-        for part in parts[1:]:
-            if not part.holds(number):
-                raise ValueError(part.allowed)
-        return number
-
-    # The first of several types that fits; with None, which leaves a setting out, the other
-    if origin in (Union, UnionType):
-        if value is None and NoneType in parts:
-            return None
-        choices = [part for part in parts if part is not NoneType]
-        if len(choices) == 1:
-            return convert(value, choices[0])
-        for part in choices:
-            with suppress(ValueError):
-                return convert(value, part)
-
-    # A choice of words; many YAML readers take a bare on, off, yes or no for true or false
-    elif origin is Literal:
-        if isinstance(value, bool):
-            words = ("on", "yes") if value else ("off", "no")
-            value = next((word for word in words if word in parts), value)
-        if value in parts:
-            return value
-
-    # Several values
-    elif origin in (tuple, list) and isinstance(value, tuple | list):
-        if origin is list or Ellipsis in parts:
-            return origin(convert(item, parts[0]) for item in value)
-        if len(value) == len(parts):
-            return tuple(map(convert, value, parts))
-
-    # One value; YAML 1.1 gives 1e-3, without a point, as a text
-    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    elif hint is bool and isinstance(value, str) and value.lower() in SWITCHES:
-        return SWITCHES[value.lower()]
-    elif hint is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
-    elif type(value) is hint:
-        # the largest seed; no setting needs more
-        if hint is int and abs(value) >= 2**64:
-            raise ValueError("it needs a number below 2^64")
-        return value
-    raise ValueError(f"it needs {allowed_by(hint)}")
-
-
-def allowed_by(hint: Any) -> str:
-    """Return in words which values a type allows."""
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if origin is Annotated:
-        return " and ".join(part.allowed for part in parts[1:])
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin in (Union, UnionType):
-        return " or ".join(allowed_by(part) for part in parts if part is not NoneType)
-    if origin is list or Ellipsis in parts:
-        return f"a list, each {allowed_by(parts[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(allowed_by, parts))}]"
-    return TERMS[hint]
-
-
-@cache  # to read annotations, which are text, takes longer than all checks
-def hints_of(section: type) -> dict[str, Any]:
-    """Return the types of a section's settings, with their ranges."""
-    return get_type_hints(section, include_extras=True)
-
-
-def spelled(value: object) -> str:
-    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
-    if isinstance(value, str | os.PathLike):
-        return str(value) or '""'
-    return json.dumps(value)
-
-
-def pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return a size as (height, width); one number stands for a square."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
-
-
-def _plain(value: object) -> object:
-    """Return a value as YAML and JSON hold it: a list for a tuple or an array."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, tuple):
-        return list(value)
-    return value
-
-
-# --- A command's --data ---------------------------------------------------------------------------
-
-
-def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
-    """Return `DataConfig`'s source and root for a command's --data.
-
-    Args:
-        data: a name in BUILT_IN, or a folder of images.
-        root: folder that holds (or receives) the archive of a built-in data set.
-
-    Raises:
-        ConfigError: `data` is none of these.
-    """
-    if data in BUILT_IN:
-        return {"source": data, "root": root}
-    folder = os.path.expanduser(data)
-    if os.path.isfile(folder):
-        raise ConfigError(f"--data: {data!r} is a file; name the folder that it is in")
-    if not os.path.isdir(folder):
-        names = ", ".join(BUILT_IN)
-        raise ConfigError(f"--data: {data!r} is neither {names} nor a folder of images")
-    return {"source": "folder", "root": data}

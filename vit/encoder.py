@@ -105,8 +105,6 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, drop_path: float = 0.0):
         super().__init__()
-        if config.mlp not in MLPS:
-            raise ValueError(f"the MLPs are {', '.join(MLPS)}, got {config.mlp!r}")
         dim = config.embed_dim
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
         self.attn = MultiHeadSelfAttention(config)
@@ -170,18 +168,14 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         dim = config.embed_dim
-        pool = config.global_pool
-        has_pool = pool == "avg" or (pool == "token" and config.class_token)
-        if not has_pool:
-            raise ValueError(
-                f"global_pool is 'avg', or 'token' where there is a class token; got {pool!r}"
-            )
+        self.reads_class_token = config.global_pool == "token"
 
         # patches to tokens
         self.patch_embed = PatchEmbed(config.image_size, config.patch_size, config.channels, dim)
 
         # tokens before the patches: a class token, and registers (Darcet et al. 2024)
         self.num_prefix_tokens = config.class_token + config.registers
+        self.has_prefix_positions = not config.no_embed_class
         self.cls_token = None
         self.reg_token = None
         if config.class_token:
@@ -272,7 +266,7 @@ class VisionTransformer(nn.Module):
         if self.reg_token is not None:
             tokens.append(self.reg_token)
         prefix = torch.cat(tokens, dim=1)  # (1, prefix, D)
-        if not self.config.no_embed_class:
+        if self.has_prefix_positions:
             prefix = prefix + self.pos_embed[:, : self.num_prefix_tokens]
         return torch.cat([prefix.expand(batch, -1, -1), x], dim=1)  # (B, prefix + K, D)
 
@@ -312,7 +306,7 @@ class VisionTransformer(nn.Module):
 
         By `global_pool`: the class token, or the mean over the patches.
         """
-        if self.config.global_pool == "token":
+        if self.reads_class_token:
             return tokens[:, 0]
         return tokens[:, self.num_prefix_tokens :].mean(dim=1)
 

@@ -18,15 +18,25 @@ OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memor
 class UserError(Exception):
     """The base of all errors whose message is for the user: one line on what, where, what to do.
 
+    Args:
+        key: of the setting that is at fault, "data.val_size", or of a load option; without a
+            `text`, the whole message.
+        text: what is wrong with it, and what is allowed.
+
     Attributes:
+        key: "" if no single setting is at fault.
+        text: the message without the key.
         exit_code: the process's; 2 for a wrong request.
     """
 
     exit_code = 2
 
-    def __init__(self, message: str):
+    def __init__(self, key: str, text: str = ""):
+        message = f"{key}: {text}" if text else key
         # file names and other libraries' messages may have several lines, and be of any length
         super().__init__(shortened(one_line(message), 1000))
+        self.key = key if text else ""
+        self.text = text or key
 
 
 class CheckpointError(UserError):

@@ -50,7 +50,9 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     if not missing:
         return Compute(device, precision, compile=True)
     if requested:
-        raise ConfigError(f"run.compile: 'on' needs {missing}; install it, or set run.compile off")
+        raise ConfigError(
+            "run.compile", f"'on' needs {missing}; install it, or set run.compile off"
+        )
     return Compute(device, precision, note=f"not compiled, which needs {missing}")
 
 
@@ -68,9 +70,8 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = available[0]
     if name not in available:
-        raise ConfigError(
-            f"run.device: {name!r} cannot be used; torch finds {', '.join(available)} here"
-        )
+        found = f"torch finds {', '.join(available)} here"
+        raise ConfigError("run.device", f"{name!r} cannot be used; {found}")
     return torch.device(name)
 
 
@@ -82,7 +83,7 @@ def set_threads(threads: int) -> None:
     """
     limit = 4 * (os.cpu_count() or 1)
     if threads > limit:
-        raise ConfigError(f"run.threads: {threads} cannot be used; at most {limit} here")
+        raise ConfigError("run.threads", f"{threads} cannot be used; at most {limit} here")
     if threads:
         torch.set_num_threads(threads)
 
@@ -118,8 +119,8 @@ def choose_precision(device: torch.device, precision: str, began: str = "") -> s
     if automatic:
         return "fp32"
     raise ConfigError(
-        f"train.precision: {precision!r} cannot be used; {device_name(device)} does not compute it:"
-        " use fp32"
+        "train.precision",
+        f"{precision!r} cannot be used; {device_name(device)} does not compute it: use fp32",
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, flat_settings
+from vit.config import Config, changed, flat_settings
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
@@ -31,8 +31,6 @@ from vit.settings import (
     WRITTEN_BY,
     TrainCommand,
     config_of_run,
-    read_config,
-    to_yaml,
 )
 from vit.training import process
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
@@ -98,8 +96,7 @@ def fit(
             continues it.
     """
     if objective is not None:
-        settings = replace(config.train, objective=register(objective))
-        config = replace(config, train=settings)
+        config = changed(config, {"train.objective": register(objective)})
     command = read_command(config, out, resume)
     if init is not None:
         command = with_init(command, init)
@@ -177,10 +174,10 @@ def read_command(config: Config, out: str | Path, resume: bool) -> TrainCommand:
     if resume:
         saved = config_of_run(out)
         followed = {}
-        for key, value in vars(saved.model).items():
+        for key, value in saved.model:
             if f"model.{key}" not in given:
-                followed[key] = value
-        config = replace(config, model=replace(config.model, **followed))
+                followed[f"model.{key}"] = value
+        config = changed(config, followed)
     return TrainCommand(config, out, resume, given=frozenset(given))
 
 
@@ -200,7 +197,7 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
         )
     if settings.init:
         return command
-    return replace(command, config=replace(command.config, model=replace(settings, init=source)))
+    return replace(command, config=changed(command.config, {"model.init": source}))
 
 
 # ---- Measure ---------------------------------------------------------------------------------
@@ -291,8 +288,8 @@ def set_up(
     if data.source != config.data.source:
         # Scenes in place of missing images do not have their name
         kept = "" if data.source == "scenes" else config.data.name
-        used = replace(config.data, source=data.source, name=kept, fallback="stop")
-        config = replace(config, data=used)
+        used = {"data.source": data.source, "data.name": kept, "data.fallback": "stop"}
+        config = changed(config, used)
     if command.resume and data.source == "scenes" and folder.showcase.exists():
         # of a run that began with other images than its settings meant
         data = replace(data, warning=read_sample_images(folder.showcase).data.get("warning"))
@@ -384,12 +381,12 @@ def open_folder(
         folder.forget_later_steps(run.step)
     settings = (
         f"# trained on {one_line(run.data.description)}\n{WRITTEN_BY}{__version__}\n"
-        f"{to_yaml(config)}"
+        f"{config.to_yaml()}"
     )
     if not resume:
         folder.begin(settings)
     metrics = MetricsFile(folder.metrics, run)
-    if resume and (state is None or read_config(folder.config).train.epochs != config.train.epochs):
+    if resume and (state is None or Config.read(folder.config).train.epochs != config.train.epochs):
         write_text(folder.config, settings)
     sample_images(run.data).save(folder.showcase)
     return metrics

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -179,12 +178,12 @@ def architecture(model: Model) -> dict[str, Any]:
     They are the settings of the encoder and of the decoder, and its target; None without a decoder.
     """
     values: dict[str, Any] = {
-        "encoder": asdict(model.encoder.config),
+        "encoder": model.encoder.config.model_dump(),
         "decoder": None,
         "norm_pix_loss": None,
     }
     if model.decoder is not None:
-        values["decoder"] = asdict(model.decoder.config)
+        values["decoder"] = model.decoder.config.model_dump()
         values["norm_pix_loss"] = model.norm_pix_loss
     return values
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from battery.test_damage import command
-from tiny import RECONSTRUCT, changed, noise, save_images, without_pictures
+from tiny import RECONSTRUCT, noise, save_images, without_pictures
+
+from vit.config import changed
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,8 +48,13 @@ def test_closed_folders_are_one_line_and_cost_nothing(battery, tmp_path, monkeyp
     def settings(name: str, root: str, cache: str) -> list[str]:
         config = changed(
             RECONSTRUCT,
-            data={"source": "folder", "root": root, "cache": cache},
-            run={"snapshots": 2, "threads": 1},
+            {
+                "data.source": "folder",
+                "data.root": root,
+                "data.cache": cache,
+                "run.snapshots": 2,
+                "run.threads": 1,
+            },
         )
         Path(name).write_text(yaml.safe_dump(config.to_dict()))
         return ["train", "--config", name]

@@ -16,13 +16,13 @@ import timm
 import torch
 import yaml
 from safetensors.torch import save_file
-from tiny import RECONSTRUCT, Payload, changed, noise, save_images
+from tiny import RECONSTRUCT, Payload, noise, save_images
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.cli.parsers import parse_train_command
-from vit.config import Config
+from vit.config import Config, changed, flat_settings
 from vit.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,9 @@ def finished(tmp_path_factory) -> Path:
             noise(count, count + number).permute(0, 2, 3, 1).numpy(),
         )
     data = {"source": "folder", "root": str(place / "images"), "cache": str(place / "cache")}
-    config = changed(RECONSTRUCT, data=data, run={"snapshots": 2, "threads": 1})
+    config = changed(
+        RECONSTRUCT, {**flat_settings({"data": data}), "run.snapshots": 2, "run.threads": 1}
+    )
     (place / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     with contextlib.redirect_stdout(io.StringIO()):
         assert (

@@ -16,8 +16,9 @@ import pytest
 import yaml
 from battery.test_damage import command, damaged
 from PIL import Image
-from tiny import CLASSIFY, RECONSTRUCT, changed, dataset, encoded, noise, without_pictures
+from tiny import CLASSIFY, RECONSTRUCT, dataset, encoded, noise, without_pictures
 
+from vit.config import changed, flat_settings
 from vit.data.folder import load_folder
 from vit.errors import DataError
 from vit.training.loop import train_steps
@@ -121,7 +122,10 @@ def test_odd_images_are_used_or_refused_in_one_line(battery, monkeypatch):
                     named = str(error).isprintable() and "train/a/damaged" in str(error)
                     return "" if bad == "stop" and named else f"{kind}, {bad}: {error}"
                 return ""
-            config = changed(draw.choice([RECONSTRUCT, CLASSIFY]), data=data, run={"threads": 1})
+            config = changed(
+                draw.choice([RECONSTRUCT, CLASSIFY]),
+                {**flat_settings({"data": data}), "run.threads": 1},
+            )
             (Path(place) / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
             with contextlib.nullcontext() if kind in DRAWN else without_pictures():
                 code, problem = command(
@@ -158,7 +162,7 @@ def test_10_000_classes_take_no_more_memory_than_their_mistakes(tmp_path):
         "cache": f"{tmp_path}/cache",
         "limit": 16,
     }
-    config = changed(CLASSIFY, data=data, run={"threads": 1})
+    config = changed(CLASSIFY, {**flat_settings({"data": data}), "run.threads": 1})
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     run = [sys.executable, "-m", "vit", "train", "--config", "config.yaml", "--out", "run"]
     process = subprocess.Popen(run, cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.getcwd()})
@@ -180,7 +184,7 @@ def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
 
-    config = changed(RECONSTRUCT, train={"epochs": 750}, run={"threads": 1})  # of 2 steps each
+    config = changed(RECONSTRUCT, {"train.epochs": 750, "run.threads": 1})  # of 2 steps each
     run = setup(config, dataset(16))
     before = (0, 0)
     for number, _ in enumerate(train_steps(run), 1):

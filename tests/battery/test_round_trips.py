@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, changed, dataset
+from tiny import CLASSIFY, RECONSTRUCT, dataset
 from torch import Tensor
 from transformers import AutoModel, AutoModelForImageClassification
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
-from vit.config import Config
+from vit.config import Config, changed, flat_settings
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError
 from vit.training.loop import train_steps
@@ -59,7 +59,12 @@ def random_config(draw: random.Random) -> Config:
         }
         try:
             return changed(
-                draw.choice([RECONSTRUCT, CLASSIFY]), model=model, optim=optim, run={"threads": 1}
+                draw.choice([RECONSTRUCT, CLASSIFY]),
+                {
+                    **flat_settings({"model": model}),
+                    **flat_settings({"optim": optim}),
+                    "run.threads": 1,
+                },
             )
         except ConfigError:
             continue  # two of them do not go together, and are refused in one line

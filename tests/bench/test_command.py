@@ -67,8 +67,8 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     ("line", "said"),
     [
         ("--patch 5", "model.patch_size"),
-        ("--patch 0", "--patch: '0' cannot be used; 1 or more"),
-        ("--mask-ratio 1", "--mask-ratio: '1' cannot be used; from 0 to below 1"),
+        ("--patch 0", "--patch: '0' cannot be used; input should be greater"),
+        ("--mask-ratio 1", "--mask-ratio: '1' cannot be used; input should be less than 1"),
         ("--peers nobody", "--peers"),
         ("--json there.json", "there.json already exists"),
         ("--json there.txt", "'there.txt' cannot be used; name a file that ends in .json"),

@@ -291,7 +291,7 @@ def test_torchvision_prepares_the_same_pixels(photo):
 @pytest.mark.parametrize("share", [1.0, 0.875])
 @pytest.mark.parametrize("shape", [(32, 32), (32, 48)])
 def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share, photo, tmp_path):
-    config = ViTConfig(shape, (16, 16), embed_dim=16, depth=1, num_heads=2)
+    config = ViTConfig(image_size=shape, patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
     save_model(tmp_path / "ours", VisionTransformer(config), NORMALIZE, crop_share=share)
     ours = load_model(tmp_path / "ours")
     notes = convert_model(ours, "huggingface", tmp_path / "theirs")
@@ -305,7 +305,9 @@ def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share,
 
 
 def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
-    encoder = VisionTransformer(ViTConfig((32, 48), (16, 16), embed_dim=16, depth=1, num_heads=2))
+    encoder = VisionTransformer(
+        ViTConfig(image_size=(32, 48), patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
+    )
     save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
     origin = load_model(tmp_path).origin
     images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=seeded(0))

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from vit.atomic import write_text
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.config import DecoderConfig
+from vit.config import DecoderConfig, changed
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps
 from vit.masking import Mask, mask_from_noise, num_keep
@@ -85,7 +84,9 @@ def models(tmp_path_factory) -> Path:
         "mae": autoencoder(decoder=two_blocks, **SIZES),
         "mean": encoder(**SIZES, num_classes=3, global_pool="avg"),
         "bare": autoencoder(decoder=two_blocks, **SIZES, class_token=False),
-        "registers": autoencoder(False, replace(two_blocks, num_heads=4), **SIZES, registers=2),
+        "registers": autoencoder(
+            False, changed(two_blocks, {"num_heads": 4}), **SIZES, registers=2
+        ),
         "plain": encoder(**SIZES, class_token=False),
         "run": autoencoder(**SIZES),
     }.items():

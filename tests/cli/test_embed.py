@@ -71,7 +71,9 @@ def test_copies_of_an_image_are_in_one_split_as_in_a_run(embedded, models, tmp_p
     found = embedded("encoder", tmp_path / "twice")
     tests = found["files"][found["splits"] == "test"].tolist()
     assert tests == ["00 (copy).png", "00.png", "10 (copy).png", "10.png"]
-    config = DataConfig("folder", str(tmp_path / "twice"), cache=str(tmp_path / "cache"))
+    config = DataConfig(
+        source="folder", root=str(tmp_path / "twice"), cache=str(tmp_path / "cache")
+    )
     assert len(load_data(config, (12, 16)).test) == 4
 
 

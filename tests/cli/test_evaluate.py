@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import NORMALIZE, RECONSTRUCT, autoencoder, changed, encoder, randomize, save_images
+from tiny import NORMALIZE, RECONSTRUCT, autoencoder, encoder, randomize, save_images
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
-from vit.config import DataConfig
+from vit.config import DataConfig, changed
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.data.sources import load_data
 from vit.device import Compute
@@ -297,10 +297,16 @@ def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, 
 def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path):
     settings = changed(
         RECONSTRUCT,
-        data={"source": "scenes", "limit": 40},
-        model={"image_size": size, "patch_size": (size[0], size[1] // 2)},
-        mask={"ratio": 0.5} if task == "reconstruct" else {},
-        train={"objective": task, "epochs": 1, "batch_size": 20},
+        {
+            "data.source": "scenes",
+            "data.limit": 40,
+            "model.image_size": size,
+            "model.patch_size": (size[0], size[1] // 2),
+            **({"mask.ratio": 0.5} if task == "reconstruct" else {}),
+            "train.objective": task,
+            "train.epochs": 1,
+            "train.batch_size": 20,
+        },
     )
     run = setup(settings, load_data(settings.data, size))
     for _ in train_steps(run):
@@ -369,7 +375,7 @@ def test_an_image_that_cannot_be_read_stops_or_is_left_out_and_listed(
     bad = next(folder.glob("test/*/*.png"))
     bad.write_bytes(bad.read_bytes()[:60])
     line = ("evaluate", "mae", folder, "--method", "knn")
-    assert "--on-bad-image skip" in refused(*line)
+    assert "on_bad_image: skip" in refused(*line)
     code, said, _ = vit(*line[1:], "--on-bad-image", "skip")
     assert code == 0
     assert f"note: unreadable, left out: {bad}" in said

@@ -14,9 +14,8 @@ from tiny import without_pictures
 from vit.cli import COMMANDS, main, parse
 from vit.cli.options import images_or_data
 from vit.cli.outputs import refuse_among_images
-from vit.cli.parsers import PARSERS
-from vit.config import DataConfig, named_data
-from vit.settings import build_config, given_settings
+from vit.cli.parsers import given_settings, named_data
+from vit.config import Config, DataConfig, read_settings
 
 SMALL = (
     "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4"
@@ -159,52 +158,11 @@ def test_pictures_may_lie_in_a_run_among_the_images(tmp_path):
     refuse_among_images(tmp_path.parent, str(tmp_path))
 
 
-TAKES_BOTH = {
-    "predict {} {}": "photo.png",
-    "embed {} {} --out new.npz": "photo.png",
-    "embed {} --data {} --out new.npz": "photos",
-    "attention {} {} --out new": "photo.png",
-    "explore {} {} --out new.html": "photo.png",
-    "explore {} photo.png {} --out new.html": "gone.png",
-    "evaluate {} {}": "photos",
-    "evaluate {} {} --limit 9": "scenes",
-    "similar {} {} photos": "photo.png",
-    "similar {} photo.png {}": "photos",
-}
-"""Commands that take a model and images, and such images."""
-
-
-def test_every_command_that_takes_a_model_and_images_is_here():
-    found = set()
-    for name, make in PARSERS.items():
-        places = {action.dest for action in make()._actions}
-        if "checkpoint" in places and places & {"images", "image", "folder", "data"}:
-            found.add(name)
-    assert found == {line.split()[0] for line in TAKES_BOTH}
-
-
-MODELS = ["vit-tiny-p4-cifar10", "run/model.safetensors", "timm/vit_tiny", "hf/someone/vit"]
-
-
-@pytest.mark.parametrize(
-    ("line", "model"),
-    [*((line, "run") for line in TAKES_BOTH), *(("predict {} {}", model) for model in MODELS)],
-)
-def test_a_model_and_images_in_the_wrong_order_are_swapped(
-    line, model, place, refused, monkeypatch
-):
-    monkeypatch.chdir(place)
-    images = TAKES_BOTH[line]
-    said = refused(*line.format(images, model).split())
-    assert f"{images} and {model} are swapped: the model comes first" in said
-    parse(line.format(model, images).split())  # the right order
-
-
 def data_of(command, words):
     """The data section that a command line asks for."""
     if command in ("train", "data"):
         _, options = parse([command, *words, "--out", "new.png"])
-        return build_config(options.config, given_settings(options))[0].data
+        return Config.of(read_settings(*options.config), given_settings(options)).data
     _, options = parse([command, "run", *words, "--out", "new.npz"])
     data = options.data
     if command != "evaluate":

@@ -28,7 +28,7 @@ REFUSED = {
         ("plain one.png --query cls", "this model has no class token"),
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
-        ("encoder one.png --width 500", "--width: '500' cannot be used; above 0 and at most 40 inches"),
+        ("encoder one.png --width 500", "--width: '500' cannot be used; input should be less"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),
@@ -58,7 +58,7 @@ REFUSED = {
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
         ("mae images --data scenes", "'scenes' and 'images' are two; name one"),
-        ("mae images --seeds []", "--seeds: '[]' cannot be used; it needs one or more"),
+        ("mae images --seeds []", "--seeds: '[]' cannot be used; tuple should have"),
         ("strange images --method head", "the classes of this model (cyan, lime, pink, ...) are not"),
         ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 import torch
-from tiny import changed
 
 from vit.config import (
     AugmentConfig,
@@ -20,6 +18,7 @@ from vit.config import (
     ModelConfig,
     ReconstructConfig,
     TrainConfig,
+    changed,
 )
 from vit.data.draws import (
     Draws,
@@ -117,7 +116,7 @@ EVERYTHING = Config(
     classify=ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5),
     train=TrainConfig(objective="classify", batch_size=8),
 )
-PADDED = replace(EVERYTHING, augment=replace(EVERYTHING.augment, crop="pad"))
+PADDED = changed(EVERYTHING, {"augment.crop": "pad"})
 
 
 def same(first: Draws, second: Draws) -> list[str]:
@@ -155,14 +154,18 @@ def test_any_step_is_drawn_alone_and_differs_from_the_others(settings):
 
 
 def test_switching_one_thing_on_changes_no_other():
-    plain = draw_step(replace(EVERYTHING, classify=ClassifyConfig()), 3, 20, masked=False)
+    plain = draw_step(changed(EVERYTHING, {"classify": ClassifyConfig()}), 3, 20, masked=False)
     all_drawn = draw_step(EVERYTHING, 3, 20, masked=True)
     on = {"partner", "share", "box", "mask_noise"}
     assert set(Draws._fields) - set(same(plain, all_drawn)) == on
     less = changed(
         EVERYTHING,
-        model={"drop_path": 0.0},
-        augment={"shuffle": "none", "color_jitter": 0.0, "grayscale": 0.0},
+        {
+            "model.drop_path": 0.0,
+            "augment.shuffle": "none",
+            "augment.color_jitter": 0.0,
+            "augment.grayscale": 0.0,
+        },
     )
     off = {"shuffle", "drop_path", "jitter"}
     assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == off
@@ -179,7 +182,7 @@ VIEWS = Config(
 
 @pytest.mark.parametrize("views", [1, 2, 3])
 def test_views_of_an_image_stand_beside_each_other_and_are_drawn_apart(views):
-    settings = changed(VIEWS, augment={"views": views})
+    settings = changed(VIEWS, {"augment.views": views})
     # the four images that remain of an epoch
     draws = draw_step(settings, 2, 20, masked=True)
     assert len(draws.indices) == 4 * views
@@ -220,7 +223,7 @@ def test_parts_make_up_the_batch_and_are_alike(images, count):
 def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing):
     settings = EVERYTHING
     if not mixing:
-        settings = replace(EVERYTHING, classify=ClassifyConfig(drop_patches=0.5))
+        settings = changed(EVERYTHING, {"classify": ClassifyConfig(drop_patches=0.5)})
     draws = draw_step(settings, step, 20, masked=True)
     batch = len(draws.indices)
     parts = [draws.shard(rank, count) for rank in range(count)]

@@ -16,7 +16,6 @@ import time
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit import inputs
-from vit.config import DataConfig
+from vit.config import DataConfig, changed
 from vit.data import ImageSet, content_hash, folder
 from vit.data import cache as cache_module
 from vit.data.folder import load_folder, refuse_run_among_images
@@ -353,10 +352,10 @@ def test_bad_image(root, name):
 def test_a_bad_image_counts_once_with_images_held_out(root, bad):
     (root / bad / "bee" / "bad.png").write_bytes(b"bad")
     settings = DataConfig(
-        "folder", str(root), on_bad_image="skip", cache=str(root.parent / "cache")
+        source="folder", root=str(root), on_bad_image="skip", cache=str(root.parent / "cache")
     )
     for val_size in (0, 4):
-        data = load_data(replace(settings, val_size=val_size), (4, 4))
+        data = load_data(changed(settings, {"val_size": val_size}), (4, 4))
         assert data.facts["skipped"] == 1
         assert sum("left out" in note for note in data.notes) == 1
 

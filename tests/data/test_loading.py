@@ -105,7 +105,7 @@ def test_more_than_half_cannot_be_held_out(root, val_size, limit):
 
 def test_the_folder_of_an_unknown_user_does_not_exist():
     with pytest.raises(DataError, match=r"^~nobody-here/pictures: "):
-        load_data(DataConfig("folder", "~nobody-here/pictures"), (32, 32))
+        load_data(DataConfig(source="folder", root="~nobody-here/pictures"), (32, 32))
 
 
 def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):

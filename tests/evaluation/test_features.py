@@ -19,7 +19,15 @@ def prepare(images: Tensor) -> Tensor:
 
 def small_encoder(**settings) -> VisionTransformer:
     return VisionTransformer(
-        ViTConfig((8, 12), (4, 4), embed_dim=8, depth=4, num_heads=2, drop_path=0.5, **settings)
+        ViTConfig(
+            image_size=(8, 12),
+            patch_size=(4, 4),
+            embed_dim=8,
+            depth=4,
+            num_heads=2,
+            drop_path=0.5,
+            **settings,
+        )
     )
 
 

@@ -180,7 +180,9 @@ def test_images_of_another_size_are_resized():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_measured_in_eval_mode_and_left_in_its_own(training):
-    encoder = ViTConfig(SIZE, PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9)
+    encoder = ViTConfig(
+        image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9
+    )
     model = build_autoencoder(
         encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
     ).train(training)

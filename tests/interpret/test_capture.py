@@ -241,8 +241,8 @@ def test_fewer_maps_than_layers_raise():
         model(images_for(model))
 
     # A decoder, which runs only under a mask
-    encoder = ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2)
-    autoencoder = build_autoencoder(encoder, DecoderConfig(8, 1, 2))
+    encoder = ViTConfig(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=1, num_heads=2)
+    autoencoder = build_autoencoder(encoder, DecoderConfig(dim=8, depth=1, num_heads=2))
     names_the_encoder = pytest.raises(AttentionError, match=r"pass model\.encoder$")
     with names_the_encoder, AttentionMaps(autoencoder, [-1]):
         autoencoder(torch.rand(1, 3, 8, 8))

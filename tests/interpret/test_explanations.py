@@ -1,6 +1,5 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from vit.attention import attention_weights
-from vit.config import ViTConfig
+from vit.config import ViTConfig, changed
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
@@ -24,11 +23,11 @@ from vit.interpret import (
 )
 
 ENCODER = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
-CLASSIFIER = replace(ENCODER, num_classes=3, global_pool="token")
+CLASSIFIER = changed(ENCODER, {"num_classes": 3, "global_pool": "token"})
 
 
 def small_model(**settings) -> VisionTransformer:
-    model = VisionTransformer(replace(CLASSIFIER, **settings))
+    model = VisionTransformer(changed(CLASSIFIER, settings))
     return far_from_uniform(model)
 
 

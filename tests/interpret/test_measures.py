@@ -1,14 +1,13 @@
 """Law: each measure of attention is what its paper defines, one image and one layer at a time."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from tiny import seeded
 from torch import Tensor, nn
 
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig, ViTConfig, changed
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
@@ -24,7 +23,7 @@ from vit.mae import build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
 
 ENCODER = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
-CLASSIFIER = replace(ENCODER, num_classes=3, global_pool="token")
+CLASSIFIER = changed(ENCODER, {"num_classes": 3, "global_pool": "token"})
 GRID = Geometry((2, 6), (4, 2), 1, True)
 
 

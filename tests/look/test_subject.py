@@ -15,7 +15,13 @@ from vit.look.subject import ModelWithImages, short_name
 
 def saved(folder, size, heads):
     encoder = VisionTransformer(
-        ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads)
+        ViTConfig(
+            image_size=(size, size),
+            patch_size=(1, 1),
+            embed_dim=4 * heads,
+            depth=1,
+            num_heads=heads,
+        )
     )
     save_model(folder, encoder, NORMALIZE)
     return load_model(folder)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from tiny import RECONSTRUCT, image_set, noise
 
 from vit.checkpoints import load_model
+from vit.config import changed
 from vit.data import Dataset
 from vit.report import baselines
 from vit.report.baselines import compare_losses, measure_baselines, untrained
@@ -92,5 +92,5 @@ def test_of_many_images_some_are_compared(monkeypatch):
     compared = measure_baselines(run)
     assert (compared["knn"]["queries"], compared["knn"]["bank"]) == (6, 6)
     assert compared["reconstruction"]["images"] == 6
-    run.config = replace(run.config, run=replace(run.config.run, knn_images=4))
+    run.config = changed(run.config, {"run.knn_images": 4})
     assert measure_baselines(run)["knn"]["bank"] == 4

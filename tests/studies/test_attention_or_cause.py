@@ -85,7 +85,9 @@ GRID = (3, 4)
 
 
 def model_of(depth: int = 1) -> MaskedAutoencoder:
-    encoder = ViTConfig((6, 8), (2, 2), embed_dim=16, depth=2, num_heads=2, pos_embed="sincos")
+    encoder = ViTConfig(
+        image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2, pos_embed="sincos"
+    )
     return randomize(
         build_autoencoder(
             encoder, DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True
@@ -163,7 +165,10 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
 
 def encoder_of() -> VisionTransformer:
     return randomize(
-        VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2)), std=0.4
+        VisionTransformer(
+            ViTConfig(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+        ),
+        std=0.4,
     ).eval()
 
 

@@ -20,7 +20,7 @@ from studies.experiment import Experiment, without_queries
 from studies.results import run_study
 from vit.atomic import write_text
 from vit.checkpoints import save_model
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig, ViTConfig, changed
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, RunError
 from vit.inputs import Normalization, resize_to_float
@@ -162,7 +162,7 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     encoder, decoder = ViTConfig(**SMALL), DecoderConfig(dim=8, depth=1, num_heads=2)
     kept = build_autoencoder(encoder, decoder, norm_pix_loss=False)
     small = looking_at(experiment, saved(tmp_path, kept))
-    assert small.config.model.vit_config() == replace(encoder, channels=3)
+    assert small.config.model.vit_config() == changed(encoder, {"channels": 3})
     assert small.config.model.decoder_config() == DecoderConfig(dim=8, depth=1, num_heads=2)
     (one,) = small.models()
     expected = resize_to_float(one.sample(4), (16, 16), "bilinear")
@@ -201,7 +201,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(
         results, "save_figure", lambda figure, path: figures.update({path.stem: figure})
     )
     other = looking_at(experiment, trained.folder)
-    other.config = replace(other.config, data=replace(other.config.data, source="cifar10"))
+    other.config = changed(other.config, {"data.source": "cifar10"})
     other.used[other.config.data] = replace(experiment.data(), name="Mine")
     run_study("tyres-and-roads", other, tmp_path, "")
     page = (tmp_path / "tyres-and-roads" / "tables.md").read_text()
@@ -250,7 +250,9 @@ def test_under_uniform_attention_reading_is_unknown_and_logits_compare_nothing(
     experiment, tmp_path
 ):
     model = build_autoencoder(
-        ViTConfig(**SMALL | {"image_size": (32, 32)}), DecoderConfig(8, 1, 2), norm_pix_loss=True
+        ViTConfig(**SMALL | {"image_size": (32, 32)}),
+        DecoderConfig(dim=8, depth=1, num_heads=2),
+        norm_pix_loss=True,
     )
     without_queries(model)
     uniform = looking_at(experiment, saved(tmp_path / "uniform", model))

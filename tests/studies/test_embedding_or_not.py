@@ -13,7 +13,9 @@ W_Q, W_K, W_V = range(3)
 @pytest.fixture
 def encoder() -> VisionTransformer:
     torch.manual_seed(0)
-    return VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=96, depth=1, num_heads=3))
+    return VisionTransformer(
+        ViTConfig(image_size=(16, 16), patch_size=(4, 4), embed_dim=96, depth=1, num_heads=3)
+    )
 
 
 def test_a_random_matrix_reads_with_strength_one_and_the_scale_of_the_norm_counts(encoder):

@@ -10,7 +10,7 @@ from studies import StudyConfig
 from studies import experiment as module
 from studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.atomic import PARTIAL
-from vit.config import AugmentConfig, Config, DataConfig
+from vit.config import AugmentConfig, Config, DataConfig, changed
 from vit.interpret import AttentionMaps
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
@@ -46,16 +46,14 @@ def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(
     one_seed, trained, monkeypatch
 ):
     monkeypatch.setattr(one_seed, "tell", pytest.fail)
-    (moved,) = one_seed.models(
-        config=replace(one_seed.config, data=replace(one_seed.config.data, root="elsewhere"))
-    )
+    (moved,) = one_seed.models(config=changed(one_seed.config, {"data.root": "elsewhere"}))
     assert moved.folder == trained.folder
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(
     tmp_path, one_seed, trained, monkeypatch
 ):
-    config = replace(one_seed.config, run=replace(one_seed.config.run, save_every=3))
+    config = changed(one_seed.config, {"run.save_every": 3})
     cut_short = replace(one_seed, folder=tmp_path, config=config)
 
     def cut(run: Run, callbacks):
@@ -191,8 +189,8 @@ def test_the_same_trainings_on_scenes(tmp_path):
 
     on_scenes = of(config)
     assert on_scenes.data == DataConfig(source="scenes", limit=300)
-    assert replace(on_scenes, data=config.data) == config
-    elsewhere = replace(config, data=replace(config.data, root="other photos"))
+    assert changed(on_scenes, {"data": config.data}) == config
+    elsewhere = changed(config, {"data.root": "other photos"})
     assert of(elsewhere) == on_scenes  # so the same models are found
     assert of(on_scenes) is on_scenes
 

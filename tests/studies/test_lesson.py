@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from studies.lesson import (
     quantise,
 )
 from vit.checkpoints import load_model
+from vit.config import changed
 from vit.encoder import VisionTransformer
 from vit.errors import UserError
 from vit.inputs import to_float
@@ -312,6 +312,6 @@ def test_page_is_small_and_fits_a_phone(page, path):
 
 def test_model_of_another_kind_is_refused():
     other = load_model(MODEL)
-    other.encoder.config = replace(other.encoder.config, registers=2)
+    other.encoder.config = changed(other.encoder.config, {"registers": 2})
     with pytest.raises(UserError, match="of another kind"):
         lesson_page(other)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from tiny import changed
 
 from studies import STUDIES, StudyConfig, results
 from studies.results import run_study
 from studies.tables import Results, Table, seeds
 from vit.atomic import write_text
+from vit.config import changed
 from vit.errors import RunError
 
 
@@ -144,7 +144,7 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(
 ):
     experiment = replace(experiment)  # without what other tests have loaded
     run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
-    moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
+    moved = changed(experiment.config, {"data.root": "elsewhere"})
     run_study(
         "one-hot",
         replace(experiment, config=moved),
@@ -191,7 +191,7 @@ def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
 ):
     """Nothing is trained, and nothing is written."""
     made = replace(
-        experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1)
+        experiment, config=changed(experiment.config, settings), study=StudyConfig([0], 1)
     )
     # the images of other settings are not looked for
     images = replace(experiment.data(), name="Mine")

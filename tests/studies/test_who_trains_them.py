@@ -9,7 +9,9 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
 
-ENCODER = ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="learned")
+ENCODER = ViTConfig(
+    image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="learned"
+)
 
 
 def model_of():

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, assert_same, changed, dataset
+from tiny import RECONSTRUCT, assert_same, dataset
 from torch import Tensor
 
-from vit.config import Config
+from vit.config import Config, changed
 from vit.errors import RunError
 from vit.mae import build_autoencoder
 from vit.training.dynamics import (
@@ -31,16 +31,24 @@ from vit.training.step import Callback, Step, restore
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
 CONFIG = changed(
     RECONSTRUCT,
-    augment={"crop_scale": (0.2, 1.0)},
-    model={"depth": 3, "decoder_dim": 12, "decoder_heads": 3, "pos_embed": "learned"},
-    reconstruct={"norm_pix_loss": False},
-    optim={"warmup_epochs": 1, "clip_grad": 0.01, "weight_decay": 0.5},
-    train={"epochs": 3},
-    run={"grad_accum_steps": 2, "dynamics_every": 4},
+    {
+        "augment.crop_scale": (0.2, 1.0),
+        "model.depth": 3,
+        "model.decoder_dim": 12,
+        "model.decoder_heads": 3,
+        "model.pos_embed": "learned",
+        "reconstruct.norm_pix_loss": False,
+        "optim.warmup_epochs": 1,
+        "optim.clip_grad": 0.01,
+        "optim.weight_decay": 0.5,
+        "train.epochs": 3,
+        "run.grad_accum_steps": 2,
+        "run.dynamics_every": 4,
+    },
 )
 
 
-CLASSIFY = changed(CONFIG, train={"objective": "classify"}, reconstruct={"norm_pix_loss": True})
+CLASSIFY = changed(CONFIG, {"train.objective": "classify", "reconstruct.norm_pix_loss": True})
 
 
 class Witness(Callback):
@@ -120,7 +128,7 @@ def parameter_of(part: str, name: str, layer: int, prefix: str) -> tuple[str, sl
 
 KINDS = {
     "reconstruct": CONFIG,
-    "classify by muon": changed(CLASSIFY, optim={"name": "muon", "ema": 0.9}),
+    "classify by muon": changed(CLASSIFY, {"optim.name": "muon", "optim.ema": 0.9}),
 }
 DIMS = {"encoder": 16, "decoder": 12}
 
@@ -196,12 +204,12 @@ LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
     ("config", "encoder", "decoder"),
     [
         (
-            changed(CONFIG, model={"pos_embed": "sincos"}),
+            changed(CONFIG, {"model.pos_embed": "sincos"}),
             LAYER | {"W_E"},
             LAYER | {"embed", "pred"},
         ),
         (
-            changed(CLASSIFY, model={"qkv": "identity"}),
+            changed(CLASSIFY, {"model.qkv": "identity"}),
             {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"},
             set(),
         ),
@@ -216,7 +224,7 @@ def test_which_matrices_there_are(config, encoder, decoder, tmp_path):
 
 
 def test_frozen_parts_get_nothing_and_stay(tmp_path):
-    config = changed(CONFIG, model={"freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]})
+    config = changed(CONFIG, {"model.freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]})
     dynamics = recorded(config, tmp_path / "dynamics.jsonl")
     second = [False, True, False]
     for name, frozen in {"W_Q": [True] * 3, "W_K": second, "fc2": second, "W_E": [True]}.items():
@@ -289,7 +297,7 @@ def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
     save(run, [recorder], tmp_path)
     data = dataset()
     state = find_state(tmp_path, CONFIG, data)
-    alone = setup(changed(CONFIG, run={"dynamics_every": 0}), data, state=state)
+    alone = setup(changed(CONFIG, {"run.dynamics_every": 0}), data, state=state)
     train_to(alone, Callback(), 5)
     alone.save(tmp_path)
     run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path)

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.initial import load_initial
-from vit.cli.parsers import settings_parser
-from vit.config import Config, DataConfig, ModelConfig, TrainConfig
+from vit.cli.parsers import given_settings, settings_parser
+from vit.config import Config, ModelConfig, TrainConfig, changed
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError, DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.settings import build_config, given_settings
 from vit.training.initial import InitialModel, initial_model
 from vit.weights import checkpoint_hash, write_weights
 
@@ -32,7 +31,7 @@ THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 def config(objective: str = "classify", init: Path | str = "", **model: object) -> Config:
     return Config(
-        model=replace(TINY, init=str(init), **model), train=TrainConfig(objective=objective)
+        model=changed(TINY, {"init": str(init), **model}), train=TrainConfig(objective=objective)
     )
 
 
@@ -53,7 +52,7 @@ def follow_checkpoint(settings: Config, given: set[str]) -> tuple[Config, list[s
 
 def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     """One that a run has left in `folder`."""
-    model = replace(TINY, **settings)
+    model = changed(TINY, settings)
     made = build_autoencoder(model.vit_config(), model.decoder_config(), True)
     save_model(folder, randomize(made.requires_grad_()), THEIRS, CLASSES, "Noise")
     return made
@@ -200,9 +199,13 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
     timms, path = randomize(TimmVisionTransformer(**sizes | theirs).eval()), tmp_path / "timm.pth"
     torch.save(timms.state_dict(), path)
-    wide = replace(TINY, embed_dim=64, num_heads=theirs.get("num_heads", 1))
+    wide = changed(TINY, {"embed_dim": 64, "num_heads": theirs.get("num_heads", 1)})
     with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
-        begin(Config(model=replace(wide, init=str(path)), train=TrainConfig(objective="classify")))
+        begin(
+            Config(
+                model=changed(wide, {"init": str(path)}), train=TrainConfig(objective="classify")
+            )
+        )
     assert caught.value.exit_code == 2
     options = shlex.split(str(caught.value).rpartition("; add ")[2])
     assert sorted(option.removeprefix("--") for option in options[::2]) == sorted(asked)
@@ -210,7 +213,7 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(wide, name)}")
     words = settings_parser("train").read([*given, *options])
-    model, normalize = begin(build_config([], given_settings(words))[0])
+    model, normalize = begin(Config.of(given_settings(words)))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -225,7 +228,7 @@ def test_heads_that_the_settings_say_need_not_be_guessed(tmp_path, recwarn):
     timms = TimmVisionTransformer(img_size=16, patch_size=4, embed_dim=48, depth=2, num_heads=3)
     torch.save(timms.state_dict(), path)
     given = frozenset({"model.init", "model.num_heads"})
-    settings = Config(model=replace(TINY, init=str(path), embed_dim=48, num_heads=3))
+    settings = Config(model=changed(TINY, {"init": str(path), "embed_dim": 48, "num_heads": 3}))
     settings, model, _ = load_initial(settings, given)
     assert model.encoder.config.num_heads == settings.model.dimensions["num_heads"] == 3
     assert not [warning for warning in recwarn if "heads of the encoder" in str(warning.message)]
@@ -274,7 +277,9 @@ def test_settings_that_nobody_named_are_the_checkpoints(tmp_path, objective):
 def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     autoencoder(tmp_path, **OWN)
     bare = config(init=tmp_path)
-    large = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
+    large = Config(
+        model=changed(ModelConfig(init=str(tmp_path)), {"image_size": 48}), train=bare.train
+    )
     followed, (_, resized) = follow_checkpoint(large, {"model.image_size"})
     assert (
         resized
@@ -283,14 +288,14 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
     autoencoder(tmp_path / "wide", **OWN | {"image_size": (24, 12)})
-    wide = Config(model=replace(large.model, init=str(tmp_path / "wide")), train=bare.train)
+    wide = Config(model=changed(large.model, {"init": str(tmp_path / "wide")}), train=bare.train)
     assert (
         "; --model.image_size '[24, 12]' would"
         in follow_checkpoint(wide, {"model.image_size"})[1][1]
     )  # for a shell
     for name, value in (("depth", 4), ("preset", "tiny")):
         wrong = Config(
-            model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train
+            model=changed(ModelConfig(init=str(tmp_path)), {name: value}), train=bare.train
         )
         followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
         with pytest.raises(
@@ -301,7 +306,7 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
 
 def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one(tmp_path):
     autoencoder(tmp_path, **OWN)
-    small = replace(ModelConfig(init=str(tmp_path)), image_size=24, patch_size=3)
+    small = changed(ModelConfig(init=str(tmp_path)), {"image_size": 24, "patch_size": 3})
     with pytest.raises(
         ConfigError,
         match=r"^model\.patch_size: the decoder of .* 6 pixels; add --model.patch_size 6, or",
@@ -377,6 +382,6 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, 
         assert (warning in notes(config(init=tmp_path / name), held_out)) == warned, name
     assert warning not in notes(config(init=mae[0]), held_out)
     assert warning not in notes(config(init=tmp_path / "unsaid"), data)
-    few = replace(config(init=tmp_path / "other"), data=DataConfig(labels=0.5))
+    few = changed(config(init=tmp_path / "other"), {"data.labels": 0.5})
     assert warning in notes(few, replace(data, train=data.train.subset(torch.tensor([0, 1, 2, 3]))))
-    assert warning not in notes(replace(few, model=replace(few.model, init=str(mae[0]))), data)
+    assert warning not in notes(changed(few, {"model.init": str(mae[0])}), data)

@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, changed, image_set, noise, seeded
+from tiny import CLASSIFY, RECONSTRUCT, image_set, noise, seeded
 from torch import Tensor, nn
 
 import vit.mae
-from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import (
+    ClassifyConfig,
+    Config,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    changed,
+    flat_settings,
+)
 from vit.data import Dataset
 from vit.device import Compute
 from vit.errors import TrainingError
@@ -24,7 +32,7 @@ from vit.training.run import CPU_TOKENS, Run, find_state, setup
 from vit.training.step import Step
 
 # two epochs of 8, 8 and 4 images, as in CLASSIFY
-CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})
+CONFIG = changed(RECONSTRUCT, {"reconstruct.norm_pix_loss": False})
 
 
 def start(settings: Config, images: Tensor | None = None, dist: Distributed = SINGLE) -> Run:
@@ -57,17 +65,21 @@ def test_few_images_are_learnt_by_heart():
     colours = torch.randint(0, 256, (16, 3, 2, 2), generator=seeded(), dtype=torch.uint8)
     settings = changed(
         CONFIG,
-        augment={"crop": "none", "flip": 0},
-        model={
-            "patch_size": 8,
-            "embed_dim": 64,
-            "num_heads": 4,
-            "decoder_dim": 64,
-            "decoder_heads": 4,
+        {
+            "augment.crop": "none",
+            "augment.flip": 0,
+            "model.patch_size": 8,
+            "model.embed_dim": 64,
+            "model.num_heads": 4,
+            "model.decoder_dim": 64,
+            "model.decoder_heads": 4,
+            "mask.ratio": 0.25,
+            "optim.blr": 0.1,
+            "optim.warmup_epochs": 5,
+            "optim.weight_decay": 0,
+            "train.epochs": 150,
+            "train.batch_size": 16,
         },
-        mask={"ratio": 0.25},
-        optim={"blr": 0.1, "warmup_epochs": 5, "weight_decay": 0},
-        train={"epochs": 150, "batch_size": 16},
     )
     losses = losses_of(settings, colours.repeat_interleave(8, 2).repeat_interleave(8, 3))
     assert sum(losses[-10:]) / 10 < 0.2 * losses[0]
@@ -78,10 +90,17 @@ def test_few_images_are_learnt_by_heart():
 def test_classes_of_few_images_are_learnt_by_heart():
     settings = changed(
         CONFIG,
-        augment={"crop": "none", "flip": 0},
-        optim={"blr": 0.2, "warmup_epochs": 5, "weight_decay": 0},
-        train={"objective": "classify", "epochs": 40, "batch_size": 20},
-        reconstruct={"norm_pix_loss": True},
+        {
+            "augment.crop": "none",
+            "augment.flip": 0,
+            "optim.blr": 0.2,
+            "optim.warmup_epochs": 5,
+            "optim.weight_decay": 0,
+            "train.objective": "classify",
+            "train.epochs": 40,
+            "train.batch_size": 20,
+            "reconstruct.norm_pix_loss": True,
+        },
     )
     steps = steps_of(settings)
     assert steps[0].loss == pytest.approx(math.log(3), rel=0.1)
@@ -94,13 +113,13 @@ def test_classes_of_few_images_are_learnt_by_heart():
 
 @pytest.mark.parametrize(
     ("settings", "accum_steps"),
-    [(changed(CONFIG, model={"drop_path": 0.6}), 3), (CLASSIFY, 7)],
+    [(changed(CONFIG, {"model.drop_path": 0.6}), 3), (CLASSIFY, 7)],
     ids=["reconstruct", "classify"],
 )
 def test_accumulation_does_not_change_a_run(settings, accum_steps):
     """20 images in batches of 8: the last batch of each epoch has 4, fewer than 7 parts."""
     whole = steps_of(settings)
-    in_parts = steps_of(changed(settings, run={"grad_accum_steps": accum_steps}))
+    in_parts = steps_of(changed(settings, {"run.grad_accum_steps": accum_steps}))
     assert [step.images for step in in_parts] == [8, 8, 4] * 2
     for one, other in zip(whole, in_parts, strict=True):
         assert other.loss == pytest.approx(one.loss, rel=1e-4)
@@ -108,7 +127,7 @@ def test_accumulation_does_not_change_a_run(settings, accum_steps):
         assert other.metrics.get("train_accuracy") == pytest.approx(
             one.metrics.get("train_accuracy")
         )
-    undropped = losses_of(changed(settings, model={"drop_path": 0.0}))
+    undropped = losses_of(changed(settings, {"model.drop_path": 0.0}))
     assert [step.loss for step in whole] != pytest.approx(undropped, rel=1e-4)
 
 
@@ -125,14 +144,14 @@ def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, clas
     settings = Config(
         model=ModelConfig(preset="micro", patch_size=patch_size),
         classify=ClassifyConfig(**classify or {}),
-        train=TrainConfig(objective, batch_size=256, precision="fp32"),
+        train=TrainConfig(objective=objective, batch_size=256, precision="fp32"),
         run=CONFIG.run,
     )
     run = start(settings, torch.zeros(3, 3, 32, 32, dtype=torch.uint8))
     assert run.grad_accum_steps == math.ceil(256 * longest / CPU_TOKENS)
     run.compute = Compute(torch.device("cuda"))
     assert run.grad_accum_steps == 1
-    run.config = changed(run.config, run={"grad_accum_steps": 5})
+    run.config = changed(run.config, {"run.grad_accum_steps": 5})
     assert run.grad_accum_steps == 5
 
 
@@ -185,13 +204,12 @@ def gradients(settings: Config, dist: Distributed) -> tuple[Tensor, Tensor]:
 
 
 SHARED = {
-    "reconstruct": (changed(CONFIG, model={"drop_path": 0.5}, augment={"shuffle": "within"}), 3),
+    "reconstruct": (changed(CONFIG, {"model.drop_path": 0.5, "augment.shuffle": "within"}), 3),
     "classify": (CLASSIFY, 8),  # the last batch of an epoch has fewer images than processes
     "classify whole": (
         changed(
             CLASSIFY,
-            classify={"drop_patches": 0.0, "whole_epochs": 0.0},
-            run={"grad_accum_steps": 2},
+            {"classify.drop_patches": 0.0, "classify.whole_epochs": 0.0, "run.grad_accum_steps": 2},
         ),
         3,
     ),
@@ -200,7 +218,7 @@ SHARED = {
 
 @pytest.mark.parametrize(("settings", "count"), SHARED.values(), ids=SHARED)
 def test_processes_add_up_to_one(settings, count):
-    settings = changed(settings, optim={"clip_grad": 0.0})
+    settings = changed(settings, {"optim.clip_grad": 0.0})
     values, gradient = gradients(settings, SINGLE)
     processes = [gradients(settings, Unheard(rank, count)) for rank in range(count)]
     value_sum = sum(values for values, _ in processes)
@@ -216,7 +234,7 @@ def test_processes_add_up_to_one(settings, count):
     [("cuda", 2, [10, 20]), ("cuda", 1, range(1, 22)), ("cpu", 2, range(1, 22))],
 )
 def test_processes_on_gpus_ask_whether_to_stop_where_lines_are_written(device, processes, asks):
-    run = start(changed(CONFIG, train={"batch_size": 3, "epochs": 100}))  # 7 steps an epoch
+    run = start(changed(CONFIG, {"train.batch_size": 3, "train.epochs": 100}))  # 7 steps an epoch
     run.compute = Compute(torch.device(device))
     run.dist = Distributed(0, processes)
     asked = []
@@ -232,7 +250,7 @@ def test_processes_on_gpus_ask_whether_to_stop_where_lines_are_written(device, p
 def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
     monkeypatch, batch_size, compiled
 ):
-    settings = changed(CONFIG, augment={"views": 2}, train={"batch_size": batch_size})
+    settings = changed(CONFIG, {"augment.views": 2, "train.batch_size": batch_size})
     usual = []
     monkeypatch.setattr(
         Compute, "only_compiled_for", lambda _, is_usual: usual.append(is_usual) or nullcontext()
@@ -261,7 +279,9 @@ def plain() -> list[float]:
 
 
 def way_losses(**sections: dict) -> list[float]:
-    settings = changed(changed(CONFIG, train=dict(epochs=50, batch_size=16)), **sections)
+    settings = changed(
+        CONFIG, {"train.epochs": 50, "train.batch_size": 16, **flat_settings(sections)}
+    )
     return losses_of(
         settings, noise(64)[:, :, :2, :2].repeat_interleave(8, 2).repeat_interleave(8, 3)
     )
@@ -282,15 +302,15 @@ def test_every_way_of_computing_has_the_losses_of_the_plain_one_over_200_steps(w
 
 @pytest.mark.slow
 def test_compiled_steps_have_the_losses_of_the_others_and_the_model_its_names():
-    small = changed(CONFIG, model={"depth": 1})
-    run = start(changed(small, run={"compile": "on"}))
+    small = changed(CONFIG, {"model.depth": 1})
+    run = start(changed(small, {"run.compile": "on"}))
     assert [step.loss for step in train_steps(run)] == pytest.approx(losses_of(small), rel=1e-4)
     assert set(run.model.state_dict()) == set(start(small).model.state_dict())
 
 
 def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
     exact = losses_of(CONFIG)
-    run = start(changed(CONFIG, train={"precision": "bf16"}))
+    run = start(changed(CONFIG, {"train.precision": "bf16"}))
     dtypes = set()
     run.model.encoder.blocks[0].mlp.fc1.register_forward_hook(
         lambda module, inputs, output: dtypes.add(output.dtype)
@@ -332,7 +352,7 @@ def spoil_gradient(model: Model) -> None:
 @pytest.mark.parametrize("optim", [dict(clip_grad=0.0, ema=0.5), dict(name="muon")], ids=str)
 def test_step_that_is_not_finite_changes_nothing(spoil, optim):
     """Neither the weights, nor their average, nor what the optimizer keeps."""
-    run = start(replace(CONFIG, optim=OptimConfig(**optim)))
+    run = start(changed(CONFIG, {"optim": OptimConfig(**optim)}))
     steps = train_steps(run)
     done = [next(steps) for _ in range(AT - 1)]
     before = weights(run.model)
@@ -378,12 +398,12 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
 
 # --- float16 ---------------------------------------------------------------------------------------
 
-HALF = changed(CONFIG, train={"precision": "fp16", "epochs": 4})
+HALF = changed(CONFIG, {"train.precision": "fp16", "train.epochs": 4})
 
 
 def test_fp16_computes_products_in_it_and_gives_about_the_same_loss():
     """Of gradients that would be 0 without a scale: those of a loss a thousandth as large."""
-    exact = losses_of(changed(CONFIG, train={"epochs": 4}))
+    exact = losses_of(changed(CONFIG, {"train.epochs": 4}))
     run = start(HALF)
     dtypes = set()
     run.model.encoder.blocks[0].mlp.fc1.register_forward_hook(
@@ -398,7 +418,7 @@ def test_fp16_computes_products_in_it_and_gives_about_the_same_loss():
 
 @pytest.mark.parametrize("optim", [{}, {"name": "muon", "ema": 0.5}], ids=str)
 def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(optim, tmp_path):
-    run = start(changed(HALF, optim=optim))
+    run = start(changed(HALF, flat_settings({"optim": optim})))
     steps = train_steps(run)
     next(steps)
     scale = run.loss_scale.get_scale()
@@ -423,7 +443,7 @@ def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(
 
 
 def test_a_gradient_that_is_not_finite_at_any_scale_ends_a_run_in_fp16():
-    run = start(changed(HALF, train={"epochs": 20}))
+    run = start(changed(HALF, {"train.epochs": 20}))
     spoil_gradient(run.model)
     with pytest.raises(TrainingError, match=r"^step 17: "):
         list(train_steps(run))
@@ -433,7 +453,7 @@ def test_a_gradient_that_is_not_finite_at_any_scale_ends_a_run_in_fp16():
 
 
 def test_steps_are_counted_and_have_the_schedules_learning_rate():
-    run = start(changed(CONFIG, train={"epochs": 3}))
+    run = start(changed(CONFIG, {"train.epochs": 3}))
     steps = list(train_steps(run))
     assert len(steps) == run.total_steps == run.step == 9
     peak = CONFIG.optim.blr * CONFIG.train.batch_size / 256
@@ -459,13 +479,13 @@ def test_every_layer_has_its_rate():
 
 
 def test_gradient_norm_is_that_before_clipping():
-    runs = [start(replace(CONFIG, optim=OptimConfig(clip_grad=clip))) for clip in (0.0, 1e-3)]
+    runs = [start(changed(CONFIG, {"optim": OptimConfig(clip_grad=clip)})) for clip in (0.0, 1e-3)]
     norms = [next(train_steps(run)).grad_norm for run in runs]
     assert norms[0] == norms[1] > 1e-3
 
 
 def test_average_is_of_the_weights_after_each_step():
-    run = start(changed(CLASSIFY, optim={"ema": 0.5}))
+    run = start(changed(CLASSIFY, {"optim.ema": 0.5}))
     losses = []
     expected = [value.detach().clone() for value in run.model.parameters()]
     for step in train_steps(run):

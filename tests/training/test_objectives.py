@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -17,6 +16,7 @@ from vit.config import (
     ModelConfig,
     ReconstructConfig,
     TrainConfig,
+    changed,
 )
 from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
@@ -44,9 +44,7 @@ def objective_of(config: Config, classes: int = CLASSES) -> Objective:
 def classification(classes: int = CLASSES, **settings: object) -> Objective:
     train = TrainConfig(objective="classify", epochs=3, batch_size=8)
     config = Config(model=TINY, train=train, classify=Classes(**settings))
-    return objective_of(
-        replace(config, augment=replace(config.augment, crop="none", flip=0)), classes
-    )
+    return objective_of(changed(config, {"augment.crop": "none", "augment.flip": 0}), classes)
 
 
 def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from tiny import RECONSTRUCT, assert_same, changed, dataset
+from tiny import RECONSTRUCT, assert_same, dataset
 from torch import Tensor
 
 import vit.data.draws
@@ -17,7 +17,7 @@ import vit.device
 import vit.machine
 import vit.training.run
 from vit.checkpoints import load_model, save_model
-from vit.config import Config
+from vit.config import Config, changed, flat_settings
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.device import Compute
@@ -45,17 +45,17 @@ STEPS = PER_EPOCH * EPOCHS
 
 CONFIG = changed(
     RECONSTRUCT,
-    model={"drop_path": 0.3, "freeze": ["W_Q"]},
-    optim={"warmup_epochs": 1},
-    train={"epochs": EPOCHS},
-    run={"grad_accum_steps": 2},
+    {
+        "model.drop_path": 0.3,
+        "model.freeze": ["W_Q"],
+        "optim.warmup_epochs": 1,
+        "train.epochs": EPOCHS,
+        "run.grad_accum_steps": 2,
+    },
 )
 CLASSIFY = changed(
     tiny.CLASSIFY,
-    model={"freeze": ["W_Q"]},
-    optim={"ema": 0.9},
-    train={"epochs": EPOCHS},
-    run={"grad_accum_steps": 2},
+    {"model.freeze": ["W_Q"], "optim.ema": 0.9, "train.epochs": EPOCHS, "run.grad_accum_steps": 2},
 )
 
 
@@ -89,7 +89,7 @@ def go(run: Run, steps: int | None = None) -> list[float]:
 
 def go_and_save(run: Run, states: Path, until: int | None = None) -> None:
     """Make the steps up to `until`, or all, and save the states that a run saves."""
-    run.config = changed(run.config, run={"save_every": 1000})
+    run.config = changed(run.config, {"run.save_every": 1000})
     train_and_save(run, [], states, lambda: run.step == until)
 
 
@@ -128,18 +128,26 @@ MODEL = dict(
     class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"]
 )
 CONTRAST = {
-    "augment": {"views": 2, "color_jitter": 0.4, "grayscale": 0.2},
-    "reconstruct": {"contrast": 0.1},
-    "run": {"grad_accum_steps": 0},
+    "augment.views": 2,
+    "augment.color_jitter": 0.4,
+    "augment.grayscale": 0.2,
+    "reconstruct.contrast": 0.1,
+    "run.grad_accum_steps": 0,
 }
 RUNS = {
     "grid masks, shuffled": changed(
-        CONFIG, mask={"kind": "grid"}, augment={"crop": "none", "shuffle": "across"}, model=MODEL
+        CONFIG,
+        {
+            "mask.kind": "grid",
+            "augment.crop": "none",
+            "augment.shuffle": "across",
+            **flat_settings({"model": MODEL}),
+        },
     ),
-    "bf16": changed(CONFIG, train={"precision": "bf16"}),
-    "contrast": changed(CONFIG, **CONTRAST),
+    "bf16": changed(CONFIG, {"train.precision": "bf16"}),
+    "contrast": changed(CONFIG, CONTRAST),
     "classify, averaged": CLASSIFY,
-    "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
+    "classify by muon": changed(CLASSIFY, {"optim.name": "muon"}),
 }
 
 
@@ -178,7 +186,7 @@ def test_run_may_be_cut_at_every_step(tmp_path, monkeypatch):
 def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     before = begin(CONFIG, data=dataset(IMAGES, seed=7))
     save_model(tmp_path / "before", before.model, before.normalize)
-    config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
+    config = changed(CLASSIFY, {"model.init": str(tmp_path / "before")})
     whole = begin(config)
     assert torch.equal(whole.model.norm.weight, before.model.encoder.norm.weight)
     losses, cut = go(whole), begin(config)
@@ -198,7 +206,7 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
 def test_images_that_exchange_patches_are_refused_among_several_processes(monkeypatch):
     monkeypatch.setattr(Distributed, "broadcast_from_main", lambda dist, make: make())
     with pytest.raises(ConfigError, match=r"^augment\.shuffle: [^\n]* one process$"):
-        setup(changed(CONFIG, augment={"shuffle": "across"}), dataset(), Distributed(0, 2))
+        setup(changed(CONFIG, {"augment.shuffle": "across"}), dataset(), Distributed(0, 2))
 
 
 # --- which state ----------------------------------------------------------------------------------
@@ -261,42 +269,42 @@ def test_other_data_is_refused(saved):
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"train": {"epochs": 4}}, "train.epochs: the run in .* has 3, not 4"),
-        ({"model": {"freeze": []}}, r"model.freeze: the run in .* has \['W_Q'\], not \[\]"),
-        ({"optim": {"name": "muon"}}, "optim.name: the run in .* has 'adamw', not 'muon'"),
+        ({"train.epochs": 4}, "train.epochs: the run in .* has 3, not 4"),
+        ({"model.freeze": []}, r"model.freeze: the run in .* has \['W_Q'\], not \[\]"),
+        ({"optim.name": "muon"}, "optim.name: the run in .* has 'adamw', not 'muon'"),
         (
-            {"run": {"dynamics_every": 5}},
+            {"run.dynamics_every": 5},
             r"^run\.dynamics_every: [^\n]+ leave it out$",
         ),  # nothing was recorded
     ],
 )
 def test_other_settings_are_refused(saved, change, key):
     with pytest.raises(UserError, match=key):
-        begin(changed(CONFIG, **change), saved)
+        begin(changed(CONFIG, change), saved)
 
 
 def test_length_may_change_until_the_learning_rate_falls(tmp_path):
     """A run of three epochs that is given four, or two, is the run that began so, to the bit."""
-    first = begin(held := changed(CONFIG, optim={"cooldown": 0.5}))
+    first = begin(held := changed(CONFIG, {"optim.cooldown": 0.5}))
     losses = go(first, 3)
     first.save(tmp_path / "states")
     for epochs in (2, 4):
-        whole = begin(other := changed(held, train={"epochs": epochs}))
+        whole = begin(other := changed(held, {"train.epochs": epochs}))
         resumed = begin(other, tmp_path / "states")
         assert losses + go(resumed) == go(whole)
         assert resumed.step == epochs * PER_EPOCH
         assert_same(resumed.model.state_dict(), whole.model.state_dict())
 
 
-MUON = changed(CONFIG, optim={"name": "muon", "ema": 0.9}, augment={"views": 2})
-WHOLE_AT_LAST = changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 1})
+MUON = changed(CONFIG, {"optim.name": "muon", "optim.ema": 0.9, "augment.views": 2})
+WHOLE_AT_LAST = changed(CLASSIFY, {"classify.drop_patches": 0.5, "classify.whole_epochs": 1})
 
 
 @pytest.mark.parametrize("config", [CONFIG, MUON, WHOLE_AT_LAST], ids=["mae", "muon", "classify"])
 @pytest.mark.parametrize("cut", [None, 1], ids=["finished", "cut in its last phase"])
 def test_a_run_goes_on_from_before_its_last_phase_as_one_that_was_longer(config, cut, tmp_path):
     """It is longer in the end, to the bit, and can become longer again."""
-    held = changed(config, optim={"cooldown": 0.3})
+    held = changed(config, {"optim.cooldown": 0.3})
     states = tmp_path / "checkpoints"
     run = begin(held)
     count = run.held_steps
@@ -306,7 +314,7 @@ def test_a_run_goes_on_from_before_its_last_phase_as_one_that_was_longer(config,
     else:
         go_and_save(run, states)
     for epochs in (EPOCHS + 2, EPOCHS + 3):
-        other = changed(held, train={"epochs": epochs})
+        other = changed(held, {"train.epochs": epochs})
         whole = begin(other)
         go(whole)
         resumed = begin(other, states)
@@ -322,15 +330,15 @@ def test_a_run_goes_on_from_before_its_last_phase_as_one_that_was_longer(config,
 
 def test_a_run_whose_steps_a_shorter_or_a_falling_one_would_not_have_made_is_refused(tmp_path):
     """Nor can one go on whose state from before the last phase is lost."""
-    held = changed(CONFIG, optim={"cooldown": 0.3})
+    held = changed(CONFIG, {"optim.cooldown": 0.3})
     states = tmp_path / "run" / "checkpoints"
     run = begin(held)
     go_and_save(run, states)
     with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*--model\.init \S+run --out DIR$"):
-        begin(changed(held, train={"epochs": 1}), states)
+        begin(changed(held, {"train.epochs": 1}), states)
     state_path(states, run.held_steps).unlink()
     with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*no state is kept; [^\n]*$"):
-        begin(changed(held, train={"epochs": 4}), states)
+        begin(changed(held, {"train.epochs": 4}), states)
 
 
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
@@ -345,7 +353,7 @@ def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older
 
 
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
-    config = changed(CONFIG, train={"precision": "auto"})
+    config = changed(CONFIG, {"train.precision": "auto"})
     for began, now in (("fp32", True), ("bf16", False)):
         monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, began=began: began == "bf16")
         run = begin(config)
@@ -374,13 +382,13 @@ def _long_runs_are_compiled(monkeypatch):
 
 @pytest.mark.usefixtures("_long_runs_are_compiled")
 def test_a_resumed_run_computes_as_it_began_however_few_steps_remain(tmp_path):
-    config = changed(CONFIG, train={"precision": "bf16"}, optim={"name": "muon"})
+    config = changed(CONFIG, {"train.precision": "bf16", "optim.name": "muon"})
     run = begin(config)
     go(run, STEPS - 1)
     run.save(tmp_path)
     for each in (run, begin(config, tmp_path)):
         assert (each.compute.compile, each.optimizer.dtype) == (True, torch.bfloat16)
-    assert not begin(changed(config, train={"epochs": 2})).compute.compile
+    assert not begin(changed(config, {"train.epochs": 2})).compute.compile
 
 
 @pytest.mark.usefixtures("_long_runs_are_compiled")
@@ -390,7 +398,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
             return "bf16"
 
     monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: False)  # as on this machine
-    run = setup(changed(CONFIG, train={"precision": "auto"}), dataset(IMAGES), Second())
+    run = setup(changed(CONFIG, {"train.precision": "auto"}), dataset(IMAGES), Second())
     assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 
 
@@ -403,7 +411,7 @@ def test_all_processes_compute_as_the_main_one(monkeypatch):
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
     run = begin(
-        changed(config, optim={"ema": ema}, run={"dynamics_every": 2}),
+        changed(config, {"optim.ema": ema, "run.dynamics_every": 2}),
         dynamics=tmp_path / "dynamics",
     )
     go(run, 5)
@@ -424,7 +432,7 @@ def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
 
 
 def test_frozen_parts_of_a_classifier_stay():
-    run = begin(changed(CLASSIFY, model={"freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}))
+    run = begin(changed(CLASSIFY, {"model.freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}))
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     go(run)
     for name, value in run.model.state_dict().items():
@@ -443,7 +451,7 @@ def test_frozen_parts_of_a_classifier_stay():
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(
     tmp_path,
 ):
-    config = changed(CONFIG, data={"val_size": 1}, run={"val_every": 1})
+    config = changed(CONFIG, {"data.val_size": 1, "run.val_every": 1})
     seconds = {}  # of training, by step
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
@@ -498,9 +506,9 @@ class Fails(Callback):
 def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
     tmp_path, monkeypatch, capfd, where, saved
 ):
-    config = changed(CLASSIFY, data={"val_size": 1}, run={"val_every": 1, "save_every": 5})
+    config = changed(CLASSIFY, {"data.val_size": 1, "run.val_every": 1, "run.save_every": 5})
     if where != "on_save":
-        config = changed(config, run={"save_every": 1000})
+        config = changed(config, {"run.save_every": 1000})
 
     def lines(folder: Path) -> list[dict]:
         kept = []
@@ -559,7 +567,7 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
 def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(
     tmp_path, every, stop_at, saved
 ):
-    run = begin(changed(CONFIG, run={"save_every": every}))
+    run = begin(changed(CONFIG, {"run.save_every": every}))
     train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
     assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
     assert run.step == saved[-1]

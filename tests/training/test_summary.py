@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, changed, dataset, noise
+from tiny import RECONSTRUCT, dataset, noise
 from torch import Tensor
 
-from vit.config import AugmentConfig, ClassifyConfig, RunConfig
+from vit.config import AugmentConfig, ClassifyConfig, RunConfig, changed
 from vit.data import ImageSet
 from vit.errors import ConfigError
 from vit.evaluation import Options, evaluate
@@ -24,13 +24,16 @@ from vit.training.summary import summarize
 
 def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
     config = changed(
-        replace(RECONSTRUCT, augment=AugmentConfig(views=views)),
-        reconstruct={"contrast": views - 1.0},
-        optim={"blr": 0.05, "ema": ema},
-        train={"objective": task},
+        changed(RECONSTRUCT, {"augment": AugmentConfig(views=views)}),
+        {
+            "reconstruct.contrast": views - 1.0,
+            "optim.blr": 0.05,
+            "optim.ema": ema,
+            "train.objective": task,
+        },
     )
     if task == "classify":
-        config = replace(config, classify=ClassifyConfig(drop_patches=0.5))
+        config = changed(config, {"classify": ClassifyConfig(drop_patches=0.5)})
     run = setup(config, replace(dataset(16, 9), held_out=True))
     for _ in train_steps(run):
         pass
@@ -92,7 +95,7 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
 @pytest.mark.parametrize("searched", [0, 5, 99])
 def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run = trained("reconstruct")
-    run.config = replace(run.config, run=RunConfig(knn_images=searched))
+    run.config = changed(run.config, {"run": RunConfig(knn_images=searched)})
     measured = measure(run)
     along_the_way = validation_metrics(measure(run, baselines=False))
     neighbours = measured["neighbours"]

@@ -295,7 +295,7 @@ def _read_norm_eps(network: Network) -> float:
     if eps is not None:
         return eps
     usual = network.format.norm_eps
-    if usual != ViTConfig.norm_eps:
+    if usual != ViTConfig().norm_eps:
         network.note(
             f"nothing says the eps of its norms; assuming {usual:g}, "
             f"the default of {network.format.name}; norm_eps sets it"

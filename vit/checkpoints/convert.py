@@ -13,6 +13,7 @@ from vit.atomic import make_folder, write_json
 from vit.checkpoints.heads import problem_of
 from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
+from vit.config import changed
 from vit.errors import CheckpointError
 from vit.mae import Model
 from vit.origin import Origin
@@ -86,9 +87,9 @@ def _update_head(model: Model) -> None:
         problem = problem_of(encoder.head)
         if problem:
             raise CheckpointError(f"its head {problem}, which no format holds")
-        encoder.config = replace(encoder.config, num_classes=encoder.head.out_features)
+        encoder.config = changed(encoder.config, {"num_classes": encoder.head.out_features})
     elif isinstance(encoder.head, nn.Identity):
-        encoder.config = replace(encoder.config, num_classes=0)
+        encoder.config = changed(encoder.config, {"num_classes": 0})
 
 
 def _check_parts(model: Model) -> None:

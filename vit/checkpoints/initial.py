@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from dataclasses import replace
 
 from vit.checkpoints.loading import assign_weights, find, read_network
-from vit.config import OBJECTIVES, Config
+from vit.config import OBJECTIVES, Config, changed
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.training.initial import follow
@@ -45,10 +44,10 @@ def load_initial(config: Config, given: Collection[str] | None) -> tuple[Config,
         image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d
     )
     if OBJECTIVES[config.train.objective].labels:
-        options = replace(options, part="encoder")
+        options = changed(options, {"part": "encoder"})
 
     if "num_heads" not in network.hints.encoder and not network.encoder.qk_norm:
-        options = replace(options, num_heads=config.model.dimensions["num_heads"])
+        options = changed(options, {"num_heads": config.model.dimensions["num_heads"]})
 
     # load it; that a decoder or head is new needs no warning in training
     with warnings.catch_warnings(action="ignore"):

@@ -32,7 +32,7 @@ def facts(network: Network) -> dict[str, Any]:
     decoder = None
     norm_pix_loss = None
     if network.decoder is not None:
-        decoder = asdict(network.decoder)
+        decoder = network.decoder.model_dump()
         norm_pix_loss = network.norm_pix_loss
 
     # its origin, before the report is copied, to which it adds notes
@@ -42,7 +42,7 @@ def facts(network: Network) -> dict[str, Any]:
         "files": [str(path) for path in source.files],
         "checksum": "verified" if "sha256" in source.config else "none",
         "format": network.format.name,
-        "encoder": asdict(network.encoder),
+        "encoder": network.encoder.model_dump(),
         "decoder": decoder,
         "norm_pix_loss": norm_pix_loss,
         "parameters": sum(tensor.value.numel() for tensor in network.tensors.values()),

@@ -30,6 +30,7 @@ from vit.checkpoints.reading import (
     without_ours,
 )
 from vit.checkpoints.rename import IN_BLOCK, leave_beside, rename
+from vit.config import changed
 from vit.errors import CheckpointError
 from vit.inputs import Normalization
 from vit.load_options import LoadOptions
@@ -342,10 +343,10 @@ def assign_weights(network: Network) -> Model:
     if missing:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
         depth = max(numbers, default=0) + 1
-        encoder = replace(network.encoder, depth=min(depth, network.encoder.depth))
+        encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
         decoder = network.decoder
         if decoder is not None:
-            decoder = replace(decoder, depth=min(depth, decoder.depth))
+            decoder = changed(decoder, {"depth": min(depth, decoder.depth)})
         fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
         for name in missing:
             state[name] = fresh[name].float()  # also if the caller's default is another type

@@ -16,7 +16,7 @@ from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.heads import Head, places_of
 from vit.checkpoints.origin import Report, Shape
 from vit.checkpoints.reading import Source, not_finite, not_weights, shorten, size_text
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig, ViTConfig, reason
 from vit.errors import CheckpointError
 from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
@@ -345,16 +345,15 @@ def _read_hints(file_format: Format, source: Source, prefix: str, options: LoadO
     try:
         hints = file_format.hints(source)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        place = ".".join(map(str, wrong["loc"]))
-        reason = f"{place} is {shorten(repr(wrong['input']))}: {wrong['msg']}"
-        raise source.error(f"its settings cannot be used: {reason}") from error
+        place = error.errors()[0]["loc"][0]
+        problem = shorten(reason(error.errors()), 200)
+        raise source.error(f"its settings cannot be used: {place}: {problem}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # settings come from outside and may hold anything
-        reason = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
         if isinstance(error, ValueError):
-            reason = str(error)
-        raise source.error(f"its settings cannot be used: {shorten(reason, 200)}") from error
+            problem = str(error)
+        raise source.error(f"its settings cannot be used: {shorten(problem, 200)}") from error
     if options.mean and options.std:
         hints = replace(hints, mean=tuple(options.mean), std=tuple(options.std))
     if options.crop_share is not None:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from vit.cli.parsers import PARSERS, train_parser
 from vit.cli.startup import start
-from vit.errors import ConfigError, did_you_mean, one_line
+from vit.errors import ConfigError, UserError, did_you_mean, one_line
 from vit.training.process import StopRequests
 from vit.version import __version__
 
@@ -58,8 +58,15 @@ def _run(argv: Sequence[str]) -> int:
 
 def _work(name: str, options: argparse.Namespace) -> int:
     """Import a command's module, with all that it needs, and do its work."""
-    with StopRequests():
-        return import_module(f"vit.cli.{name}").run(options)
+    try:
+        with StopRequests():
+            return import_module(f"vit.cli.{name}").run(options)
+    except UserError as error:
+        # An option may stand for the setting: --val-size for data.val_size
+        option = error.key.rpartition(".")[2]
+        if option not in options:
+            raise
+        raise type(error)(f"--{option.replace('_', '-')}", error.text) from error
 
 
 def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:

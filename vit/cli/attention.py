@@ -16,7 +16,7 @@ from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
-from vit.config import named_data
+from vit.cli.parsers import named_data
 from vit.data.images import class_key
 from vit.errors import ConfigError, RunError, one_line, plural
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask

@@ -8,12 +8,12 @@ from pathlib import Path
 from vit import figures
 from vit.atomic import make_folder
 from vit.cli.outputs import output_file, print_json, refuse_among_images, talk
-from vit.config import Config
+from vit.cli.parsers import given_settings
+from vit.config import Config, read_settings
 from vit.data import Dataset
 from vit.data.sources import SCENES_SEED, load_data
 from vit.errors import ConfigError, one_line
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
-from vit.settings import build_config, given_settings
 
 
 def read_config(options: Namespace) -> Config:
@@ -25,7 +25,7 @@ def read_config(options: Namespace) -> Config:
     settings = given_settings(options)
     if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
-    return build_config(options.config, settings)[0]
+    return Config.of(read_settings(*options.config), settings)
 
 
 def run(options: Namespace) -> int:

@@ -17,7 +17,8 @@ from vit.checkpoints import load_model
 from vit.cli.images import list_images, pooled_features
 from vit.cli.options import choose_device, images_or_data, load_options
 from vit.cli.outputs import output_file
-from vit.config import BUILT_IN, DataConfig, named_data
+from vit.cli.parsers import named_data
+from vit.config import BUILT_IN, DataConfig
 from vit.data.folder import choose_readable, list_splits
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data

@@ -15,7 +15,6 @@ from vit.checkpoints import load_model
 from vit.cli.options import (
     choose_device,
     load_options,
-    naming_options,
     require_data,
 )
 from vit.cli.outputs import (
@@ -25,7 +24,8 @@ from vit.cli.outputs import (
     require_free,
     talk,
 )
-from vit.config import DataConfig, named_data
+from vit.cli.parsers import named_data, tell_apart
+from vit.config import DataConfig
 from vit.data import Dataset
 from vit.data.images import match_classes
 from vit.data.sources import load_data
@@ -37,7 +37,6 @@ from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import results_lines, score_table
 from vit.runs import RunFiles
-from vit.settings import tell_apart
 from vit.weights import checkpoint_hash
 
 READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "flip")
@@ -112,8 +111,7 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
     model = load_model(options.checkpoint, strict=True, **load)
     origin = model.origin
     compute = choose_device(options, options.threads)
-    with naming_options():
-        data = load_data(config, origin.image_size, prepared=origin.prepared)
+    data = load_data(config, origin.image_size, prepared=origin.prepared)
 
     # Held-out images are no test of a model that has learned from them
     taught = knows_classes(model, data)

@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
+from vit.cli.parsers import tell_apart
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
-from vit.errors import ConfigError, UserError
+from vit.errors import ConfigError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
-from vit.settings import tell_apart
 
 
 def load_options(options: Namespace) -> dict[str, Any]:
     """Return how the checkpoint is to be read, as `load_model` takes it."""
-    return {item.name: getattr(options, item.name) for item in fields(LoadOptions)}
+    given = vars(options)
+    return {name: given[name] for name in LoadOptions.model_fields if name in given}
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:
-    """Return where to run, in float32; an error names the options."""
-    with naming_options():
-        return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
-
-
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Name options in errors, `--val-size`, where they name settings, `data.val_size`."""
-    # "data.on_bad_image: skip" of a configuration is "--on-bad-image skip" here
-    names = "device|threads|val_size|on_bad_image"
-    setting = rf"\b(?:run|train|data)\.({names})\b(?::(?= skip))?"
-    try:
-        yield
-    except UserError as error:
-        message = re.sub(setting, lambda match: f"--{match[1].replace('_', '-')}", str(error))
-        error.args = (message,)
-        raise
+    """Return where to run, in float32."""
+    return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
 
 
 def require_data(options: Namespace) -> None:
@@ -50,7 +32,7 @@ def require_data(options: Namespace) -> None:
         ConfigError: it is missing.
     """
     if options.data is None:
-        raise ConfigError("data: required, the name of a data set or a folder of images")
+        raise ConfigError("data", "required, the name of a data set or a folder of images")
 
 
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:

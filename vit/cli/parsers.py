@@ -9,43 +9,36 @@ import argparse
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from vit.config import (
+    BUILT_IN,
+    SYNONYMS,
     BelowOne,
+    Config,
     NonNegative,
+    Number,
     Positive,
     Probability,
-    Range,
     Share,
-    convert,
-    hints_of,
+    Whole,
+    reason,
+    several,
+    spelled,
 )
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
-from vit.pretrained import shipped_models
-from vit.settings import (
-    QUICKSTART,
-    SYNONYMS,
-    TrainCommand,
-    add_settings,
-    from_text,
-    given_settings,
-    placeholder,
-    sentences_of,
-    train_command,
-    unknown_setting,
-)
+from vit.settings import QUICKSTART, TrainCommand, train_command
 
-MODEL_FILES = ("config.json", "model.safetensors", "config.yaml", "checkpoints")
-MODEL_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".npz")
-"""What a model's folder holds, and how its file is called; enough to tell it from images."""
-
-
-Inches = Annotated[float, Range("above 0 and at most 40 inches", lambda x: 0 < x <= 40)]
+Inches = Annotated[Number, Field(gt=0, le=40)]
+Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
+Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -74,32 +67,23 @@ class Parser(OneLineParser):
             ConfigError: the command line cannot be used.
             SystemExit: after `--help`.
         """
-        # A mistyped option is answered before a missing one
-        words = list(takewhile(lambda word: word != "--", argv))
-        names = [word.partition("=")[0] for word in words if word.startswith("--")]
-        for name in names:
-            if name not in self._option_string_actions:
-                self.refuse(name)
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            self.error(f"unrecognized arguments: {unknown[0]}")
+            self.refuse(unknown[0].partition("=")[0])
 
         # What functions of several commands ask
         values = vars(options).items()
         options.given = {name for name, value in values if value != self.get_default(name)}
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
-        refuse_swapped(options)
         return options
 
     def refuse(self, name: str) -> NoReturn:
         """Refuse an option that does not exist, with the one that may be meant."""
-        # A setting, or what other programs call one, is answered with the setting
-        key = name.removeprefix("--")
-        takes_settings = self.get_default("config") is not None
-        if takes_settings and ("." in key or key in SYNONYMS):
-            raise unknown_setting(key)
         near = did_you_mean(name, self._option_string_actions)
+        meant = SYNONYMS.get(name.removeprefix("--"))
+        if meant is not None and self.get_default("config") is not None:
+            near = f"; did you mean --{meant}?"
         self.error(f"unrecognized arguments: {name}{near}")
 
     def error(self, message: str) -> NoReturn:
@@ -107,50 +91,30 @@ class Parser(OneLineParser):
         raise ConfigError(f"{self.prog}: {line}; see --help")
 
 
-def refuse_swapped(options: argparse.Namespace) -> None:
-    """Refuse a model among the images, and something else in its place.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    # What a command shows its model: files, or a place for one thing
-    values = vars(options)
-    shown = [*(values.get("images") or ())]
-    shown += [values.get(place) for place in ("image", "folder", "data")]
-    models = [word for word in shown if word and names_model(word)]
-    checkpoint = values.get("checkpoint")
-    if checkpoint and models and not names_model(checkpoint):
-        problem = f"{checkpoint} and {models[0]} are swapped"
-        raise ConfigError(f"{options.program}: {problem}: the model comes first, then the images")
-
-
-def names_model(word: str) -> bool:
-    """Return whether a word names a model, as far as its name and its folder's files tell."""
-    if os.path.isdir(word):
-        return any(os.path.exists(os.path.join(word, name)) for name in MODEL_FILES)
-    if os.path.exists(word):
-        return word.lower().endswith(MODEL_SUFFIXES)
-    return word.startswith(("timm/", "hf/")) or word in shipped_models()
-
-
 # --- What an option takes ----------------------------------------------------------------------
 
 
-def typed(hint: Any) -> Callable[[str], Any]:
+def typed(kind: Any) -> Callable[[str], Any]:
     """Return the function that reads an option's value as a type of `vit.config`."""
 
-    # Of a ValueError, argparse would print the value alone
     def read(text: str) -> Any:
         try:
-            value = convert(from_text(text, hint), hint)
-            if value == ():
-                raise ValueError("it needs one or more")
-            return value
-        except ValueError as error:
-            message = f"{text[:40]!r} cannot be used; {error}"
+            return TypeAdapter(kind).validate_python(text)
+        except ValidationError as error:
+            message = f"{text[:40]!r} cannot be used; {reason(error.errors())}"
             raise argparse.ArgumentTypeError(message) from error
 
     return read
+
+
+def placeholder(kind: Any) -> str:
+    """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"{placeholder(get_args(kind)[0])},..."
+    plain = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
+    return plain.get(kind) or placeholder(get_args(kind)[0])
 
 
 class Once(argparse.Action):
@@ -190,6 +154,82 @@ def query(text: str) -> tuple[int, int] | str:
     return text
 
 
+# --- Settings ----------------------------------------------------------------------------------
+
+
+def sentence(field: FieldInfo) -> str:
+    """Return the help of a setting: the sentence below it."""
+    return " ".join((field.description or "").split()).replace("%", "%%")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, and an option for every setting, `--SECTION.FIELD VALUE`."""
+    files = "YAML file with settings, or the name of one of the package; of several, the later wins"
+    parser.add_argument("--config", action="append", default=[], metavar="FILE", help=files)
+    data = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
+    parser.add_argument("--data", metavar="NAME|FOLDER", help=data)
+
+    # Without a value, a setting stays out of the options: a file or its default decides
+    for name, section in Config():
+        group = parser.add_argument_group((section.__doc__ or name).rstrip("."))
+        for key, field in type(section).model_fields.items():
+            group.add_argument(
+                f"--{name}.{key}",
+                default=argparse.SUPPRESS,
+                metavar=placeholder(field.annotation),
+                help=f"{sentence(field)} (default: {spelled(field.default)})",
+            )
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of a command line by "section.key", as texts that `Config` reads.
+
+    `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
+
+    Raises:
+        ConfigError: `--data` is neither a name nor a folder.
+    """
+    settings: dict[str, Any] = {}
+    if options.data is not None:
+        tell_apart(options.data)
+        for key, value in named_data(options.data).items():
+            settings[f"data.{key}"] = value
+    for key, text in vars(options).items():
+        if "." in key:
+            settings[key] = None if text == "null" else text
+    return settings
+
+
+def named_data(data: str, root: str = "data") -> dict[str, Any]:
+    """Return `DataConfig`'s source and root for a command's --data.
+
+    Args:
+        data: a name in BUILT_IN, or a folder of images.
+        root: folder that holds (or receives) the archive of a built-in data set.
+
+    Raises:
+        ConfigError: `data` is none of these.
+    """
+    if data in BUILT_IN:
+        return {"source": data, "root": root}
+    folder = os.path.expanduser(data)
+    if os.path.isfile(folder):
+        raise ConfigError("--data", f"{data!r} is a file; name the folder that it is in")
+    if not os.path.isdir(folder):
+        names = ", ".join(BUILT_IN)
+        raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images")
+    return {"source": "folder", "root": data}
+
+
+def tell_apart(data: str) -> None:
+    """Warn if a folder here has the name of built-in data, which --data takes it for."""
+    if data in BUILT_IN and os.path.isdir(data):
+        warnings.warn(
+            f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
+            stacklevel=2,
+        )
+
+
 # --- Options of several commands ---------------------------------------------------------------
 
 OPTIONS = "[--option VALUE ...]"
@@ -221,18 +261,19 @@ def add_checkpoint_options(parser: Parser) -> None:
     """Add the checkpoint, and the fields of `LoadOptions`."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 
-    # How it is read: an option for each field
+    # How it is read: an option for each field, whose text `LoadOptions` reads
     group = parser.add_argument_group("how the checkpoint is read; by default as it is")
-    hints = hints_of(LoadOptions)
-    for name, sentence in sentences_of(LoadOptions).items():
-        flag = f"--{name.replace('_', '-')}"
+    for name, field in LoadOptions.model_fields.items():
+        several: dict[str, Any] = {}
         if name == "allow":
-            group.add_argument(
-                flag, nargs="+", action="extend", default=[], metavar="NAME", help=sentence
-            )
-        else:
-            hint = hints[name]
-            group.add_argument(flag, type=typed(hint), metavar=placeholder(hint), help=sentence)
+            several = {"nargs": "+", "action": "extend"}
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            default=argparse.SUPPRESS,
+            metavar=placeholder(field.annotation),
+            help=sentence(field),
+            **several,
+        )
 
 
 def add_data_place(parser: Parser, text: str) -> None:
@@ -457,9 +498,9 @@ def attention_parser() -> Parser:
     )
     add("--method", choices=methods, default="weights", help=method)
     layer = "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"
-    add("--layer", type=typed(int | Literal["all"]), metavar="N|all", help=layer)
+    add("--layer", type=typed(Whole | Literal["all"]), metavar="N|all", help=layer)
     head = "from 0; all: the mean and every head (default: all)"
-    numbers = typed(int | Literal["mean", "all"])
+    numbers = typed(Whole | Literal["mean", "all"])
     add("--head", type=numbers, default="all", metavar="N|mean|all", help=head)
     token = (
         "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N';"
@@ -505,7 +546,7 @@ def explore_parser() -> Parser:
     add = parser.add_argument
     add("--out", required=True, type=path, metavar="FILE", help="page to write, .html")
     layers = "only these, e.g. 0,5,-1; -1 is the last (default: all)"
-    add("--layers", type=typed(tuple[int, ...]), metavar="N,...", help=layers)
+    add("--layers", type=typed(Numbers), metavar="N,...", help=layers)
     add("--snapshots", action="store_true", help="a slider over a run's snapshots")
     numbers = "write the weights beside the page, as .npz"
     add("--numbers", action="store_true", help=numbers)
@@ -559,7 +600,7 @@ def evaluate_parser() -> Parser:
         "of the label subset and the images that --holdout takes; several, as 0,1,2, give the mean"
         " and the spread (default: 0)"
     )
-    add("--seeds", type=typed(tuple[NonNegative, ...]), default=(0,), metavar="N,...", help=seeds)
+    add("--seeds", type=typed(Seeds), default=(0,), metavar="N,...", help=seeds)
 
     # Where it runs, and what it writes
     threads = "CPU threads; 0: torch's choice"

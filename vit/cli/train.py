@@ -27,7 +27,7 @@ from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
 from vit.runs import CONTENTS
-from vit.settings import TrainCommand, to_yaml
+from vit.settings import TrainCommand
 from vit.train import carry_out
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     """Read the settings, train, and return the exit code; after a signal, say how to continue."""
     command = command_of(options)
     if options.print_config:
-        print(to_yaml(command.config), end="")
+        print(command.config.to_yaml(), end="")
         return 0
 
     # what can be refused before anything is loaded

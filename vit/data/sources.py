@@ -210,7 +210,7 @@ def _hold_out(train: ImageSet, test: ImageSet, config: DataConfig) -> Splits:
     """
     if config.val_size > len(train) // 2:
         most = f"at most half of the {len(train):,} training images"
-        raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
+        raise ConfigError("data.val_size", f"{config.val_size} images cannot be held out; {most}")
 
     def choose(among: Tensor, most: int) -> Tensor:
         return spread_over_classes(train.labels[among], most, SUBSET_SEED, "holdout")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from vit.config import BUILT_IN, DataConfig, named_data
+from vit.config import BUILT_IN, DataConfig
 from vit.data.folder import choose_readable, list_folder
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
@@ -60,7 +60,8 @@ def _with_data_set(
     if name == "scenes":
         limit = 10 * count
     origin = model.origin
-    config = DataConfig(**named_data(name, root), limit=limit, on_bad_image=on_bad_image)
+    source: Any = name
+    config = DataConfig(source=source, root=root, limit=limit, on_bad_image=on_bad_image)
     dataset = load_data(config, origin.image_size, prepared=origin.prepared)
 
     # `showcase` takes them evenly from the classes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -12,7 +14,7 @@ from vit.mae import Model
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
 
 
-def freeze(model: Model, names: list[str]) -> list[Tensor]:
+def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
     """Stop parts of `model` from learning.
 
     A name consists of components of a parameter's name, in their order: "patch_embed", "pos_embed",

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
-from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from vit.config import OBJECTIVES, PRESETS, Config, DecoderConfig, ModelConfig, ViTConfig, spelled
+from vit.config import (
+    OBJECTIVES,
+    PRESETS,
+    Config,
+    DecoderConfig,
+    ModelConfig,
+    ViTConfig,
+    changed,
+    spelled,
+)
 from vit.data import Dataset
 from vit.errors import ConfigError
 from vit.inputs import Normalization
@@ -103,7 +111,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         "num_classes": 0,
     }
     settings.update(derived)
-    model = objective.build_model(config, replace(source.config, **settings))
+    model = objective.build_model(config, changed(source.config, settings))
     # its head is copied by `take_over`, if the classes are the same
     state = source.state_dict()
     for key in list(state):
@@ -150,7 +158,7 @@ def follow(
     """
     # the checkpoint's architecture, under the names of the settings
     loaded: dict[str, Any] = {}
-    for key, value in asdict(encoder).items():
+    for key, value in encoder:
         if key not in CHOSEN | FOREIGN:
             loaded[key] = value
     if decoder is not None and not OBJECTIVES[config.train.objective].labels:
@@ -159,7 +167,7 @@ def follow(
         loaded["decoder_heads"] = decoder.num_heads
 
     # where it differs from the settings
-    current = asdict(config.model.vit_config()) | config.model.dimensions
+    current = dict(config.model.vit_config()) | config.model.dimensions
     differing = {key: value for key, value in loaded.items() if value != current[key]}
     for key in SIZES & differing.keys():
         height, width = differing[key]
@@ -183,7 +191,7 @@ def follow(
         if "patch_size" in resized and "decoder_dim" in loaded:
             _refuse_other_patches(config.model.init, resized["patch_size"], keep)
         notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
-    return replace(config, model=replace(config.model, **followed)), notes
+    return changed(config, {f"model.{key}": value for key, value in followed.items()}), notes
 
 
 def _refuse_other_patches(init_path: str, patch_size: object, keep: str) -> None:
@@ -199,9 +207,9 @@ def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
 
     The run's config.yaml must describe its model.
     """
-    expected = asdict(settings.vit_config())
+    expected = dict(settings.vit_config())
     differing = {}
-    for key, value in asdict(encoder).items():
+    for key, value in encoder:
         if key in CHOSEN | FOREIGN or value == expected[key]:
             continue
         if key == "layer_scale" and None not in (value, expected[key]):

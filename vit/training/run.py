@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, RunConfig, ViTConfig
+from vit.config import Config, RunConfig, ViTConfig, changed
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
@@ -341,7 +341,7 @@ def find_state(
 
     # steps that a run of this length would not have made are not used
     epochs = state["config"]["train"]["epochs"]
-    before = replace(config, train=replace(config.train, epochs=epochs), run=RunConfig())
+    before = changed(config, {"train.epochs": epochs, "run": RunConfig()})
     held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
     if epochs != config.train.epochs and state["step"] > held:
         earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
@@ -384,7 +384,7 @@ def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, ep
                 "its learning rate falls from the start (optim.cooldown 1); to train longer, begin "
                 f"another run with its model: --model.init {shlex.quote(str(folder))} --out DIR"
             )
-        raise ConfigError(f"{key}: the run in {folder} has {old!r}, not {new!r}; {advice}")
+        raise ConfigError(key, f"the run in {folder} has {old!r}, not {new!r}; {advice}")
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:

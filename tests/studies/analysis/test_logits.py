@@ -139,7 +139,14 @@ def test_keys_without_content_are_their_place_and_keys_without_place_are_not():
 
 def test_identity_is_self_similarity():
     encoder = VisionTransformer(
-        ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity")
+        ViTConfig(
+            image_size=(16, 16),
+            patch_size=(4, 4),
+            embed_dim=24,
+            depth=3,
+            num_heads=3,
+            qkv="identity",
+        )
     )
     for layer in queries_and_keys_by_layer(encoder, torch.randn(2, 3, 16, 16)):
         tokens, logits = layer.tokens, layer.logits

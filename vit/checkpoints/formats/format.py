@@ -5,63 +5,44 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import nn
-from typing_extensions import TypedDict
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
+from vit.config import Number, PositiveFloat, Share, ViTConfig, reason
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-# JSON's true is no number, and a text is none either
-Count = Annotated[int, Field(strict=True, gt=0)]
-CountOrNone = Annotated[int, Field(strict=True, ge=0)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-Switch = Annotated[bool, Field(strict=True)]
-Size = tuple[Count, Count]
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(ViTConfig.model_fields[name].rebuild_annotation())
 
 
-class Architecture(TypedDict, total=False):
-    """Settings of `ViTConfig`, or of `DecoderConfig`, that a checkpoint may say."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
-    image_size: Size
-    patch_size: Size
-    channels: Count
-    embed_dim: Count
-    dim: Count
-    depth: Count
-    num_heads: Count
-    mlp_ratio: Positive
-    class_token: Switch
-    registers: CountOrNone
-    pos_embed: Literal["learned", "sincos"]
-    no_embed_class: Switch
-    qkv: Literal["linear", "identity"]
-    qkv_bias: Switch
-    layer_scale: Number | None
-    drop_path: Annotated[Number, Field(ge=0, lt=1)]
-    global_pool: Literal["token", "avg"]
-    fc_norm: Switch
-    num_classes: CountOrNone
-    qk_norm: Switch
-    mlp: Literal["gelu", "swiglu"]
-    norm_eps: Annotated[Positive, Field(lt=1)]
+def _known_values(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of an architecture, of which some are given, each of its type and range."""
+    values = {}
+    for key, value in settings.items():
+        # the width is called dim in a decoder
+        name = "embed_dim" if key == "dim" else key
+        if name not in ViTConfig.model_fields:
+            raise ValueError(f"{key}: no such setting")
+        try:
+            values[key] = _adapter(name).validate_python(value)
+        except ValidationError as error:
+            raise ValueError(f"{key}: {reason(error.errors())}") from error
+    return values
 
 
-# for a reader of types, plain settings, which are handed on by their keys
-if TYPE_CHECKING:
-    Settings = dict[str, Any]
-else:
-    Settings = Architecture
+Architecture = Annotated[dict[str, Any], AfterValidator(_known_values)]
+Names = tuple[Any, ...]
+"""Texts: pydantic's are UTF-8, and names of classes, which were folders, need not be."""
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
@@ -92,17 +73,17 @@ class Hints:
         ValueError: a value cannot be used; settings come from outside and may hold anything.
     """
 
-    encoder: Settings = field(default_factory=dict)
-    decoder: Settings = field(default_factory=dict)
-    norm_pix_loss: Switch | None = None
+    encoder: Architecture = field(default_factory=dict)
+    decoder: Architecture = field(default_factory=dict)
+    norm_pix_loss: bool | None = None
     mean: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
-    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     interpolation: Any = None
-    class_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
-    crop_share: Annotated[Positive, Field(le=1)] | None = None
-    squash: Switch = False
+    class_names: Names = ()
+    notes: Names = ()
+    differences: Names = ()
+    crop_share: Share | None = None
+    squash: bool = False
     prepared_size: tuple[int, int] | None = None
     blocks_known: bool = False
     code_heads: Mapping[int, int] = field(default_factory=dict)
@@ -203,7 +184,7 @@ class Format:
 
 def first_reason(patterns: Iterable[tuple[str, str]], key: str) -> str:
     """Return the reason beside the first regular expression that `key` matches; "" for none."""
-    for pattern, reason in patterns:
+    for pattern, why in patterns:
         if re.fullmatch(pattern, key):
-            return reason
+            return why
     return ""

@@ -34,6 +34,7 @@ class Classify(Objective):
         settings = config.classify
         names = data.train.class_names
         self.classes = len(names)
+        self.smoothing = settings.label_smoothing
 
         # some patches are dropped in every step but those of the last epochs
         per_epoch = config.steps_per_epoch(len(data.train))
@@ -105,8 +106,7 @@ class Classify(Objective):
         if draws.partner is not None and draws.share is not None:
             partner_labels = labels[draws.partner]
             share = draws.share
-        smoothing = self.config.classify.label_smoothing
-        return mixed_labels(image_labels, partner_labels, share, self.classes, smoothing)
+        return mixed_labels(image_labels, partner_labels, share, self.classes, self.smoothing)
 
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws

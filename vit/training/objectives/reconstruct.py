@@ -33,6 +33,7 @@ class Reconstruct(Objective):
         model.encoder.fc_norm.requires_grad_(False)
         settings = config.reconstruct
         self.compares_images = settings.contrast > 0
+        self.contrast = settings.contrast
         self.projector = None
         if self.compares_images:
             self.projector = Projector(model.encoder.config.embed_dim)
@@ -76,12 +77,11 @@ class Reconstruct(Objective):
             return loss, {}
 
         # the views of the whole batch, those of the other processes included
-        settings = self.config.reconstruct
         pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D)
         projected = self.projector(pooled)  # (B, 128)
         contrast, accuracy = info_nce(projected, TEMPERATURE)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": accuracy}
-        return loss + settings.contrast * contrast, metrics
+        return loss + self.contrast * contrast, metrics
 
 
 class Projector(nn.Sequential):
