@@ -430,7 +430,7 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
             maps[row, panel, patches.visible[index]] = ranks(values[index]) / (values.shape[1] - 1)
 
     originals = trained.sample(images)[patches.image[chosen]]
-    pixels = to_float(originals, trained.config.model.image_size_2d)
+    pixels = to_float(originals, trained.config.model.image_size)
     agreements = [f"r = {float(agrees[index]):+.2f}".replace("-", "−") for index in chosen]
     caption = (
         f"{trained.data.name} · attention: last decoder layer, mean of heads; then how much"

@@ -22,7 +22,7 @@ from studies.tables import Seeds, seeds
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, save_model
-from vit.config import Config, DataConfig, ModelConfig, changed
+from vit.config import Config, DataConfig, changed
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
@@ -41,7 +41,7 @@ from vit.runs import read_mapping
 from vit.training.callbacks import Progress
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.freeze import freeze
-from vit.training.initial import initial_model
+from vit.training.initial import architecture_of, initial_model
 from vit.training.loop import train_and_save
 from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
@@ -278,7 +278,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.study.checkpoint:
             self.checkpoint = load_model(self.study.checkpoint, strict=True)
-            model = with_architecture(self.config.model, self.checkpoint)
+            model = changed(self.config.model, architecture_of(self.checkpoint))
             if model.qkv != "linear" or not model.qkv_bias:
                 matrices = "W_Q, W_K, W_V and their biases, which studies measure"
                 raise RunError(f"--checkpoint: {self.name} does not have {matrices}")
@@ -303,7 +303,7 @@ class Experiment:
         """Return the images of a configuration; loaded once."""
         config = config or self.config
         if config.data not in self.used:
-            self.used[config.data] = load_data(config.data, config.model.image_size_2d)
+            self.used[config.data] = load_data(config.data, config.model.image_size)
         if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
             names = ", ".join(self.measured_on.values())
             raise RunError(
@@ -380,20 +380,6 @@ class Experiment:
             self.waited += time.perf_counter() - since
         self.seconds[folder] = read_mapping(folder / "learned.json")["seconds"]
         return folder
-
-
-def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
-    """Return settings with the architecture of a model."""
-    architecture = {}
-    for key, value in model.encoder.config:
-        if hasattr(settings, key):
-            architecture[key] = value
-    if model.decoder is not None:
-        decoder = model.decoder.config
-        architecture["decoder_dim"] = decoder.dim
-        architecture["decoder_depth"] = decoder.depth
-        architecture["decoder_heads"] = decoder.num_heads
-    return changed(settings, architecture)
 
 
 def untrained(model: Model, seed: int) -> Model:

@@ -293,10 +293,10 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
     """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each
     patch, else -1."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
-    images = cut_to_shape(images, model.image_size_2d)
-    pixels = cut_to_shape(pixels, model.image_size_2d)
+    images = cut_to_shape(images, model.image_size)
+    pixels = cut_to_shape(pixels, model.image_size)
     # Resized like the images: each pixel has the part of the nearest one.
-    resized = F.interpolate(pixels[:, None], model.image_size_2d)[:, 0]
+    resized = F.interpolate(pixels[:, None], model.image_size)[:, 0]
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
 
 
@@ -306,8 +306,8 @@ def require_parts(experiment: Experiment, names: Sequence[str]) -> None:
     frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
     rare = [name for name in names if PART_NAMES.index(name) not in frequent]
     if rare:
-        height, width = model.patch_size_2d
-        smaller = f"model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
+        height, width = model.patch_size
+        smaller = f"model.patch_size {max(min(model.image_size) // 8, 1)}"
         if experiment.checkpoint is not None:
             smaller = "another checkpoint"
         problem = f"too few patches of {height} x {width} pixels are filled by a"
@@ -352,8 +352,8 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
 
     def patches(images: Tensor) -> Tensor:
         """Return normalised patches: uint8 (B, C, h, w) -> (B, L, P)."""
-        inputs = normalize(to_float(images, model.image_size_2d))
-        return patchify(inputs, model.patch_size_2d)
+        inputs = normalize(to_float(images, model.image_size))
+        return patchify(inputs, model.patch_size)
 
     clustered = counted[evenly_spaced(len(counted), 500)]
     centres = clusters(patches(clustered).flatten(0, 1), CLUSTERS)

@@ -118,10 +118,13 @@ def _switch(value: Any) -> Any:
 
 
 def _pair(value: Any) -> Any:
-    """Return (height, width) of a square, of which a size names one side."""
-    if isinstance(value, int):
-        return value, value
-    return value
+    """Return height and width; one number stands for a square."""
+    sides = several(value)
+    if not isinstance(sides, Sequence):
+        sides = [sides]
+    if len(sides) == 1:
+        sides = [*sides, *sides]
+    return sides
 
 
 def _known_objective(name: str) -> str:
@@ -148,7 +151,7 @@ Channels = Annotated[Whole, Field(ge=1, le=4096)]
 Classes = Annotated[Whole, Field(ge=0, le=10_000_000)]
 FewTokens = Annotated[Whole, Field(ge=0, le=1000)]
 Size = Annotated[tuple[Pixels, Pixels], BeforeValidator(several)]
-Square = Annotated[Size, BeforeValidator(_pair)]
+Square = Annotated[tuple[Pixels, Pixels], BeforeValidator(_pair)]
 Words = Annotated[tuple[str, ...], BeforeValidator(several)]
 PathName = Annotated[str, BeforeValidator(_path)]
 # A shell makes an empty name of a variable that is not set, and it would be the current folder
@@ -298,9 +301,10 @@ class ViTConfig(Settings):
 
     # Images
     image_size: Square = (32, 32)
-    """(H, W) in pixels"""
+    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
+    and resized"""
     patch_size: Square = (4, 4)
-    """(p, q) in pixels; divides the image"""
+    """pixels: one number for squares, or [height, width]; divides the image"""
     channels: Channels = 3
     """channels of the images"""
 
@@ -356,9 +360,46 @@ class ViTConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        # Whole patches
+        for image, patch in zip(self.image_size, self.patch_size, strict=True):
+            if image % patch:
+                divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
+                raise self.refusal("patch_size", f"it must divide {image}: {divisors}")
+
+        # Heads of equal width, and an MLP with a hidden unit
+        size = self.dimensions
+        self._check_width("embed_dim", "num_heads", self.pos_embed == "sincos")
+        if self.mlp_ratio * size["embed_dim"] < 1:
+            allowed = f"at least 1 / {size['embed_dim']}, for one hidden unit"
+            raise self.refusal("mlp_ratio", allowed)
+
+        # A token for the head to read
         if self.global_pool == "token" and not self.class_token:
-            raise self.refusal("global_pool", "there is no class token")
+            raise self.refusal(
+                "global_pool", f"there is no class token ({self.key('class_token')})"
+            )
         return self
+
+    def _check_width(self, name: str, heads: str, has_table: bool) -> None:
+        """Refuse a width that its heads do not share, or its sine and cosine of row and column."""
+        size = self.dimensions
+        if size[name] % size[heads]:
+            allowed = f"a multiple of {self.key(heads)}, which is {size[heads]}"
+            raise self.refusal(name, allowed, size[name])
+        if has_table and size[name] % 4:
+            raise self.refusal(name, "a multiple of 4, for its sin-cos positions", size[name])
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        height, width = self.image_size
+        p, q = self.patch_size
+        return height // p, width // q
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """Width, depth and heads."""
+        return {name: getattr(self, name) for name in ("embed_dim", "depth", "num_heads")}
 
 
 class DecoderConfig(Settings):
@@ -464,10 +505,16 @@ class AugmentConfig(Settings):
         return self
 
 
-class ModelConfig(Settings):
-    """The encoder, the decoder, and which of their parts learn."""
+class ModelConfig(ViTConfig):
+    """The encoder, the decoder, and which of their parts learn.
+
+    With `init`, the architecture is the checkpoint's.
+    """
 
     section = "model"
+    # Training makes images of three channels, and the data has the classes
+    channels: ClassVar[int] = 3  # type: ignore[misc]
+    num_classes: ClassVar[int] = 0  # type: ignore[misc]
 
     # What it begins with, and its size
     init: PathName = ""
@@ -475,42 +522,15 @@ class ModelConfig(Settings):
     weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, unless given one by one"""
-    image_size: Pixels | Size = 32
-    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
-    and resized"""
-    patch_size: Pixels | Size = 4
-    """pixels: one number for squares, or [height, width]; divides the image"""
-    embed_dim: Units | None = None
+    embed_dim: Units | None = None  # type: ignore[assignment]
     """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
-    depth: Units | None = None
+    depth: Units | None = None  # type: ignore[assignment]
     """number of the encoder's blocks; null: the preset's"""
-    num_heads: Units | None = None
+    num_heads: Units | None = None  # type: ignore[assignment]
     """attention heads per block; null: the preset's"""
-    mlp_ratio: Ratio = 4.0
-    """hidden width of the MLPs / width of the tokens"""
-
-    # Tokens beside the patches, and positions
-    class_token: bool = True
-    """put a class token before the patches"""
-    registers: FewTokens = 0
-    """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "sincos"
     """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
     always fixed)"""
-
-    # Blocks
-    qkv: Literal["linear", "identity"] = "linear"
-    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
-    matrices"""
-    qkv_bias: bool = True
-    """give the three maps a bias"""
-    layer_scale: Number | None = None
-    """initial value of a learned scale on each residual branch of the encoder; null: none"""
-    drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
-    from 0 at the first"""
-    global_pool: Literal["avg", "token"] = "avg"
-    """what a classifier reads: the mean of the patches, or the class token"""
 
     # The decoder
     decoder_dim: Units | None = None
@@ -526,51 +546,9 @@ class ModelConfig(Settings):
     decoder.W_Q, ..."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        # Whole patches
-        for axis, side in enumerate(("height", "width")):
-            image = self.image_size_2d[axis]
-            if image % self.patch_size_2d[axis]:
-                divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
-                allowed = f"it must divide the image's {side} of {image} (model.image_size)"
-                raise self.refusal("patch_size", f"{allowed}: {divisors}")
-
-        # Heads of equal width, and positions in four parts: sine and cosine of row and column
-        dimensions = self.dimensions
-        for name, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
-            width = dimensions[name]
-            if width % dimensions[heads]:
-                allowed = f"a multiple of model.{heads}, which is {dimensions[heads]}"
-                raise self.refusal(name, allowed, width)
-            has_table = name == "decoder_dim" or self.pos_embed == "sincos"
-            if has_table and width % 4:
-                raise self.refusal(name, "a multiple of 4, for its sin-cos positions", width)
-
-        # An MLP with a hidden unit, and a token for the head to read
-        width = dimensions["embed_dim"]
-        if self.mlp_ratio * width < 1:
-            allowed = f"at least 1 / {width}, for one hidden unit (model.embed_dim {width})"
-            raise self.refusal("mlp_ratio", allowed)
-        if self.global_pool == "token" and not self.class_token:
-            raise self.refusal("global_pool", "there is no class token (model.class_token)")
+    def _check_decoder(self) -> Self:
+        self._check_width("decoder_dim", "decoder_heads", has_table=True)
         return self
-
-    @property
-    def image_size_2d(self) -> tuple[int, int]:
-        """(H, W) in pixels."""
-        return pair(self.image_size)
-
-    @property
-    def patch_size_2d(self) -> tuple[int, int]:
-        """(p, q) in pixels."""
-        return pair(self.patch_size)
-
-    @property
-    def grid_size(self) -> tuple[int, int]:
-        """(rows, columns) of patches."""
-        height, width = self.image_size_2d
-        p, q = self.patch_size_2d
-        return height // p, width // q
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -584,24 +562,10 @@ class ModelConfig(Settings):
 
     def vit_config(self, **derived: Any) -> ViTConfig:
         """Return the encoder's architecture; `derived` are fields that the objective decides."""
-        dimensions = self.dimensions
-        settings: dict[str, Any] = {
-            "image_size": self.image_size_2d,
-            "patch_size": self.patch_size_2d,
-            "embed_dim": dimensions["embed_dim"],
-            "depth": dimensions["depth"],
-            "num_heads": dimensions["num_heads"],
-            "mlp_ratio": self.mlp_ratio,
-            "class_token": self.class_token,
-            "registers": self.registers,
-            "pos_embed": self.pos_embed,
-            "qkv": self.qkv,
-            "qkv_bias": self.qkv_bias,
-            "layer_scale": self.layer_scale,
-            "drop_path": self.drop_path,
-            "global_pool": self.global_pool,
-        }
-        return ViTConfig(**settings | derived)
+        values = {name: getattr(self, name) for name in ViTConfig.model_fields}
+        for name in super().dimensions:
+            values[name] = self.dimensions[name]
+        return ViTConfig(**values | derived)
 
     def decoder_config(self) -> DecoderConfig:
         """Return the decoder's architecture; its blocks are like the encoder's."""

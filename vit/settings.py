@@ -26,9 +26,7 @@ class TrainCommand:
         out: run folder.
         resume: whether to continue the run in it.
         program: what the user calls it.
-        given: keys of the settings that a file or the command line names; the others may follow
-            from them.
-        notes: lines that the user should see.
+        named: keys of the settings that the command line names.
         requested: of a resumed run, its settings with those of `--config`, for `refuse_conflicts`.
     """
 
@@ -36,8 +34,7 @@ class TrainCommand:
     out: Path
     resume: bool
     program: str = "python train.py"
-    given: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
     requested: Config | None = None
 
 
@@ -76,7 +73,7 @@ def train_command(
     if not files:
         given = read_settings(QUICKSTART)
     config = Config.of(given, settings)
-    return TrainCommand(config, folder, False, program, frozenset({**given, **settings}))
+    return TrainCommand(config, folder, False, program, frozenset(settings))
 
 
 def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path:

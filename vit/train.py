@@ -178,7 +178,7 @@ def read_command(config: Config, out: str | Path, resume: bool) -> TrainCommand:
             if f"model.{key}" not in given:
                 followed[f"model.{key}"] = value
         config = changed(config, followed)
-    return TrainCommand(config, out, resume, given=frozenset(given))
+    return TrainCommand(config, out, resume)
 
 
 def with_init(command: TrainCommand, init: Model) -> TrainCommand:
@@ -256,7 +256,6 @@ def set_up(
     """
     # what can be refused before the data is loaded
     config = command.config
-    notes = list(command.notes)
     if command.resume:
         before = config_of_run(folder.path).to_dict()
         requested = command.requested or config
@@ -276,12 +275,9 @@ def set_up(
             trackers.append(TRACKERS[name]())
 
     # the architecture of the loaded model, which a resumed run has in its settings already
+    notes: list[str] = []
     if init is not None and not command.resume:
-        decoder = None
-        if init.decoder is not None:
-            decoder = init.decoder.config
-        config, notes_on_model = follow(config, command.given, init.encoder.config, decoder)
-        notes += notes_on_model
+        config, notes = follow(config, command.named, init)
 
     # the data; config.yaml is to name the images actually used
     data = load_images(config, dist, train, test)
@@ -338,7 +334,7 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
         DataError: they cannot be read, are too few, or differ between processes.
     """
     with dist.main_process_first():
-        data = load_data(config.data, config.model.image_size_2d, train, test)
+        data = load_data(config.data, config.model.image_size, train, test)
     refuse_different_images(data, dist)
     refuse_too_few_images(data)
     return data
@@ -449,7 +445,7 @@ def announce(run: Run, folder: RunFolder) -> None:
     model = run.config.model
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     rows, columns = model.grid_size
-    height, width = model.patch_size_2d
+    height, width = model.patch_size
     patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
     objective = run.config.train.objective
     say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")

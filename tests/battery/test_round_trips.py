@@ -104,7 +104,7 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
             run.save(folder / "states")
             run.save_model(folder / "model")
             run.save_model(folder / "half", torch.float16)
-            images = torch.randn(2, 3, *config.model.image_size_2d)
+            images = torch.randn(2, 3, *config.model.image_size)
             run.result.eval()
             expected = outputs(run.result, images)
             run.model.train()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,15 +12,6 @@ from vit.checkpoints import load_model
 from vit.config import Config, spelled
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
-
-
-def sentences(section: type) -> dict[str, str]:
-    """The text below each field of a section, as it stands in the source."""
-    texts = {}
-    for item, text in pairwise(ast.parse(inspect.getsource(section)).body[0].body):
-        if isinstance(item, ast.AnnAssign):
-            texts[item.target.id] = text.value.value
-    return texts
 
 
 def test_help_explains_every_setting_without_heavy_imports(weighed):
@@ -39,9 +27,8 @@ def test_help_explains_every_setting_without_heavy_imports(weighed):
         if option:
             entries[option[1]] = "".join(entry.split())
     for name, section in Config():
-        texts = sentences(type(section))
-        for key, default in section:
-            text = f"{texts[key]} (default: {spelled(default)})"
+        for key, field in type(section).model_fields.items():
+            text = f"{field.description} (default: {spelled(getattr(section, key))})"
             assert "".join(text.split()) in entries[f"{name}.{key}"]
     for option in ("config", "print_config", "out", "resume", "data"):
         assert len(entries[option]) > 40

@@ -59,7 +59,7 @@ def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:
     made.used |= {
         data: images
         for data, images in experiment.used.items()
-        if made.config.model.image_size_2d == (32, 32)
+        if made.config.model.image_size == (32, 32)
     }
     made.tell = lambda _: pytest.fail("trained")
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +14,13 @@ from tiny import CLASSES, TINY, dataset, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.initial import load_initial
-from vit.cli.parsers import given_settings, settings_parser
-from vit.config import Config, ModelConfig, TrainConfig, changed
+from vit.config import Config, ModelConfig, TrainConfig, changed, spelled
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError, DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.training.initial import InitialModel, initial_model
+from vit.training.initial import InitialModel, follow, initial_model
 from vit.weights import checkpoint_hash, write_weights
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
@@ -35,19 +32,23 @@ def config(objective: str = "classify", init: Path | str = "", **model: object) 
     )
 
 
-def initial(settings: Config, data: Dataset | None = None) -> InitialModel:
-    """As `vit train` begins a run all of whose settings are given."""
-    loaded = load_initial(settings, None)[1] if settings.model.init else None
+def load(settings: Config, **options: object) -> Model:
+    """What `vit train` loads."""
+    part = "encoder" if settings.train.objective == "classify" else None
+    return load_model(settings.model.init, part=part, **options)
+
+
+def initial(settings: Config, data: Dataset | None = None, **options: object) -> InitialModel:
+    loaded = load(settings, **options) if settings.model.init else None
+    if loaded is not None:
+        settings, _ = follow(settings, (), loaded)
     return initial_model(settings, data or dataset(), loaded)
 
 
-def begin(settings: Config, data: Dataset | None = None) -> tuple[Model, Normalization]:
-    return initial(settings, data)[:2]
-
-
-def follow_checkpoint(settings: Config, given: set[str]) -> tuple[Config, list[str]]:
-    config, _, notes = load_initial(settings, given)
-    return config, notes
+def begin(
+    settings: Config, data: Dataset | None = None, **options: object
+) -> tuple[Model, Normalization]:
+    return initial(settings, data, **options)[:2]
 
 
 def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
@@ -118,20 +119,20 @@ def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(mae):
     )
 
 
-@pytest.mark.parametrize("decoder", [{}, dict(decoder_dim=32), dict(decoder_heads=4)], ids=str)
-def test_pretraining_goes_on_with_encoder_and_decoder_or_a_new_one_of_another_shape(mae, decoder):
+def test_pretraining_goes_on_with_encoder_and_decoder(mae):
     folder, before = mae
-    model, normalize = begin(config("reconstruct", folder, **decoder))
-    assert same_state(model.encoder.state_dict(), before.encoder.state_dict())
+    model, normalize = begin(config("reconstruct", folder, decoder_dim=32))
+    assert same_state(model.state_dict(), before.state_dict())
     assert of(normalize) == of(THEIRS)
-    assert model.decoder.config.dim == decoder.get("decoder_dim", 16)
-    if decoder:
-        weight = model.decoder.blocks[0].mlp.fc1.weight
-        assert weight.shape != (64, 16) or not torch.equal(
-            weight, before.decoder.blocks[0].mlp.fc1.weight
-        )
-    else:
-        assert same_state(model.state_dict(), before.state_dict())
+
+
+def test_an_encoder_gets_the_decoder_that_the_settings_say(mae):
+    settings = config("reconstruct", mae[0], decoder_dim=32, decoder_heads=4)
+    loaded = load_model(mae[0], part="encoder")
+    followed, _ = follow(settings, {"model.decoder_dim"}, loaded)
+    model = initial_model(followed, dataset(), loaded).model
+    assert same_state(model.encoder.state_dict(), mae[1].encoder.state_dict())
+    assert (model.decoder.config.dim, model.decoder.config.num_heads) == (32, 4)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,8 @@ def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
 @pytest.mark.parametrize("objective", ["classify", "reconstruct"])
 def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
     folder, before = mae
-    model, _ = begin(config(objective, folder, drop_path=0.3, global_pool="token", image_size=32))
+    settings = config(objective, folder, drop_path=0.3, global_pool="token")
+    model, _ = begin(settings, image_size=32)
     assert model.encoder.config.drop_path == model.encoder.blocks[-1].drop_path1.rate == 0.3
     assert model.encoder.config.global_pool == "token"
     assert model.encoder.patch_embed.grid_size == (8, 8)
@@ -184,54 +186,19 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "asked"),
-    [
-        (
-            dict(reg_tokens=2, init_values=0.1),
-            ["model.pos_embed", "model.registers", "model.layer_scale"],
-        ),
-        (dict(depth=3, qkv_bias=False), ["model.pos_embed", "model.depth", "model.qkv_bias"]),
-        (dict(num_heads=4), ["model.pos_embed"]),  # which the file does not say: the settings do
-    ],
-    ids=str,
+    "theirs", [dict(reg_tokens=2, init_values=0.1), dict(depth=3, qkv_bias=False)], ids=str
 )
-def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
+def test_a_timm_model_goes_on_as_it_is(tmp_path, theirs):
     sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
     timms, path = randomize(TimmVisionTransformer(**sizes | theirs).eval()), tmp_path / "timm.pth"
     torch.save(timms.state_dict(), path)
-    wide = changed(TINY, {"embed_dim": 64, "num_heads": theirs.get("num_heads", 1)})
-    with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
-        begin(
-            Config(
-                model=changed(wide, {"init": str(path)}), train=TrainConfig(objective="classify")
-            )
-        )
-    assert caught.value.exit_code == 2
-    options = shlex.split(str(caught.value).rpartition("; add ")[2])
-    assert sorted(option.removeprefix("--") for option in options[::2]) == sorted(asked)
-    given = ["--train.objective=classify", f"--model.init={path}"]
-    for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
-        given.append(f"--model.{name}={getattr(wide, name)}")
-    words = settings_parser("train").read([*given, *options])
-    model, normalize = begin(Config.of(given_settings(words)))
+    model, normalize = begin(config(init=path))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(
             model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4
         )
     assert of(normalize) == of(load_model(path).origin.normalize)
-
-
-def test_heads_that_the_settings_say_need_not_be_guessed(tmp_path, recwarn):
-    """Nothing is usual for a width of 48."""
-    path = tmp_path / "bare.pth"
-    timms = TimmVisionTransformer(img_size=16, patch_size=4, embed_dim=48, depth=2, num_heads=3)
-    torch.save(timms.state_dict(), path)
-    given = frozenset({"model.init", "model.num_heads"})
-    settings = Config(model=changed(TINY, {"init": str(path), "embed_dim": 48, "num_heads": 3}))
-    settings, model, _ = load_initial(settings, given)
-    assert model.encoder.config.num_heads == settings.model.dimensions["num_heads"] == 3
-    assert not [warning for warning in recwarn if "heads of the encoder" in str(warning.message)]
 
 
 def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
@@ -248,74 +215,63 @@ def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
 
 
 OWN = dict(
-    image_size=24,
-    patch_size=6,
+    image_size=(24, 24),
+    patch_size=(6, 6),
     embed_dim=32,
     depth=3,
     registers=2,
     pos_embed="learned",
     layer_scale=0.1,
+    norm_eps=1e-5,
 )
 
 
 @pytest.mark.parametrize("objective", ["classify", "reconstruct"])
-def test_settings_that_nobody_named_are_the_checkpoints(tmp_path, objective):
+def test_the_architecture_is_the_checkpoints_and_said_once(tmp_path, objective):
+    """Settings of a file yield; they then hold all of it, so that a run goes on without its checkpoint."""
     before = autoencoder(tmp_path, **OWN)
-    bare = Config(model=ModelConfig(init=str(tmp_path)), train=TrainConfig(objective=objective))
-    followed, (note,) = follow_checkpoint(bare, {"model.init"})
-    assert begin(followed)[0].encoder.config.depth == 3
+    settings = config(objective, tmp_path, depth=4, decoder_dim=32, drop_path=0.2)
+    loaded = load(settings)
+    followed, (note,) = follow(settings, {"model.init", "model.drop_path"}, loaded)
     for name, value in OWN.items():
         assert getattr(followed.model, name) == value
-        assert f"{name} {value}" in note
-    if objective == "reconstruct":  # with its decoder, whose shape follows too
-        assert same_state(begin(followed)[0].state_dict(), before.state_dict())
-    else:
-        assert followed.model.decoder_dim is None
-    assert follow_checkpoint(followed, {"model.init"}) == (followed, [])
-
-
-def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
-    autoencoder(tmp_path, **OWN)
-    bare = config(init=tmp_path)
-    large = Config(
-        model=changed(ModelConfig(init=str(tmp_path)), {"image_size": 48}), train=bare.train
-    )
-    followed, (_, resized) = follow_checkpoint(large, {"model.image_size"})
-    assert (
-        resized
-        == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
-    )
-    assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
-    assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
-    autoencoder(tmp_path / "wide", **OWN | {"image_size": (24, 12)})
-    wide = Config(model=changed(large.model, {"init": str(tmp_path / "wide")}), train=bare.train)
-    assert (
-        "; --model.image_size '[24, 12]' would"
-        in follow_checkpoint(wide, {"model.image_size"})[1][1]
-    )  # for a shell
-    for name, value in (("depth", 4), ("preset", "tiny")):
-        wrong = Config(
-            model=changed(ModelConfig(init=str(tmp_path)), {name: value}), train=bare.train
+        assert f"{name} {spelled(value)}" in note
+    assert followed.model.vit_config() == changed(before.encoder.config, {"drop_path": 0.2})
+    if objective == "reconstruct":
+        assert (
+            followed.model.decoder_config().complete(before.encoder.config) == before.decoder.config
         )
-        followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
-        with pytest.raises(
-            ConfigError, match=r"differs from the settings; add [^\n]*--model\.depth 3"
-        ):
-            begin(followed)
+    else:
+        assert followed.model.decoder_dim == 32
+    assert follow(followed, (), loaded) == (followed, [])
 
 
-def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one(tmp_path):
+@pytest.mark.parametrize("name", ["depth", "norm_eps", "preset", "decoder_dim", "image_size"])
+def test_what_the_command_line_names_must_be_the_checkpoints(tmp_path, name):
     autoencoder(tmp_path, **OWN)
-    small = changed(ModelConfig(init=str(tmp_path)), {"image_size": 24, "patch_size": 3})
+    value = {"depth": 4, "norm_eps": 1e-6, "preset": "tiny", "decoder_dim": 32, "image_size": 48}[
+        name
+    ]
+    settings = Config(model=ModelConfig(init=str(tmp_path), **{name: value}))
+    loaded = load(settings)
+    key = {"preset": "embed_dim"}.get(name, name)
     with pytest.raises(
-        ConfigError,
-        match=r"^model\.patch_size: the decoder of .* 6 pixels; add --model.patch_size 6, or",
+        ConfigError, match=rf"^model\.{key}: .* cannot be used; .* has .*; leave it out$"
     ):
-        follow_checkpoint(Config(model=small), {"model.image_size", "model.patch_size"})
-    labels = Config(model=small, train=TrainConfig(objective="classify"))
-    followed, (_, resized) = follow_checkpoint(labels, {"model.image_size", "model.patch_size"})
-    assert "--model.patch_size 6 would keep" in resized
-    assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
+        follow(settings, {f"model.{name}"}, loaded)
+    follow(settings, (), loaded)
+    own = {"preset": None, "decoder_dim": 16}.get(name, OWN.get(name))
+    if own is not None:  # to repeat it is no mistake
+        follow(changed(settings, {f"model.{name}": own}), {f"model.{name}"}, loaded)
+
+
+def test_a_size_that_was_asked_for_is_that_of_the_loaded_model(tmp_path):
+    autoencoder(tmp_path, **OWN)
+    settings = config(init=tmp_path, image_size=48, patch_size=3)
+    loaded = load(settings, image_size=48, patch_size=3)
+    followed, _ = follow(settings, {"model.image_size", "model.patch_size"}, loaded)
+    model = initial_model(followed, dataset(), loaded).model
+    assert model.patch_embed.grid_size == followed.model.grid_size == (16, 16)
 
 
 # --- in Python: the model is handed over ----------------------------------------------------------

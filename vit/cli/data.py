@@ -37,7 +37,7 @@ def run(options: Namespace) -> int:
             refuse_among_images(options.out.parent, config.data.root)
 
     # With --json, all but the JSON goes to stderr
-    data = load_data(config.data, config.model.image_size_2d)
+    data = load_data(config.data, config.model.image_size)
     with talk(options.json):
         for line in (data.description, data.warning or "", *data.notes):
             if line:

@@ -9,14 +9,15 @@ import os
 import shlex
 import signal
 import sys
+import warnings
 from argparse import Namespace
 from contextlib import redirect_stdout
-from dataclasses import replace
+from typing import Any
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model
-from vit.checkpoints.initial import load_initial
 from vit.cli.parsers import command_of
+from vit.config import OBJECTIVES
 from vit.errors import one_line, plural
 from vit.mae import Model
 from vit.metrics import score_table, summary_lines
@@ -85,10 +86,7 @@ def train(command: TrainCommand) -> None:
         init = None
         has_state = command.resume and saved_states(folder.checkpoints)
         if command.config.model.init and not has_state:
-            # a resumed run has all its settings
-            given = None if command.resume else command.given
-            config, init, notes = load_initial(command.config, given)
-            command = replace(command, config=config, notes=(*command.notes, *notes))
+            init = load_initial(command)
 
         run = carry_out(command, folder, stop, init=init)
         if not run.dist.is_main:
@@ -109,6 +107,27 @@ def train(command: TrainCommand) -> None:
             if (folder.path / name).exists():
                 print(f"  {name:<20} {content}")
         print(f"\nThe report: {one_line(str(folder.report))}", flush=True)
+
+
+def load_initial(command: TrainCommand) -> Model:
+    """Load the checkpoint that `model.init` names, at the size that the command line says."""
+    config = command.config
+    said = {
+        "image_size": config.model.image_size,
+        "patch_size": config.model.patch_size,
+        "num_heads": config.model.dimensions["num_heads"],
+    }
+    options: dict[str, Any] = {}
+    for name, value in said.items():
+        # the settings of a run that goes on say all
+        if command.resume or f"model.{name}" in command.named:
+            options[name] = value
+    if OBJECTIVES[config.train.objective].labels:
+        options["part"] = "encoder"
+
+    # that a decoder or head is new needs no warning in training
+    with warnings.catch_warnings(action="ignore"):
+        return load_model(config.model.init, **options)
 
 
 def shipped_baseline(run: Run) -> Model | None:

@@ -42,7 +42,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         mixed into the one before.
     """
     assert draws.flip is not None
-    size = config.model.image_size_2d
+    size = config.model.image_size
     images = cut_to_shape(images, size)
 
     # RandAugment works on the whole image in whole numbers, as Pillow does
@@ -67,7 +67,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         inputs = color_jitter(inputs, draws.jitter)
     if draws.shuffle is not None:
         across = config.augment.shuffle == "across"
-        inputs = shuffle_patches(inputs, draws.shuffle, config.model.patch_size_2d, across)
+        inputs = shuffle_patches(inputs, draws.shuffle, config.model.patch_size, across)
     if draws.share is not None and draws.box is not None:
         inputs = mix(inputs[:-1], inputs[1:], draws.share[:-1], draws.box[:-1])
     return inputs

@@ -134,7 +134,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     """
     seed = config.train.seed
     augment = config.augment
-    size = config.model.image_size_2d
+    size = config.model.image_size
     grid = config.model.grid_size
 
     # which images; the views of one stand beside each other

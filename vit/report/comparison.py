@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.config import spelled
+from vit.config import pair, spelled
 from vit.errors import RunError, one_line
 from vit.metrics import METRICS, Metric, aligned, tested_images
 from vit.report.record import (
@@ -122,8 +122,11 @@ def target_of(run: FinishedRun) -> str:
 def patches_of(run: FinishedRun) -> str:
     """Return the size of a run's patches in words."""
     settings = run.record.settings
-    patch = spelled(settings["model.patch_size"])
-    return f"patch {patch} of {spelled(settings['model.image_size'])}"
+    sides = []
+    for key in ("model.patch_size", "model.image_size"):
+        height, width = pair(settings[key])
+        sides.append(spelled(height if height == width else [height, width]))
+    return f"patch {' of '.join(sides)}"
 
 
 # ---- Side by side --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 
 from vit import figures as draw
 from vit.atomic import make_folder, write_text
-from vit.config import PRESETS, Config, flat_settings, spelled
+from vit.config import PRESETS, Config, flat_settings, pair, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
 from vit.report.curves import curves_of
@@ -78,9 +78,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     kind = "pretraining"
     if record.learns_labels:
         kind = "classification"
-    patch = settings["model.patch_size"]
-    if not isinstance(patch, list):
-        patch = [patch, patch]
+    patch = pair(settings["model.patch_size"])
 
     # The architecture: what is not set follows from the preset
     size = dict(PRESETS[settings["model.preset"]])

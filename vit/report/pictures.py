@@ -131,7 +131,7 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     test = run.data.test
     encoder = run.result.encoder
     images = test.subset(test.showcase(ATTENDED))
-    pixels = to_float(images.images[:], run.config.model.image_size_2d)
+    pixels = to_float(images.images[:], run.config.model.image_size)
     attention = last_attention(encoder, run.normalize(pixels).to(run.compute.device))
 
     # The mean comes first: it sums up the heads

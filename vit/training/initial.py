@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from vit.config import (
-    OBJECTIVES,
-    PRESETS,
-    Config,
-    DecoderConfig,
-    ModelConfig,
-    ViTConfig,
-    changed,
-    spelled,
-)
+from vit.config import OBJECTIVES, PRESETS, Config, ModelConfig, changed, spelled
 from vit.data import Dataset
 from vit.errors import ConfigError
 from vit.inputs import Normalization
@@ -23,11 +13,8 @@ from vit.mae import Model
 from vit.training.objectives import objective_class
 from vit.weights import checkpoint_hash
 
-# fields in which settings may differ from a checkpoint: those that a run chooses, and those that
-# only foreign models vary
-CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
-FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
-SIZES = {"image_size", "patch_size"}
+DECODER = {"decoder_dim": "dim", "decoder_depth": "depth", "decoder_heads": "num_heads"}
+"""Fields of `DecoderConfig`, by the settings that hold them."""
 
 
 class InitialModel(NamedTuple):
@@ -75,13 +62,12 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     """Return the model of a run at its first step.
 
     Args:
-        config: all settings. With `loaded`, they must agree with its architecture, except for drop
-            path and pooling.
+        config: all settings; of a `loaded` model, they decide drop path and pooling.
         data: the training data.
         loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
 
     Raises:
-        ConfigError: as `refuse_init`, or the architecture differs from the settings.
+        ConfigError: as `refuse_init`, or a part of the loaded model is missing.
         DataError: the data lacks what the objective needs.
         RunError: the summary of the run that left the loaded model is damaged.
     """
@@ -92,7 +78,7 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
         model = objective.build_model(config, config.model.vit_config(**derived))
         return InitialModel(model, Normalization.of(data.train.images), [])
 
-    # compare it with the settings
+    # the whole of its encoder must be there
     source = loaded.encoder
     origin = loaded.origin
     untrained = [name for name in origin.untrained if not name.startswith("head.")]
@@ -102,7 +88,6 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
             f"model.init: {config.model.init} lacks {untrained[0]} ({count}); "
             "use another checkpoint"
         )
-    _agree(config.model, source.config)
 
     # a new model, with whatever fits from the loaded one
     settings: dict[str, Any] = {
@@ -139,91 +124,51 @@ def initial_model(config: Config, data: Dataset, loaded: Model | None = None) ->
     return InitialModel(model, origin.normalize, notes, checkpoint_hash(loaded))
 
 
-def follow(
-    config: Config, given: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
-) -> tuple[Config, list[str]]:
-    """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
+def architecture_of(model: Model) -> dict[str, Any]:
+    """Return what the section `model` says of a model: its encoder, and the size of a decoder."""
+    values = {}
+    for name, value in model.encoder.config:
+        if name in ModelConfig.model_fields:
+            values[name] = value
+    if model.decoder is not None:
+        for name, field in DECODER.items():
+            values[name] = getattr(model.decoder.config, field)
+    return values
+
+
+def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Config, list[str]]:
+    """Take over the architecture of the model that a run begins with.
 
     Args:
         config: all settings.
-        given: keys of the settings given explicitly; the others have their defaults.
-        encoder: of the checkpoint.
-        decoder: of the checkpoint; None if it has none.
+        named: keys of those that the command line names, which must agree with the model; those of
+            a file yield.
+        loaded: what `model.init` names.
 
     Returns:
-        The settings that describe the model, and notes on what was taken over and what is resized.
+        The settings that describe the model, and a note on what was taken over.
 
     Raises:
-        ConfigError: the checkpoint's decoder predicts other patches than the settings say.
+        ConfigError: a setting that the command line names differs.
     """
-    # the checkpoint's architecture, under the names of the settings
-    loaded: dict[str, Any] = {}
-    for key, value in encoder:
-        if key not in CHOSEN | FOREIGN:
-            loaded[key] = value
-    if decoder is not None and not OBJECTIVES[config.train.objective].labels:
-        loaded["decoder_dim"] = decoder.dim
-        loaded["decoder_depth"] = decoder.depth
-        loaded["decoder_heads"] = decoder.num_heads
+    own = architecture_of(loaded)
+    # a run chooses how its encoder is regularised and read, and a classifier has no decoder
+    chosen = {"drop_path", "global_pool"}
+    if OBJECTIVES[config.train.objective].labels:
+        chosen |= DECODER.keys()
+    for name in chosen & own.keys():
+        del own[name]
 
     # where it differs from the settings
-    current = dict(config.model.vit_config()) | config.model.dimensions
-    differing = {key: value for key, value in loaded.items() if value != current[key]}
-    for key in SIZES & differing.keys():
-        height, width = differing[key]
-        # as it is written in settings
-        if height == width:
-            differing[key] = height
-
-    # settings that nobody gave follow it; given sizes resize it
-    fixed = {key.removeprefix("model.") for key in given if key.startswith("model.")}
-    if "preset" in fixed:
-        fixed |= PRESETS[config.model.preset].keys()
-    followed = {key: value for key, value in differing.items() if key not in fixed}
-    resized = {key: value for key, value in differing.items() if key in SIZES & fixed}
-
+    current = {**dict(config.model), **config.model.dimensions}
+    differing = {name: value for name, value in own.items() if value != current[name]}
+    for name, value in differing.items():
+        is_named = f"model.{name}" in named
+        if is_named or ("model.preset" in named and name in PRESETS[config.model.preset]):
+            problem = f"{spelled(current[name])} cannot be used; {config.model.init} has"
+            raise ConfigError(f"model.{name}", f"{problem} {spelled(value)}; leave it out")
     notes = []
-    if followed:
-        architecture = ", ".join(f"{key} {spelled(value)}" for key, value in followed.items())
-        notes.append(f"model.init: the architecture is the checkpoint's: {architecture}")
-    if resized:
-        keep = _options(resized)
-        if "patch_size" in resized and "decoder_dim" in loaded:
-            _refuse_other_patches(config.model.init, resized["patch_size"], keep)
-        notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
-    return changed(config, {f"model.{key}": value for key, value in followed.items()}), notes
-
-
-def _refuse_other_patches(init_path: str, patch_size: object, keep: str) -> None:
-    convert = f"vit checkpoint convert {shlex.quote(init_path)} --part encoder --to safetensors"
-    raise ConfigError(
-        f"model.patch_size: the decoder of {init_path} predicts patches of {spelled(patch_size)} "
-        f"pixels; add {keep}, or leave it out: {convert} --out FOLDER"
-    )
-
-
-def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
-    """Refuse settings whose architecture differs from the checkpoint's.
-
-    The run's config.yaml must describe its model.
-    """
-    expected = dict(settings.vit_config())
-    differing = {}
-    for key, value in encoder:
-        if key in CHOSEN | FOREIGN or value == expected[key]:
-            continue
-        if key == "layer_scale" and None not in (value, expected[key]):
-            # its initial value does not matter, as its weights are loaded
-            continue
-        differing[key] = value
     if differing:
-        raise ConfigError(
-            f"model.init: {settings.init} differs from the settings; add {_options(differing)}"
-        )
-
-
-def _options(settings: dict[str, Any]) -> str:
-    """Return fields of the model's section as options of a command line."""
-    return " ".join(
-        f"--model.{key} {shlex.quote(spelled(value))}" for key, value in settings.items()
-    )
+        architecture = ", ".join(f"{name} {spelled(value)}" for name, value in differing.items())
+        notes.append(f"model.init: the architecture is the checkpoint's: {architecture}")
+    return changed(config, {f"model.{name}": value for name, value in own.items()}), notes

@@ -144,7 +144,7 @@ class Run:
 
     def prepare(self, images: Tensor) -> Tensor:
         """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
-        return self.normalize(to_float(images, self.config.model.image_size_2d))
+        return self.normalize(to_float(images, self.config.model.image_size))
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
