@@ -161,7 +161,7 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
 
 def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
     shutil.copytree(whole[0].folder.path, tmp_path / "base")
-    lean = changed(config, {"model": ModelConfig(init=str(tmp_path / "base"))})
+    lean = changed(config, {"model": ModelConfig(init=str(tmp_path / "base"), depth=7)})
     with pytest.raises(
         ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"
     ):

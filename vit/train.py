@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, changed, flat_settings
+from vit.config import Config, ModelConfig, changed
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
@@ -78,8 +78,7 @@ def fit(
         test: data to evaluate on; without it, some images of `train` are held out.
         callbacks: added to the run's own; the main process calls them.
         init: the model to begin with, from `vit.load_model` or another run; `model.init` becomes
-            its source, and the architecture is its own unless the settings name another, which is
-            refused.
+            its source, and the architecture is its own, but for drop path and pooling.
         resume: continue the run in `out` from its last saved state; pass the same datasets and the
             same objective, if any.
         objective: a class of your own, in place of `train.objective`, which becomes its name.
@@ -163,19 +162,15 @@ def read_command(config: Config, out: str | Path, resume: bool) -> TrainCommand:
     """
     out = Path(os.path.expanduser(out))
 
-    # settings that differ from their defaults count as given
-    defaults = flat_settings(Config().to_dict())
-    given = {}
-    for key, value in flat_settings(config.to_dict()).items():
-        if value != defaults[key]:
-            given[key] = value
-
-    # what followed from model.init when the run began
     if resume:
-        saved = config_of_run(out)
+        # what followed from model.init when the run began, and what has its default
+        saved = config_of_run(out).model
+        chosen = ("init", "drop_path", "global_pool", "freeze")
+        default = ModelConfig()
         followed = {}
-        for key, value in saved.model:
-            if f"model.{key}" not in given:
+        for key, value in saved:
+            is_the_checkpoints = saved.init and key not in chosen
+            if is_the_checkpoints or getattr(config.model, key) == getattr(default, key):
                 followed[f"model.{key}"] = value
         config = changed(config, followed)
     return TrainCommand(config, out, resume)
