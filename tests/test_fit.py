@@ -422,11 +422,6 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     ("arguments", "words"),
     [
         (("no-such",), "config: cannot read no-such"),
-        (("quickstart", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
-        (
-            ("quickstart", {"optim.betas": np.ones(2)}),
-            r"optim.betas: \[1.0, 1.0\] cannot be used",
-        ),
         (("quickstart", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
     ],
 )

@@ -64,7 +64,7 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
     if archive.exists() or (root / cifar.base_folder).exists():
         return ""
     # a folder of images that was named as data.root alone; the default one may hold all kinds
-    if root != Path(DataConfig.root):
+    if root != Path(DataConfig().root):
         for pattern in ("*", "*/*", "train/*/*"):
             if any(path.suffix.lower() in EXTENSIONS for path in root.glob(pattern)):
                 advice = f"to use them give --data {root}, for CIFAR another data.root"
