@@ -87,7 +87,7 @@ class Job:
         return Config(
             data=DataConfig(source="scenes"),
             model=ModelConfig(
-                patch_size=self.patch, **{name: getattr(self, name) for name in names}
+                patch_size=(self.patch, self.patch), **{name: getattr(self, name) for name in names}
             ),
             train=TrainConfig(
                 objective=self.objective,
