@@ -107,10 +107,9 @@ def test_exif_orientation(tmp_path, kind, orientation):
     np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
 
 
-def chunk(kind: bytes, data: bytes, checksum: int | None = None) -> bytes:
-    """A chunk of a PNG, whose checksum may be wrong."""
-    if checksum is None:
-        checksum = zlib.crc32(kind + data)
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG."""
+    checksum = zlib.crc32(kind + data)
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
 
 
@@ -126,15 +125,10 @@ TURN = chunk(b"eXIf", exif(6))
 METADATA = {
     "a long compressed text": (chunk(b"zTXt", b"prompt\0\0" + zlib.compress(LONG)), False),
     "a long international text": (chunk(b"iTXt", b"a\0\1\0\0\0" + zlib.compress(LONG)), False),
-    "70 MB of texts": (chunk(b"zTXt", b"a\0\0" + zlib.compress(LONG[:999_999])) * 70, False),
     "a long profile": (chunk(b"iCCP", b"icc\0\0" + zlib.compress(LONG)), False),
-    "a text with a wrong checksum": (chunk(b"tEXt", b"a\0b", 7), False),
-    "a header of a profile": (chunk(b"iCCP", b"icc"), False),
     "EXIF that is none": (chunk(b"eXIf", b"no TIFF header at all"), False),
     "EXIF that is cut": (chunk(b"eXIf", exif(6)[:14]), False),
-    "EXIF with a wrong checksum": (chunk(b"eXIf", exif(1), 7), False),
     "EXIF and a long text": (TURN + chunk(b"zTXt", b"a\0\0" + zlib.compress(LONG)), True),
-    "EXIF after a broken text": (chunk(b"tEXt", b"a\0b", 7) + TURN, True),
 }
 
 

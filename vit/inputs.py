@@ -5,18 +5,16 @@ From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from vit.errors import CheckpointError, DataError
@@ -29,10 +27,9 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 # Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-PNG_PIXELS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
-"""The chunks of a PNG that make its pixels."""
+# Pillow refuses a picture whose text or colour profile takes more than 1 MB, which some programs
+# write; those of 64 MB together it refuses still.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -44,8 +41,6 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What makes a picture upright, by its EXIF orientation."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -78,74 +73,27 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W).
     """
-
-    def read(image: Image.Image) -> bytes | str:
-        # Pillow warns from its limit on, and refuses only twice as many
-        limit = Image.MAX_IMAGE_PIXELS
-        if limit is not None and image.width * image.height > limit:
-            return f"{image.width} x {image.height} pixels, more than {limit:,}"
-        # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the size
-        # needed
-        scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
-        if scale < 1:
-            image.draft(None, (int(image.width * scale), int(image.height * scale)))
-        return planes(image, image_size, prepared)
-
     # opening a pipe would wait forever
     if not os.path.isfile(path):
         return "not a file"
     try:
-        return _read(path, read)
+        with Image.open(path, formats=FORMATS) as image:
+            # Pillow warns from its limit on, and refuses only twice as many
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and image.width * image.height > limit:
+                return f"{image.width} x {image.height} pixels, more than {limit:,}"
+            # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the
+            # size needed
+            scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
+            if scale < 1:
+                image.draft(None, (int(image.width * scale), int(image.height * scale)))
+            return planes(image, image_size, prepared)
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
     except Exception as error:
         # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _read(path: str, read: Callable[[Image.Image], Result]) -> Result:
-    """Return what `read` makes of an image file; a PNG's odd metadata are no reason to fail.
-
-    Raises:
-        Exception: nearly any of Pillow's, about damaged bytes.
-    """
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            return read(image)
-    except Exception:
-        pixels = _without_metadata(path)
-        if pixels is None:
-            raise
-    with Image.open(pixels, formats=FORMATS) as image:
-        return read(image)
-
-
-def _without_metadata(path: str) -> io.BytesIO | None:
-    """Return a PNG file without texts, profiles and the like; None if it is no PNG.
-
-    Pillow refuses a file for a text or profile of more than 1 MB, or with a wrong checksum.
-    """
-    with open(path, "rb") as file:
-        if file.read(len(PNG_SIGNATURE)) != PNG_SIGNATURE:
-            return None
-        content = file.read()
-
-    # A chunk: 4 bytes of length, 4 of its kind, the data, 4 of its checksum
-    kept = io.BytesIO()
-    kept.write(PNG_SIGNATURE)
-    start = 0
-    while start + 8 <= len(content):
-        end = start + 12 + int.from_bytes(content[start : start + 4])
-        kind = content[start + 4 : start + 8]
-        # EXIF says how the picture is turned
-        checksum = int.from_bytes(content[end - 4 : end])
-        whole_exif = kind == b"eXIf" and zlib.crc32(content[start + 4 : end - 4]) == checksum
-        if kind in PNG_PIXELS or whole_exif:
-            kept.write(content[start:end])
-        start = end
-    kept.seek(0)
-    return kept
 
 
 def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
@@ -183,7 +131,8 @@ def size_of(path: str) -> tuple[int, int] | None:
     if not os.path.isfile(path):
         return None
     try:
-        return _read(path, upright_size)
+        with Image.open(path, formats=FORMATS) as image:
+            return upright_size(image)
     except Exception:
         # `decode` tells what is wrong with it
         return None
@@ -195,29 +144,6 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     if image.format != "TIFF" and _orientation(image) in (5, 6, 7, 8):
         return image.size[::-1]
     return image.size
-
-
-def measure_file(path: str) -> tuple[tuple[int, int], int] | None:
-    """`measure` an image file; None if it is unreadable."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        return _read(path, measure)
-    except Exception:
-        # `decode` tells what is wrong with it
-        return None
-
-
-def measure(image: Image.Image) -> tuple[tuple[int, int], int]:
-    """Return the upright (width, height) of a picture, and the largest value of 16-bit grey.
-
-    That value is 0 for other pictures, of which only the header is read.
-    """
-    size = upright_size(image)
-    if not image.mode.startswith("I"):
-        return size, 0
-    _, brightest = image.convert("I").getextrema()  # of the one band
-    return size, int(brightest)  # type: ignore[arg-type]
 
 
 def _orientation(image: Image.Image) -> object:
@@ -254,31 +180,32 @@ def _rgb(image: Image.Image) -> Image.Image:
 # ---- From tensors --------------------------------------------------------------------------------
 
 
-def to_float(images: Tensor, image_size: tuple[int, int]) -> Tensor:
+def to_float(images: Tensor, image_size: tuple[int, int], prepared: Preparation = OWN) -> Tensor:
     """Turn uint8 images into floats of another size: cropped to its shape, then resized.
 
-    This prepares every image of a data set, in training and evaluation.
+    This prepares every image of a data set, in training and evaluation, as `decode` prepares files.
 
     Args:
         images: uint8 (B, C, h, w).
-        image_size: (H, W); images of that size are not resized, others bicubically.
+        image_size: (H, W); images of that size are not resized.
+        prepared: how; bicubically by default.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1.
     """
-    return resize_to_float(cut_to_shape(images, image_size), image_size, "bicubic")
-
-
-def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: str) -> Tensor:
-    """Turn uint8 (B, C, h, w) with the aspect ratio of (H, W) into float32 (B, C, H, W)."""
+    if not prepared.squash:
+        images = cut_to_shape(images, image_size)
     images = images.float() / 255
-    if images.shape[-2:] == image_size:
-        return images
-    resized = F.interpolate(
-        images, image_size, mode=interpolation, antialias=True, align_corners=False
-    )
-    # bicubic interpolation overshoots at edges
-    return resized.clamp(0, 1)
+    # the size before the crop
+    height, width = image_size
+    size = (round(height / prepared.crop_share), round(width / prepared.crop_share))
+    if images.shape[-2:] != size:
+        images = F.interpolate(
+            images, size, mode=prepared.interpolation, antialias=True, align_corners=False
+        )
+        # bicubic interpolation overshoots at edges
+        images = images.clamp(0, 1)
+    return _cut_centre(images, image_size)
 
 
 def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
@@ -484,15 +411,10 @@ class ModelInputs:
 
     def _resize(self, images: Tensor, whole: bool) -> Tensor:
         """Crop and resize uint8 (B, 3, h, w) as `inputs` says: float32 (B, C, H, W) from 0 to 1."""
-        images = self._in_channels(images)
-        if not self.squash:
-            images = cut_to_shape(images, self.image_size)
-        # the size before the crop
-        height, width = self.image_size
-        share = 1.0 if whole else self.prepared.crop_share
-        size = (round(height / share), round(width / share))
-        resized = resize_to_float(images, size, self.interpolation)
-        return _cut_centre(resized, self.image_size)
+        prepared = self.prepared
+        if whole:
+            prepared = replace(prepared, crop_share=1.0)
+        return to_float(self._in_channels(images), self.image_size, prepared)
 
     def _in_channels(self, images: Tensor) -> Tensor:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""

@@ -30,7 +30,7 @@ from vit.data.draws import (
 )
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
-from vit.inputs import Normalization, cut_to_shape, resize_to_float, to_float
+from vit.inputs import Normalization, Preparation, cut_to_shape, to_float
 from vit.patches import patchify
 
 CROPS = ["resized", "pad", "none"]
@@ -186,7 +186,7 @@ def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
     theirs = torchvision.resize(
         cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
     )
-    ours = resize_to_float(cut_to_shape(images, size), size, interpolation)
+    ours = to_float(images, size, Preparation(interpolation))
     torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
     assert 0 <= ours.min() <= ours.max() <= 1
     if interpolation == "bicubic":

@@ -23,7 +23,7 @@ from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig, changed
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, RunError
-from vit.inputs import Normalization, resize_to_float
+from vit.inputs import Normalization, Preparation, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
 
@@ -165,7 +165,7 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     assert small.config.model.vit_config() == changed(encoder, {"channels": 3})
     assert small.config.model.decoder_config() == DecoderConfig(dim=8, depth=1, num_heads=2)
     (one,) = small.models()
-    expected = resize_to_float(one.sample(4), (16, 16), "bilinear")
+    expected = to_float(one.sample(4), (16, 16), Preparation("bilinear"))
     torch.testing.assert_close(one.normalize.invert(one.inputs(4)), expected)
     assert one.inputs(4)[:, 0].mean() == pytest.approx(
         float((expected[:, 0].mean() - 0.1) / 0.5), abs=1e-5

@@ -7,18 +7,19 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
-from vit.inputs import Images
+from vit.inputs import Images, Preparation, to_float
 from vit.isolation import eval_mode
 from vit.progress import track
 
 Prepare = Callable[[Tensor], Tensor]
 """uint8 (B, C, h, w) -> the model's input (B, C, H, W)."""
+SHRUNK = Preparation("bilinear", squash=True)
+"""How images become the features of `pixel_features`: nothing is cut off."""
 
 
 def batches(
@@ -103,12 +104,7 @@ def pixel_features(images: Images, chosen: Tensor | None = None) -> Tensor:
         chosen = torch.arange(len(images))
     features = []
     for part in chosen.split(1024):
-        pixels = images[part].float() / 255
-        if pixels.shape[-2:] != size:
-            pixels = F.interpolate(
-                pixels, size, mode="bilinear", antialias=True, align_corners=False
-            )
-        features.append(pixels.flatten(1))
+        features.append(to_float(images[part], size, SHRUNK).flatten(1))
     return torch.cat(features)
 
 
