@@ -272,7 +272,7 @@ REFUSED = [
     ("ours", "encoder", "mlp_ratio", None, "mlp_ratio"),
     ("ours", "encoder", "drop_path", 1.0, "drop_path"),
     ("ours", "decoder", "width", 3, "width"),
-    ("ours", "", "encoder", [1, 2], "encoder is [1, 2]"),
+    ("ours", "", "encoder", [1, 2], "encoder: input should be a valid dictionary"),
     ("ours", "", "crop_share", 0, "crop_share"),
     ("ours", "", "crop_share", 1.5, "crop_share"),
     ("ours", "", "crop_share", True, "crop_share"),

@@ -72,8 +72,8 @@ def test_every_field_of_the_loading_options_is_an_option_with_its_sentence():
 
 def test_the_loading_options_read_their_words():
     line = "--image-size 32 --patch-size 4,2 --norm-pix-loss false --mean 0.5,0.5 --std 1,1e-1"
-    options = load_options(read(f"RUN {line} --allow head.* a --allow b,c --out look"))
-    assert options == LoadOptions(
+    words = f"RUN {line} --allow head.* a --allow b,c --out look"
+    assert LoadOptions(**load_options(read(words))) == LoadOptions(
         image_size=32,
         patch_size=(4, 2),
         norm_pix_loss=False,
