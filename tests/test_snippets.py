@@ -108,13 +108,15 @@ def place(tmp_path_factory) -> Path:
     ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(
         place / "hub" / "facebook" / "vit-mae-base"
     )
+    name = "vit_tiny_patch16_224.augreg_in21k"
+    timm.models.save_for_hf(timm.create_model(name), place / "hub" / "timm" / name)
     np.savez(place / "features.npz", pooled=np.eye(3), files=["a.jpg", "b.jpg", "c.jpg"])
     return place
 
 
 @pytest.mark.parametrize("page", MARKED)
 def test_every_snippet_runs(page, place, monkeypatch, capsys):
-    """What comes from a network comes from here: timm's model without its weights, a small one in the place of the hub's."""
+    """What comes from a network comes from here: timm's models without their weights, a small one in the place of the hub's."""
     monkeypatch.chdir(place)
     create = timm.create_model
     monkeypatch.setattr(

@@ -77,7 +77,7 @@ REFUSED = {
         ("encoder", "required: IMAGE"),
         ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
         ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
-        ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
+        ("encoder run/snapshots", "run/snapshots: no images; searched it for .jpg"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
     ],
     "similar": [
