@@ -375,12 +375,12 @@ def test_a_classifier_that_was_moved_predicts_and_explains_there(files, tmp_path
         def logits(images: Tensor) -> Tensor:
             return encoder.forward_head(encoder(images))
 
-        explained = class_relevance(subject)
-        by_input = class_relevance(subject, method="legrad").panels.maps
+        explained, _, _ = class_relevance(subject)
+        by_input = class_relevance(subject, method="legrad")[0].maps
         areas = faithfulness(logits, subject.inputs, by_input[:, 0], 1).deletion_area
         silenced = head_ablation(
             subject.model, lambda: subject.model(subject.inputs).square().mean()
         )
-        return [explained.panels.maps, by_input, areas, predict(subject.model, files), silenced]
+        return [explained.maps, by_input, areas, predict(subject.model, files), silenced]
 
     on_both(look)

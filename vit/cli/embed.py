@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,22 +24,9 @@ from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import ConfigError, one_line, plural
 
-
-class ListedImages(NamedTuple):
-    """Images known by name, and read batch by batch.
-
-    Attributes:
-        files: of a folder, names relative to it; of a data set, split and number; or as given.
-        splits: per image, "train", "test" or "val", as a run would use it; "" of a single file.
-        labels: per image, an index of `class_names`; -1 without a label.
-        read: (start, stop) -> what `vit.look.predict.embed` takes.
-    """
-
-    files: list[str]
-    splits: list[str]
-    labels: list[int]
-    class_names: tuple[str, ...]
-    read: Callable[[int, int], Any]
+# Where each image stands: its file or number, its split ("" of a single file), its class (-1
+# without one), and the classes' names; and (start, stop) -> what `vit.look.predict.embed` takes
+Listed = tuple[dict[str, Any], Callable[[int, int], Any]]
 
 
 def run(options: Namespace) -> int:
@@ -54,22 +41,18 @@ def run(options: Namespace) -> int:
     # The model, and the images' names
     model = load_model(options.checkpoint, strict=True, **load)
     if data is None:
-        listed = list_image_files(files)
+        listed, read = list_image_files(files)
     elif data in BUILT_IN:
-        listed = list_data_set(options, data, model.origin.image_size)
+        listed, read = list_data_set(options, data, model.origin.image_size)
     else:
-        listed = list_folder_images(options, data, model.origin.image_size)
+        listed, read = list_folder_images(options, data, model.origin.image_size)
     model = model.to(choose_device(options).device)
 
     # The features, and what they belong to
-    pooled = pooled_features(model, len(listed.files), listed.read)  # (N, D)
+    pooled = pooled_features(model, len(listed["files"]), read)  # (N, D)
     arrays = {
         "pooled": pooled.numpy(),
-        "files": listed.files,
-        "splits": listed.splits,
-        "labels": listed.labels,
-        # Without its type, an empty list would become an array of numbers
-        "class_names": np.asarray(listed.class_names, dtype=str),
+        **listed,
         "checkpoint": model.origin.source,
         "data": data or "image files",
         "grid": model.encoder.patch_embed.grid_size,
@@ -100,16 +83,25 @@ def require_images(files: Sequence[str], data: str | None) -> None:
             raise ConfigError(f"{file}: a folder; name it alone, or image files alone")
 
 
-def list_image_files(files: Sequence[str]) -> ListedImages:
+def listing(
+    files: Sequence[str], splits: list[str], labels: list[int], class_names: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return where images stand, by the names of the file's arrays."""
+    # Without its type, an empty list would become an array of numbers
+    names = np.asarray(class_names, dtype=str)
+    return {"files": files, "splits": splits, "labels": labels, "class_names": names}
+
+
+def list_image_files(files: Sequence[str]) -> Listed:
     """Return image files, which have neither splits nor classes."""
 
     def read(start: int, stop: int) -> Sequence[str]:
         return files[start:stop]
 
-    return ListedImages(list(files), [""] * len(files), [-1] * len(files), (), read)
+    return listing(files, [""] * len(files), [-1] * len(files), ()), read
 
 
-def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) -> ListedImages:
+def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) -> Listed:
     """Return a built-in data set, training images first."""
     # Scenes are drawn, so the first ones are enough; images of a file must all be numbered
     limit = 0
@@ -139,10 +131,10 @@ def list_data_set(options: Namespace, name: str, image_size: tuple[int, int]) ->
         test = data.test.images[chosen["test"][test_start:test_stop]]
         return torch.cat([train, test])
 
-    return ListedImages(files, splits, labels.tolist(), data.train.class_names, read)
+    return listing(files, splits, labels.tolist(), data.train.class_names), read
 
 
-def list_folder_images(options: Namespace, data: str, image_size: tuple[int, int]) -> ListedImages:
+def list_folder_images(options: Namespace, data: str, image_size: tuple[int, int]) -> Listed:
     """Return the images of a folder, with the splits that a run on it would use."""
     folder = Path(data).expanduser()
     files_by_split = list_splits(folder, image_size)
@@ -173,4 +165,4 @@ def list_folder_images(options: Namespace, data: str, image_size: tuple[int, int
     def read(start: int, stop: int) -> list[Path]:
         return [folder / name for name in names[start:stop]]
 
-    return ListedImages(names, splits, labels, class_names, read)
+    return listing(names, splits, labels, class_names), read

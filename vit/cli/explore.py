@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,29 +28,9 @@ MAX_WEIGHTS = 100_000_000
 ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
-class Explored(NamedTuple):
-    """What a model computes for all images.
-
-    Attributes:
-        encoder: weights (B, h, N, N) by layer, visible patches in grid order.
-        decoder: weights (B, h, M, M) by layer; empty if no decoder ran.
-        filled: float32 (B, C, H, W) from 0 to 1, the reconstructions; None if no decoder ran.
-    """
-
-    encoder: dict[int, Tensor]
-    decoder: dict[int, Tensor]
-    filled: Tensor | None
-
-    def arrays(self, suffix: str = "") -> dict[str, Tensor]:
-        """Return all by name: layer0, ..., decoder0, ..., filled."""
-        arrays = {}
-        for number, weights in self.encoder.items():
-            arrays[f"layer{number}{suffix}"] = weights
-        for number, weights in self.decoder.items():
-            arrays[f"decoder{number}{suffix}"] = weights
-        if self.filled is not None:
-            arrays[f"filled{suffix}"] = self.filled
-        return arrays
+# Weights (B, h, N, N) by layer, of the encoder's visible patches in grid order; the decoder's, none
+# if it did not run; and the reconstructions, float32 (B, C, H, W) from 0 to 1, or None
+Explored = tuple[dict[int, Tensor], dict[int, Tensor], Tensor | None]
 
 
 def run(options: Namespace) -> int:
@@ -74,7 +54,7 @@ def run(options: Namespace) -> int:
     if not snapshots:
         explored = explore(subject, options.layers)
         moments = [Moment("", explored_images(subject, explored))]
-        arrays |= explored.arrays()
+        arrays |= arrays_of(explored)
     else:
         # A moment for each snapshot, loaded one after the other
         moments = []
@@ -83,7 +63,7 @@ def run(options: Namespace) -> int:
             model = load_model(path, strict=True, **load_options(options))
             snapshot = replace(subject, model=model)
             explored = explore(snapshot, options.layers)
-            arrays |= explored.arrays(f"_moment{len(moments)}")
+            arrays |= arrays_of(explored, f"_moment{len(moments)}")
             moments.append(Moment(name, explored_images(snapshot, explored)))
 
     page = page_of(options, subject, moments)
@@ -93,6 +73,19 @@ def run(options: Namespace) -> int:
     if options.numbers:
         write_npz(numbers, arrays)
     return 0
+
+
+def arrays_of(explored: Explored, suffix: str = "") -> dict[str, Tensor]:
+    """Return all by name: layer0, ..., decoder0, ..., filled."""
+    encoder, decoder, filled = explored
+    arrays = {}
+    for number, weights in encoder.items():
+        arrays[f"layer{number}{suffix}"] = weights
+    for number, weights in decoder.items():
+        arrays[f"decoder{number}{suffix}"] = weights
+    if filled is not None:
+        arrays[f"filled{suffix}"] = filled
+    return arrays
 
 
 def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:
@@ -136,20 +129,21 @@ def explore(subject: ModelWithImages, layers: Sequence[int] | None) -> Explored:
     for number, weights in maps.weights.items():
         encoder[number] = in_grid_order(weights, mask, prefix)
     if mask is None or model.decoder is None:
-        return Explored(encoder, {}, None)
+        return encoder, {}, None
 
     # The decoder's weights, of all patches, and what it fills in
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:
         model(subject.inputs, mask)
-    return Explored(encoder, maps.weights, fill_in(subject).filled)
+    return encoder, maps.weights, fill_in(subject).filled
 
 
 def explored_images(subject: ModelWithImages, explored: Explored) -> list[ExploredImage]:
     """Return what the page holds of each image."""
     # Reconstructions as bytes, as the page stores pixels
+    encoder, decoder, reconstructions = explored
     filled: Any = [None] * len(subject.names)
-    if explored.filled is not None:
-        filled = (explored.filled * 255).round().to(torch.uint8)
+    if reconstructions is not None:
+        filled = (reconstructions * 255).round().to(torch.uint8)
 
     # A photo is shown as it is, where there is a file with more pixels than the input
     images = []
@@ -161,9 +155,9 @@ def explored_images(subject: ModelWithImages, explored: Explored) -> list[Explor
             ExploredImage(
                 name,
                 image=subject.pixels[i],
-                weights={number: weights[i] for number, weights in explored.encoder.items()},
+                weights={number: weights[i] for number, weights in encoder.items()},
                 hidden=None if subject.mask is None else subject.masked[i],
-                decoder={number: weights[i] for number, weights in explored.decoder.items()},
+                decoder={number: weights[i] for number, weights in decoder.items()},
                 filled=filled[i],
                 photo=photo,
             )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache, wraps
 from itertools import chain, cycle
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -199,22 +199,14 @@ def captioned(caption: str) -> Iterator[None]:
         _captioned.reset(before)
 
 
-class Heading(NamedTuple):
-    """A title and a subtitle in lines that fit a figure; `height` is their room in inches."""
-
-    titles: list[str]
-    lines: list[str]
-    height: float
-
-
-def heading_for(width: float, title: str, subtitle: str) -> Heading:
-    """Return the heading of a figure of `width` inches; without a title it is empty.
+def heading_for(width: float, title: str, subtitle: str) -> tuple[list[str], list[str], float]:
+    """Return title and subtitle as lines that fit `width` inches, and the inches they take.
 
     The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it
     needs.
     """
     if not title:
-        return Heading([], [], 0.12)
+        return [], [], 0.12
     # The title, in points; what does not fit two lines ends in an ellipsis
     room = (width - 0.3) * 72
     titles = wrapped(title[:500], room, TITLE_SIZE, "bold")
@@ -223,21 +215,21 @@ def heading_for(width: float, title: str, subtitle: str) -> Heading:
     # The subtitle, after what `captioned` adds to it
     subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
     lines = wrapped(subtitle, room, SUBTITLE_SIZE)
-    return Heading(titles, lines, 0.22 + 0.24 * len(titles) + 0.17 * len(lines))
+    return titles, lines, 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
 
 
-def write_heading(figure: Figure, heading: Heading) -> None:
-    """Write a heading at the upper left of a figure."""
-    if not heading.titles:
+def write_heading(figure: Figure, titles: list[str], lines: list[str]) -> None:
+    """Write title and subtitle at the upper left of a figure."""
+    if not titles:
         return
     width, height = figure.get_size_inches()
     # Places in shares of the figure, below its upper edge
     margin = 0.15 / width
-    below = 0.18 + 0.24 * len(heading.titles)
+    below = 0.18 + 0.24 * len(titles)
     figure.text(
         margin,
         1 - 0.14 / height,
-        "\n".join(heading.titles),
+        "\n".join(titles),
         fontsize=TITLE_SIZE,
         weight="bold",
         va="top",
@@ -246,7 +238,7 @@ def write_heading(figure: Figure, heading: Heading) -> None:
     figure.text(
         margin,
         1 - below / height,
-        "\n".join(heading.lines),
+        "\n".join(lines),
         fontsize=SUBTITLE_SIZE,
         color=COLOURS.quiet,
         va="top",
@@ -279,12 +271,12 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     heading: a page labels the figure itself.
     """
     # The charts keep their height, whatever the heading takes
-    heading = heading_for(width, title, subtitle)
-    total = height + heading.height
+    titles, lines, head = heading_for(width, title, subtitle)
+    total = height + head
     figure = Figure(figsize=(width, total), dpi=DPI)
     rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
     figure.set_layout_engine(SteadyLayout(rect=rect))
-    write_heading(figure, heading)
+    write_heading(figure, titles, lines)
     return figure
 
 
@@ -301,16 +293,16 @@ def canvas_figure(
         The figure, and axes over the array that count in dots from its upper left.
     """
     height, width = pixels.shape[:2]
-    heading = heading_for(width / dpi, title, subtitle)
+    titles, lines, inches = heading_for(width / dpi, title, subtitle)
     # Whole dots above the array: it stays sharp, one dot for each of its pixels
-    head = math.ceil(heading.height * dpi)
+    head = math.ceil(inches * dpi)
     total = height + head
     figure = Figure(figsize=(width / dpi, total / dpi), dpi=dpi)
     axes = figure.add_axes((0, 0, 1, height / total))
     # "none" keeps the pixels of the array in vector files too, where "nearest" would resample them
     axes.imshow(pixels, extent=(0, width, height, 0), aspect="auto", interpolation="none")
     axes.set_axis_off()
-    write_heading(figure, heading)
+    write_heading(figure, titles, lines)
     return figure, axes
 
 

@@ -34,20 +34,6 @@ class Panels(NamedTuple):
     names: list[str]
 
 
-class ClassRelevance(NamedTuple):
-    """What the logit of a class depends on.
-
-    Attributes:
-        panels: one per image, each patch's relevance as a share of all input tokens'.
-        classes: per image, the class.
-        probabilities: per image, that of the class.
-    """
-
-    panels: Panels
-    classes: list[int]
-    probabilities: list[float]
-
-
 # --- Attention weights, with one layer's in memory at a time -------------------------------------
 
 
@@ -187,13 +173,17 @@ def _side_by_side(panels: Sequence[Panels]) -> Panels:
 
 def class_relevance(
     subject: ModelWithImages, label: int | None = None, method: str = "relevance"
-) -> ClassRelevance:
+) -> tuple[Panels, list[int], list[float]]:
     """Return what the logit of a class depends on, by `relevance` or `legrad`.
 
     Args:
         subject: the model, with a head, and the images.
         label: the class; None for each image's predicted one.
         method: "relevance" or "legrad".
+
+    Returns:
+        A panel per image, each patch's relevance as a share of all input tokens'; and per image
+        its class, and that class's probability.
 
     Raises:
         CheckpointError: its head does not choose between classes.
@@ -228,11 +218,9 @@ def class_relevance(
         if encoder.config.global_pool == "token":
             read_by_head = slice(1)
         by_input = _of_inputs(by_token, read_by_head)
-    return ClassRelevance(
-        panels=_relevance_panel(subject, by_input, name),
-        classes=classes[:, 0].tolist(),
-        probabilities=probabilities.gather(1, classes)[:, 0].tolist(),
-    )
+    panels = _relevance_panel(subject, by_input, name)
+    chosen = probabilities.gather(1, classes)  # (B, 1)
+    return panels, classes[:, 0].tolist(), chosen[:, 0].tolist()
 
 
 def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch]) -> Panels:

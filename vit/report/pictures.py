@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -132,21 +132,23 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     encoder = run.result.encoder
     images = test.subset(test.showcase(ATTENDED))
     pixels = to_float(images.images[:], run.config.model.image_size)
-    attention = last_attention(encoder, run.normalize(pixels).to(run.compute.device))
+    query = usual_query(encoder)
+    inputs = run.normalize(pixels).to(run.compute.device)
+    maps, prefix_mass = last_attention(encoder, inputs, query)
 
     # The mean comes first: it sums up the heads
-    names = ["mean of heads", *(f"head {head}" for head in range(attention.maps.shape[1]))]
-    maps = _mean_first(attention.maps)
-    prefix_mass = _mean_first(attention.prefix_mass)
+    names = ["mean of heads", *(f"head {head}" for head in range(maps.shape[1]))]
+    maps = _mean_first(maps)
+    prefix_mass = _mean_first(prefix_mass)
 
     # A patch that is the query is outlined
-    title = f"What {attention.subject} attends to"
+    title = "What the class token attends to"
     patch = None
-    if attention.query == "mean":
-        title = f"What {attention.subject} attend to"
-    elif isinstance(attention.query, tuple):
-        patch = attention.query
-        title = f"What {attention.subject} (outlined) attends to"
+    if query == "mean":
+        title = "What the patches, on average, attend to"
+    elif isinstance(query, tuple):
+        patch = query
+        title = f"What the patch in row {patch[0]}, column {patch[1]} (outlined) attends to"
     last = len(encoder.blocks) - 1
     caption = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
     labels = images.label_names
@@ -161,41 +163,22 @@ def _mean_first(values: Tensor) -> Tensor:
     return torch.cat([values.mean(dim=1, keepdim=True), values], dim=1)
 
 
-class LastAttention(NamedTuple):
-    """The attention of one query in the last layer of a model, in B images.
-
-    Attributes:
-        query: the query token, for `AttentionMaps.to_grid`.
-        subject: the query in words: "the class token".
-        maps: attention to patches, (B, h, rows, columns).
-        prefix_mass: attention to class token and registers, (B, h).
-    """
-
-    query: str | tuple[int, int]
-    subject: str
-    maps: Tensor
-    prefix_mass: Tensor
-
-
-def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
-    """Return the attention of the usual query.
+def last_attention(
+    encoder: VisionTransformer, inputs: Tensor, query: str | tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Return what a query attends to in the last layer.
 
     Args:
-        inputs: normalised (B, C, H, W), on the encoder's device. The result is on the CPU.
-    """
-    query = usual_query(encoder)
-    if query == "mean":
-        subject = "the patches, on average,"
-    elif query == "cls":
-        subject = "the class token"
-    else:
-        subject = f"the patch in row {query[0]}, column {query[1]}"
+        inputs: normalised (B, C, H, W), on the encoder's device.
 
-    # Capture the last layer while it computes
+    Returns:
+        Attention to patches, (B, h, rows, columns), and to class token and registers, (B, h); on
+        the CPU.
+    """
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(inputs)
     maps, prefix_mass = attention.to_grid(query=query)
-    return LastAttention(query, subject, maps.float().cpu(), prefix_mass.float().cpu())
+    return maps.float().cpu(), prefix_mass.float().cpu()
 
 
 def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:

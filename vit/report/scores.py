@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,21 +17,9 @@ MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Bars for the page: the first is the model, the others are its baselines.
-
-    Attributes:
-        caption: what is measured.
-        bars: the name, the length in percent of the longest bar, and the value as text.
-        sentences: what was measured on which images.
-        confused: the classes that are most often confused: class, prediction, share of its images.
-    """
-
-    caption: str
-    bars: list[tuple[str, str, str]]
-    sentences: list[str]
-    confused: list[tuple[str, str, str]] = field(default_factory=list)
+# The caption, the bars, sentences about what was measured, and the classes most often confused.
+# A bar is its name, its length in percent of the longest, and its value as text.
+Chart = tuple[str, list[tuple[str, str, str]], list[str], list[tuple[str, str, str]]]
 
 
 def duration(seconds: float) -> str:
@@ -52,20 +39,8 @@ def duration(seconds: float) -> str:
 # ---- At the top ----------------------------------------------------------------------------------
 
 
-class KeyScore(NamedTuple):
-    """A number at the top of the page.
-
-    Attributes:
-        number: as text.
-        error: how sure it is; may be "".
-        name: what it is.
-        meaning: of what, and beside which baseline.
-    """
-
-    number: str
-    error: str
-    name: str
-    meaning: str
+# The number as text, its error or "", what it is, and beside which baseline
+KeyScore = tuple[str, str, str, str]
 
 
 def key_scores(record: RunRecord) -> list[KeyScore]:
@@ -102,9 +77,9 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
             meaning += f"; {baseline.label}: {value}"
         number = metric.write(values[key], brief=True, images=images)
         error = metric.write_error(values[key], images, brief=True)
-        scores.append(KeyScore(number, error, name, meaning))
+        scores.append((number, error, name, meaning))
     speed = f"{summary['images_per_second']:,.0f} images/s"
-    return [*scores, KeyScore(duration(summary["seconds"]), "", "of training", speed)]
+    return [*scores, (duration(summary["seconds"]), "", "of training", speed)]
 
 
 def scores_so_far(record: RunRecord) -> list[KeyScore]:
@@ -118,9 +93,9 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
     share = f"{last['epoch'] / epochs:.0%}"
     step = f"at step {last['step']:,}, on augmented images"
     return [
-        KeyScore(share, "", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
-        KeyScore(f"{last['loss']:.3f}", "", "training loss", step),
-        KeyScore(f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
+        (share, "", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+        (f"{last['loss']:.3f}", "", "training loss", step),
+        (f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
     ]
 
 
@@ -160,7 +135,7 @@ def loss_chart(record: RunRecord, values: Mapping[str, float]) -> Chart:
     if record.settings["reconstruct.norm_pix_loss"]:
         unit = "normalised patches"
     sentences = [f"The mean squared error over masked patches, in {unit}, on {record.tested}."]
-    return Chart("Loss on masked patches: lower is better", bars_of_losses(rows), sentences)
+    return "Loss on masked patches: lower is better", bars_of_losses(rows), sentences, []
 
 
 def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Chart]:
@@ -200,10 +175,10 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
     # One chart, if all saw the same images
     caption = "Classes by nearest neighbours: higher is better"
     if all_compared(summary):
-        return [Chart(caption, bars_of_accuracies(rows + network_rows, images), sentences)]
+        return [(caption, bars_of_accuracies(rows + network_rows, images), sentences, [])]
 
     # Else two: an accuracy among few images to search is no measure of one among many
-    charts = [Chart(caption, bars_of_accuracies(rows, images), sentences)]
+    charts: list[Chart] = [(caption, bars_of_accuracies(rows, images), sentences, [])]
     if network_rows:
         queries = compared["queries"]
         model_row = ("the model's features", compared["correct"]["model"] / queries)
@@ -212,7 +187,7 @@ def neighbour_charts(record: RunRecord, values: Mapping[str, float]) -> list[Cha
             f"On {queries:,} of these images, with {plural(compared['bank'], 'training image')} to"
             " search: the fewer there are, the lower the accuracy.",
         ]
-        charts.append(Chart("What the training has added", bars, sentences))
+        charts.append(("What the training has added", bars, sentences, []))
     return charts
 
 
@@ -249,7 +224,7 @@ def classification_chart(record: RunRecord, values: Mapping[str, float]) -> Char
         " gap between confidence and accuracy.",
     ]
     confused = confused_classes(record, table)
-    return Chart("Accuracy: higher is better", bars_of_accuracies(rows, count), sentences, confused)
+    return "Accuracy: higher is better", bars_of_accuracies(rows, count), sentences, confused
 
 
 def images_by_class(table: Tensor) -> Tensor:
