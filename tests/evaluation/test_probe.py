@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.evaluation.features import standardised
-from vit.evaluation.probe import fit_probe, linear_probe
+from vit.evaluation.probe import fit_probe, linear_probe, logits_of
 
 
 def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -21,9 +21,9 @@ def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Te
 @pytest.mark.parametrize("strength", [1e-1, 1e-3, 1e-5])
 def test_a_fit_is_at_its_optimum(strength):
     features, labels = blobs(200, 1.0)
-    probe = fit_probe(features, labels, 4, strength)
-    assert probe.converged
-    weight, bias = (value.double().requires_grad_() for value in (probe.weight, probe.bias))
+    probe, converged = fit_probe(features, labels, 4, strength)
+    assert converged
+    weight, bias = (value.double().requires_grad_() for value in probe)
     loss = (
         F.cross_entropy(features.double() @ weight.T + bias, labels)
         + strength / 2 * weight.square().sum()
@@ -38,16 +38,17 @@ def test_a_fit_of_nearly_collinear_features_converges():
     hidden[torch.arange(1000), labels] += 1
     features, _ = standardised(hidden @ mixing, hidden)
     assert torch.linalg.cond(features) > 100
-    assert fit_probe(features, labels, 5, 1e-5).converged
+    _, converged = fit_probe(features, labels, 5, 1e-5)
+    assert converged
 
 
 def test_where_a_fit_starts_does_not_matter():
     features, labels = blobs(200, 1.0)
-    cold = fit_probe(features, labels, 4, 1e-3)
-    warm = fit_probe(features, labels, 4, 1e-3, fit_probe(features, labels, 4, 1e-1))
-    torch.testing.assert_close(
-        cold(features).softmax(1), warm(features).softmax(1), rtol=0, atol=2e-3
-    )
+    strong, _ = fit_probe(features, labels, 4, 1e-1)
+    cold, _ = fit_probe(features, labels, 4, 1e-3)
+    warm, _ = fit_probe(features, labels, 4, 1e-3, strong)
+    found = [logits_of(probe, features).softmax(1) for probe in (cold, warm)]
+    torch.testing.assert_close(*found, rtol=0, atol=2e-3)
 
 
 def test_the_probe_is_scikit_learns():
@@ -55,7 +56,8 @@ def test_the_probe_is_scikit_learns():
     theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(
         features, labels
     )
-    ours = fit_probe(features, labels, 4, 1e-2)(features).softmax(1)
+    probe, _ = fit_probe(features, labels, 4, 1e-2)
+    ours = logits_of(probe, features).softmax(1)
     torch.testing.assert_close(
         ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3
     )
@@ -67,25 +69,27 @@ def test_layer_and_strength_are_chosen_on_held_out_images():
     test, test_labels = blobs(100, 0.3)
     tests = torch.stack([torch.randn_like(test), test, torch.randn_like(test)])
     held_out = torch.arange(240) % 5 == 0
-    result = linear_probe(layers, labels, tests, held_out, 4)
-    assert result.layer == 1
-    assert result.converged
-    assert len(result.held_out) == 3
-    assert result.held_out[1][0] == max(accuracy for accuracy, _ in result.held_out)
-    assert float((result.logits.argmax(1) == test_labels).float().mean()) > 0.95
+    logits, found = linear_probe(layers, labels, tests, held_out, 4)
+    assert found["layer"] == 1
+    assert found["converged"]
+    accuracies = found["held_out_accuracy_by_layer"]
+    assert len(accuracies) == 3
+    assert accuracies[1] == max(accuracies)
+    assert float((logits.argmax(1) == test_labels).float().mean()) > 0.95
     # it is the fit to all training images, standardised by them
     bank, queries = standardised(layers[1], tests[1])
-    again = fit_probe(bank, labels, 4, result.strength)(queries).softmax(1)
-    torch.testing.assert_close(result.logits.softmax(1), again, rtol=0, atol=2e-3)
+    probe, _ = fit_probe(bank, labels, 4, found["strength"])
+    again = logits_of(probe, queries).softmax(1)
+    torch.testing.assert_close(logits.softmax(1), again, rtol=0, atol=2e-3)
 
 
 def test_the_test_images_choose_nothing():
     train, labels = blobs(120, 1.0)
     test, _ = blobs(60, 1.0)
     held_out = torch.arange(120) % 4 == 0
-    one = linear_probe(train[None], labels, test[None], held_out, 4)
-    two = linear_probe(train[None], labels, torch.randn(1, 30, 6) * 100, held_out, 4)
-    assert (one.layer, one.strength, one.held_out) == (two.layer, two.strength, two.held_out)
+    _, one = linear_probe(train[None], labels, test[None], held_out, 4)
+    _, two = linear_probe(train[None], labels, torch.randn(1, 30, 6) * 100, held_out, 4)
+    assert one == two
 
 
 def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
@@ -93,7 +97,8 @@ def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
     few[:, 0] += labels
     held_out = torch.arange(60) % 3 == 0
     test = torch.randn(1, 5, 40)
-    assert linear_probe(few[None], labels, test, held_out, 3, (1.0, 1e-6)).strength == 1.0
+    _, found = linear_probe(few[None], labels, test, held_out, 3, (1.0, 1e-6))
+    assert found["strength"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -108,27 +113,26 @@ def test_something_must_be_held_out_and_something_fitted(held_out):
 def test_a_fit_that_runs_out_of_steps_says_so(monkeypatch):
     features, labels = blobs(200, 1.0)
     monkeypatch.setattr("vit.evaluation.probe.MOST_STEPS", 2)
-    assert not fit_probe(features, labels, 4, 1e-5).converged
+    _, converged = fit_probe(features, labels, 4, 1e-5)
+    assert not converged
 
 
 def test_held_out_images_have_no_part_in_the_standardisation():
     train, labels = blobs(120, 1.0)
     test, held_out = torch.randn(1, 10, 6), torch.arange(120) % 4 == 0
     train[held_out] *= 3
-    (found,) = linear_probe(train[None], labels, test, held_out, 4, (1e-2,)).held_out
+    _, found = linear_probe(train[None], labels, test, held_out, 4, (1e-2,))
     fitting, choosing = standardised(train[~held_out], train[held_out])
-    probe = fit_probe(fitting, labels[~held_out], 4, 1e-2)
-    assert found == (
-        pytest.approx(float((probe(choosing).argmax(1) == labels[held_out]).float().mean())),
-        1e-2,
-    )
+    probe, _ = fit_probe(fitting, labels[~held_out], 4, 1e-2)
+    accuracy = (logits_of(probe, choosing).argmax(1) == labels[held_out]).float().mean()
+    assert found["held_out_accuracy_by_layer"] == [pytest.approx(float(accuracy))]
 
 
 def test_classes_without_a_label_are_never_named_but_have_their_place():
     train, labels = blobs(80, 0.5)
     kept = labels < 3
-    result = linear_probe(
+    logits, _ = linear_probe(
         train[None, kept], labels[kept], train[None], torch.arange(60) % 4 == 0, 4
     )
-    assert result.logits.shape == (80, 4)
-    assert (result.logits.argmax(1) < 3).all()
+    assert logits.shape == (80, 4)
+    assert (logits.argmax(1) < 3).all()

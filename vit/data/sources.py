@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,30 +37,16 @@ Splits = tuple[ImageSet, ImageSet]
 # --- the sources: (data section, (H, W), preparation) -> whole splits -----------------------------
 
 
-class DataSource(NamedTuple):
-    """A source of images.
-
-    CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested.
-
-    Attributes:
-        title: name of the data in outputs; "" for the name of its folder.
-        load: returns its images.
-        fetch: downloads what is missing, before `load`; returns why the data is unavailable and
-            what the user can do, "" if it is there.
-    """
-
-    title: str
-    load: Callable[[DataConfig, tuple[int, int], Preparation], Splits]
-    fetch: Callable[[DataConfig], str] = lambda config: ""
-
-
 def _path(setting: str) -> Path:
     """Return a setting's path, with ~ for the user's home."""
     # unlike Path.expanduser, this raises nothing if the user is unknown
     return Path(os.path.expanduser(setting))
 
 
-def _fetch_cifar(config: DataConfig) -> str:
+def _fetch(config: DataConfig) -> str:
+    """Download what is missing; return why it is unavailable and what to do, "" if it is there."""
+    if config.source not in ("cifar10", "cifar100"):
+        return ""
     # with torchvision, which takes seconds to import
     from vit.data.cifar import fetch_cifar
 
@@ -112,13 +98,17 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
     return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
 
 
-SOURCES: dict[str, DataSource] = {
-    "cifar10": DataSource("CIFAR-10", _load_cifar, fetch=_fetch_cifar),
-    "cifar100": DataSource("CIFAR-100", _load_cifar, fetch=_fetch_cifar),
-    "folder": DataSource("", _load_folder),
-    "scenes": DataSource("Scenes", _load_scenes),
-    "dataset": DataSource("", _load_dataset),
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
+"""Names of the data in outputs; that of a folder is its own."""
+
+SOURCES: dict[str, Callable[[DataConfig, tuple[int, int], Preparation], Splits]] = {
+    "cifar10": _load_cifar,
+    "cifar100": _load_cifar,
+    "folder": _load_folder,
+    "scenes": _load_scenes,
+    "dataset": _load_dataset,
 }
+"""CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested."""
 
 
 # --- from a source to the images of a run ---------------------------------------------------------
@@ -161,8 +151,8 @@ def load_data(
         name = config.name or type(dataset).__name__
         train, test = load_datasets(dataset, test_dataset, config, image_size, name)
     else:
-        name = config.name or SOURCES[source].title or Path(config.root).resolve().name
-        problem = SOURCES[source].fetch(config)
+        name = config.name or TITLES.get(source) or Path(config.root).resolve().name
+        problem = _fetch(config)
         if problem and config.fallback != "scenes":
             advice = "Or give --data scenes (built in), or --data YOUR_IMAGES."
             raise DataError(f"{problem} {advice}")
@@ -172,8 +162,8 @@ def load_data(
                 f"{name} is not available, so this run uses the built-in Scenes images instead. "
                 f"{problem}"
             )
-            name = SOURCES[source].title
-        train, test = SOURCES[source].load(config, image_size, prepared)
+            name = TITLES[source]
+        train, test = SOURCES[source](config, image_size, prepared)
 
     # Which of them
     if 0 < config.limit < len(train):

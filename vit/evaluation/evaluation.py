@@ -321,17 +321,11 @@ def _score_probe(
     train = features.train
     if len(images) != train.shape[1]:
         train = train[:, images]
-    probe = linear_probe(train, labels, features.test, held_out, classes, options.l2_grid)
-    scores = classification_metrics(probe.logits, data.test.labels)
-    scores |= {
-        "labels": len(images),
-        "held_out": int(held_out.sum()),
-        "layer": features.layers[probe.layer],
-        "strength": probe.strength,
-        "converged": probe.converged,
-        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in probe.held_out],
-    }
-    return scores, probe.logits
+    logits, found = linear_probe(train, labels, features.test, held_out, classes, options.l2_grid)
+    scores = classification_metrics(logits, data.test.labels)
+    scores |= {"labels": len(images), "held_out": int(held_out.sum()), **found}
+    scores["layer"] = features.layers[found["layer"]]
+    return scores, logits
 
 
 def _score_masks(

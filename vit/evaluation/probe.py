@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,52 +22,14 @@ TOLERANCE = 1e-2
 """The gradient's norm at convergence, as a share of that of the regularisation alone."""
 
 
-@dataclass(frozen=True)
-class Probe:
-    """A linear classifier of standardised features.
-
-    Attributes:
-        weight: float64 (classes, D).
-        bias: float64 (classes,).
-        converged: whether the fit ended because the gradient vanished, not for lack of steps.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    converged: bool
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Map standardised features (N, D) to logits (N, classes)."""
-        return (features.double() @ self.weight.T + self.bias).float()
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """The result of a linear probe.
-
-    Attributes:
-        layer: index of the chosen layer.
-        strength: the chosen L2 regularisation.
-        held_out: for each layer, the best accuracy on held-out training images, and its strength.
-        logits: (N, classes) of the test images, from a probe fitted to all training images.
-        converged: whether that fit converged.
-    """
-
-    layer: int
-    strength: float
-    held_out: list[tuple[float, float]]
-    logits: Tensor
-    converged: bool
-
-
 def fit_probe(
     features: Tensor,
     labels: Tensor,
     classes: int,
     strength: float,
-    start: Probe | None = None,
+    start: tuple[Tensor, Tensor] | None = None,
     pulse: Callable[[], None] | None = None,
-) -> Probe:
+) -> tuple[tuple[Tensor, Tensor], bool]:
     """Fit multinomial logistic regression with L2 on the weights, to convergence.
 
     By L-BFGS over all images at once. A trained model's features are nearly collinear, and in their
@@ -82,6 +43,10 @@ def fit_probe(
             cross-entropy.
         start: the initial probe; None for zeros.
         pulse: called often during the fit.
+
+    Returns:
+        The probe: weight (classes, D) and bias (classes,), float64; and whether the fit converged,
+        that is ended because the gradient vanished, not for lack of steps.
     """
     # in float32, rounding hides the slope near the optimum of a weak regularisation
     features = features.double()
@@ -99,8 +64,9 @@ def fit_probe(
     scaled = torch.zeros(classes, dim, dtype=torch.double)
     bias = torch.zeros(classes, dtype=torch.double)
     if start is not None:
-        scaled = start.weight @ root
-        bias = start.bias.clone()
+        weight, bias = start
+        scaled = weight @ root
+        bias = bias.clone()
     scaled.requires_grad_()
     bias.requires_grad_()
 
@@ -137,7 +103,13 @@ def fit_probe(
         converged = bool(gradient.norm() <= max(TOLERANCE * float(regularisation), 1e-9))
         if converged:
             break
-    return Probe((scaled @ inverse_root).detach(), bias.detach(), converged)
+    return ((scaled @ inverse_root).detach(), bias.detach()), converged
+
+
+def logits_of(probe: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+    """Map standardised features (N, D) to a probe's logits (N, classes)."""
+    weight, bias = probe
+    return (features.double() @ weight.T + bias).float()
 
 
 def linear_probe(
@@ -147,7 +119,7 @@ def linear_probe(
     held_out: Tensor,
     classes: int,
     strengths: tuple[float, ...] = L2_GRID,
-) -> ProbeResult:
+) -> tuple[Tensor, dict[str, Any]]:
     """Choose layer and strength on held-out training images, then measure the test images once.
 
     The final probe is fitted to all training images. Between equally good strengths the strongest
@@ -159,6 +131,11 @@ def linear_probe(
         held_out: bool (N,), training images to choose by, which only the final fit uses.
         classes: their number, including classes without a label here.
         strengths: to choose from, strongest first.
+
+    Returns:
+        The test images' logits (M, classes), from a probe fitted to all training images; and how it
+        was found: "layer" (its index), "strength", "converged", and for each layer the best
+        accuracy on held-out images, "held_out_accuracy_by_layer".
 
     Raises:
         UserError: there is nothing to fit, or nothing held out.
@@ -177,17 +154,22 @@ def linear_probe(
         results = []
         probe = None
         for strength in strengths:
-            probe = fit_probe(
+            probe, _ = fit_probe(
                 fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0)
             )
             fits.update()
-            results.append((accuracy(probe(choosing), labels[held_out]), strength))
+            results.append((accuracy(logits_of(probe, choosing), labels[held_out]), strength))
         best.append(max(results))
 
     # the best layer, the first of equals, fitted to all training images
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])
-    probe = fit_probe(fitting, labels, classes, strength, pulse=lambda: fits.update(0))
+    probe, converged = fit_probe(fitting, labels, classes, strength, pulse=lambda: fits.update(0))
     fits.close()
-    return ProbeResult(layer, strength, best, probe(testing), probe.converged)
+    return logits_of(probe, testing), {
+        "layer": layer,
+        "strength": strength,
+        "converged": converged,
+        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in best],
+    }
