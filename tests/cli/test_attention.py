@@ -318,16 +318,6 @@ def test_other_formats_and_the_same_files_again(vit):
     assert digests() == first
 
 
-def test_a_plain_picture_has_no_title_and_the_width_in_inches(vit):
-    argv = ("attention", "encoder", "one.png", "--format", "svg", "--overwrite")
-    assert vit(*argv)[0] == 0
-    assert "Attention of the class token" in (vit.out / "attention.svg").read_text()
-    assert vit(*argv, "--plain", "--width", 4)[0] == 0
-    plain = (vit.out / "attention.svg").read_text()
-    assert "Attention of the class token" not in plain
-    assert f'width="{4 * 72}pt"' in plain
-
-
 @pytest.mark.parametrize(
     ("line", "file"),
     [

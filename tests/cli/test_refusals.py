@@ -28,7 +28,6 @@ REFUSED = {
         ("plain one.png --query cls", "this model has no class token"),
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
-        ("encoder one.png --width 500", "--width: '500' cannot be used; input should be less"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),

@@ -304,20 +304,20 @@ def test_the_class_of_an_image_beside_others_is_not_cut():
 
 
 @pytest.mark.parametrize(
-    ("options", "width", "strength"),
+    ("options", "strength"),
     [
-        ({}, None, 1.0),
-        ({}, 2.6, 3.0),
-        ({"overlay": True}, 2.6, 1.0),
-        ({"scale": "log"}, None, 3.0),
-        ({"scale": "log"}, 2.6, 1.0),
-        ({"scale": "row"}, 2.6, 3.0),
+        ({}, 1.0),
+        ({}, 3.0),
+        ({"overlay": True}, 1.0),
+        ({"scale": "log"}, 3.0),
+        ({"scale": "log"}, 1.0),
+        ({"scale": "row"}, 3.0),
     ],
 )
-def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, width, strength):
+def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, strength):
     noise = torch.randn(1, 3, 15, generator=seeded(1))
     maps = noise.mul(strength).softmax(-1).unflatten(-1, GRID)
-    figure = draw(maps, width=width, plain=True, **options)
+    figure = draw(maps, **options)
     rendered(figure)
     (bar,) = bars(figure)
     ticks, labels = bar.get_yticks(), bar.get_yticklabels()
@@ -327,21 +327,8 @@ def test_a_bar_has_numbers_at_its_top_and_at_uniform_and_none_touch(options, wid
     assert all(lower[1] <= upper[0] for lower, upper in pairwise(boxes))
 
 
-def test_the_input_size_stands_in_the_title_and_a_plain_figure_has_only_maps_labels_and_bar():
+def test_the_input_size_stands_in_the_title():
     assert "Title (12 x 20 pixels)" in texts(draw(weights()))
-    plain = draw(weights(), query=(0, 0), plain=True)
-    assert set(texts(plain)) == {*names(), "image 0", "image 1", "× uniform"}
-    assert plain.axes[0].get_legend() is None
-    assert len(bars(plain)) == 1
-
-
-@pytest.mark.parametrize("width", [3.35, 7.0])
-def test_a_figure_for_print_is_as_wide_as_was_chosen_and_its_text_keeps_its_size(width):
-    figure = draw(weights(2, 4), width=width, plain=True)
-    assert figure.get_figwidth() == pytest.approx(width, abs=0.004)
-    assert {text.get_fontsize() for text in figure.axes[0].texts} == {6.0}
-    with pytest.raises(UserError, match="width"):
-        draw(weights(2, 4), width=1.0)
 
 
 def test_grey_images_are_grey_and_large_ones_are_resampled():

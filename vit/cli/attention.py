@@ -240,8 +240,6 @@ def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels)
         share=options.keep,
         masses=panels.prefix_mass,
         query=query_patch(subject.query),
-        plain=options.plain,
-        width=options.width,
     )
     return Picture(figure, arrays_of(subject, panels, title, caption) | {"kept": strongest})
 
@@ -277,8 +275,6 @@ def draw_decoder(
         subtitle=caption,
         masses=panels.prefix_mass,
         scale=options.scale,
-        plain=options.plain,
-        width=options.width,
     )
     arrays = arrays_of(subject, panels, title, caption)
     arrays["filled"] = reconstruction.filled
@@ -359,8 +355,6 @@ def draw_pca(
         labels=subject.names,
         title=title,
         subtitle=caption,
-        plain=options.plain,
-        width=options.width,
     )
     arrays = {
         "images": subject.pixels,
@@ -462,8 +456,6 @@ def picture_of_maps(
         "query": query_patch(subject.query),
         "scale": options.scale,
         "overlay": options.overlay,
-        "plain": options.plain,
-        "width": options.width,
     }
     style = usual | style
     figure = figures.attention_figure(

@@ -23,7 +23,6 @@ from vit.config import (
     BelowOne,
     Config,
     NonNegative,
-    Number,
     Positive,
     Probability,
     Share,
@@ -36,7 +35,6 @@ from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.settings import QUICKSTART, TrainCommand, train_command
 
-Inches = Annotated[Number, Field(gt=0, le=40)]
 Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
 Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]
 
@@ -521,10 +519,6 @@ def attention_parser() -> Parser:
     scale = "range of the colours (default: shared)"
     add("--scale", choices=("shared", "row", "log"), default="shared", help=scale)
     add("--overlay", action="store_true", help="lay the maps over the images")
-    plain = "leave out title, legend and notes, for a figure with a caption of its own"
-    add("--plain", action="store_true", help=plain)
-    width = "of the pictures in inches, for print (default: what they need)"
-    add("--width", type=typed(Inches), metavar="X", help=width)
     formats = ("png", "svg", "pdf")
     add("--format", choices=formats, default="png", help="of the pictures (default: png)")
     add_overwrite_option(parser)

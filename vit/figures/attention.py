@@ -60,8 +60,6 @@ def attention_figure(
     what: str = "attention",
     mark: str = "query patch",
     overlay: bool = False,
-    plain: bool = False,
-    width: float | None = None,
 ) -> Figure:
     """Draw where a model looks, image by image: a map for each head, layer or method.
 
@@ -89,8 +87,6 @@ def attention_figure(
         what: the quantity shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
-        plain: leave out title, legend and notes, for a figure with a caption of its own.
-        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
         UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
@@ -99,17 +95,16 @@ def attention_figure(
     # What is drawn: values, colours, words
     image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
     # A row's own bar stands beside it, so images with scales of their own do not share rows
-    layout = image_maps.layout(1, beside=scale != "row", width=width)
+    layout = image_maps.layout(1, beside=scale != "row")
     mosaic = Mosaic(layout, image_maps.grid)
     for block, picture in enumerate(mosaic.tiles(images)):
         image_maps.draw(mosaic, block, picture, block)
-    # A plain figure has maps, labels and the bar
-    bars = image_maps.bars(each=scale == "row")
-    if plain:
-        return mosaic.figure("", "", bars=bars)
-    title = with_size(title, images)
     return mosaic.figure(
-        title, subtitle, keys=image_maps.keys(mark), notes=image_maps.notes(what), bars=bars
+        with_size(title, images),
+        subtitle,
+        keys=image_maps.keys(mark),
+        notes=image_maps.notes(what),
+        bars=image_maps.bars(each=scale == "row"),
     )
 
 
@@ -126,8 +121,6 @@ def strongest_figure(
     share: float,
     masses: Tensor | None = None,
     query: Patch | Sequence[Patch] | None = None,
-    plain: bool = False,
-    width: float | None = None,
 ) -> Figure:
     """Draw the fewest patches that together hold a share of a map's attention, as DINO does at 60%.
 
@@ -143,8 +136,6 @@ def strongest_figure(
         share: of the attention on patches, 0 to 1, that `kept` holds.
         masses: (B, P), the share on tokens without a place in the image, 0 if there are none.
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
-        plain: leave out title, legend and notes, for a figure with a caption of its own.
-        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
@@ -153,7 +144,7 @@ def strongest_figure(
     _require_shape("kept patches", kept, maps.shape)
     strongest = kept.detach().bool().cpu().numpy()
     absent = np.isnan(image_maps.values)
-    layout = image_maps.layout(1, feet=1, beside=True, bar=False, width=width)
+    layout = image_maps.layout(1, feet=1, beside=True, bar=False)
     mosaic = Mosaic(layout, image_maps.grid)
 
     # Each image, and for each map the image dimmed where attention is low
@@ -172,11 +163,8 @@ def strongest_figure(
             if image_maps.shares[block][panel]:
                 mosaic.below(block, number, image_maps.shares[block][panel], "on patches", line=1)
         image_maps.draw_query(mosaic, block, block)
-    # A plain figure has no bar here: the colours are the images' own
-    if plain:
-        return mosaic.figure("", "")
 
-    # What the picture means
+    # What the picture means; there is no bar, since the colours are the images' own
     notes = [
         f"In colour: the fewest patches that together hold {share:.0%} of the attention on patches."
     ]
@@ -202,8 +190,6 @@ def masked_figure(
     *,
     masses: Tensor | None = None,
     scale: str = "shared",
-    plain: bool = False,
-    width: float | None = None,
 ) -> Figure:
     """Draw original, masked input, reconstruction, and the decoder's attention.
 
@@ -223,8 +209,6 @@ def masked_figure(
         masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on
             patches.
         scale: "shared", "row" or "log", as in `attention_figure`.
-        plain: leave out title, legend and notes, for a figure with a caption of its own.
-        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
         UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
@@ -237,7 +221,7 @@ def masked_figure(
         _require_shape("masses", masses, maps.shape[:2])
     masked = hidden.detach().bool().cpu().numpy()
     lead = len(LEAD)
-    layout = image_maps.layout(lead, names=[*LEAD, *panels], feet=1, width=width)
+    layout = image_maps.layout(lead, names=[*LEAD, *panels], feet=1)
     mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
@@ -270,9 +254,6 @@ def masked_figure(
             mosaic.cross(block, number, masked[block], ON_MAPS)
             mosaic.below(block, number, percent(on_visible[block, panel]), "on visible")
         image_maps.draw_query(mosaic, block, block, lead=lead)
-    bars = image_maps.bars(each=scale == "row")
-    if plain:
-        return mosaic.figure("", "", bars=bars)
 
     # What the picture means
     visible = percent(1 - masked.mean())
@@ -285,6 +266,7 @@ def masked_figure(
         (MASKED, "masked patch in a map: the decoder has only its position"),
     ]
     notes = [*image_maps.notes(), note]
+    bars = image_maps.bars(each=scale == "row")
     return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes, bars=bars)
 
 
@@ -379,7 +361,6 @@ class ImageMaps:
         feet: int = 0,
         beside: bool = False,
         bar: bool = True,
-        width: float | None = None,
     ) -> Layout:
         """Return the layout of a sheet of images, each with `lead` pictures before its maps.
 
@@ -402,7 +383,6 @@ class ImageMaps:
             feet=feet,
             beside=beside,
             bar=bar,
-            width=width,
             names=names,
         )
 

@@ -83,9 +83,6 @@ def patch_colours_figure(
     labels: Sequence[str],
     title: str,
     subtitle: str,
-    *,
-    plain: bool = False,
-    width: float | None = None,
 ) -> Figure:
     """Draw each image beside the colours of its patches.
 
@@ -93,8 +90,6 @@ def patch_colours_figure(
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         colours: (B, rows, columns, 3) from 0 to 1.
         labels: B names; may be empty strings.
-        plain: leave out title and notes, for a figure with a caption of its own.
-        width: of the figure in inches, for print; None for what the pictures need.
 
     Raises:
         UserError: there are more pictures than one sheet holds.
@@ -103,7 +98,7 @@ def patch_colours_figure(
     rows, columns = colours.shape[1:3]
     size = (images.shape[2], images.shape[3])
     layout = layout_for(
-        len(labels), 1, 1, (rows, columns), size, beside=True, bar=False, width=width, names=labels
+        len(labels), 1, 1, (rows, columns), size, beside=True, bar=False, names=labels
     )
     mosaic = Mosaic(layout, (rows, columns))
     patches = to_bytes(colours.movedim(-1, 1).numpy())  # (B, 3, rows, columns)
@@ -111,8 +106,6 @@ def patch_colours_figure(
         mosaic.paste(block, 0, picture)
         mosaic.above(block, 0, labels[block])
         mosaic.paste(block, 1, np.moveaxis(enlarged(patches[block], layout.tile), 0, -1))
-    if plain:
-        return mosaic.figure("", "")
 
     # What the picture means
     notes = [

@@ -48,13 +48,10 @@ MOST_PICTURES = 480
 """Pictures on one legible sheet."""
 MOST_A_LINE = 13
 """Maps side by side: the mean and twelve heads."""
-PRINT_DPI = 300
-"""Dots per inch of a figure whose width was chosen: it is for print."""
 
 # Lengths in inches.
 # The side of a square tile
 SMALLEST = 0.9
-SMALLEST_IN_PRINT = 0.36
 LARGEST = 2.4
 # A line of tiles: 13 maps and their image fit
 WIDEST = 13.8
@@ -67,13 +64,11 @@ GAP = 0.06
 BETWEEN = 0.24
 # A colour bar with its numbers
 BAR = 1.0
-BAR_IN_PRINT = 0.8
 # A line of small text
 LINE = 0.145
 
 # Small text, in points
 SMALL = 7.5
-SMALL_IN_PRINT = 6.0
 # The outline of a query patch, and its dark rim
 MARK = "#ffd400"
 MARK_EDGE = COLOURS.ink
@@ -85,6 +80,11 @@ ON_MAPS = (COLOURS.quiet, 0.6)
 QUERY = "query"
 ABSENT = "absent"
 MASKED = "masked"
+
+
+def dots(inches: float) -> int:
+    """Return a length in dots."""
+    return round(inches * DPI)
 
 
 def with_size(title: str, images: Tensor) -> str:
@@ -101,7 +101,6 @@ class Layout:
     A block is an image: leading pictures, then its maps, in one or more lines.
 
     Attributes:
-        dpi: dots per inch.
         blocks, lead, maps: number of images, of pictures before the maps, and of maps of each.
         maps_a_line: maps side by side; a block with more has several lines of equal length.
         across: blocks side by side.
@@ -109,10 +108,8 @@ class Layout:
         roof: above a block; head, foot: above and below each line of tiles.
         width: of the sheet, with margins and the colour bar.
         name_lines: lines of text above each picture.
-        small: size of most words, in points.
     """
 
-    dpi: int
     blocks: int
     lead: int
     maps: int
@@ -124,11 +121,6 @@ class Layout:
     foot: int
     width: int
     name_lines: int
-    small: float
-
-    def dots(self, inches: float) -> int:
-        """Return a length in dots."""
-        return round(inches * self.dpi)
 
     @property
     def lines(self) -> int:
@@ -148,7 +140,7 @@ class Layout:
     @property
     def block_width(self) -> int:
         """Of the tiles of a block and the gaps between them."""
-        gap = self.dots(GAP)
+        gap = dots(GAP)
         return (self.lead + self.maps_a_line) * (self.tile[1] + gap) - gap
 
     @property
@@ -159,13 +151,13 @@ class Layout:
     @property
     def right(self) -> int:
         """Where the last tile of a row ends."""
-        widths = self.across * self.block_width + (self.across - 1) * self.dots(BETWEEN)
-        return self.dots(MARGIN) + widths
+        widths = self.across * self.block_width + (self.across - 1) * dots(BETWEEN)
+        return dots(MARGIN) + widths
 
     @property
     def room(self) -> float:
         """Width of a tile in points, for its name."""
-        return self.tile[1] / self.dpi * 72
+        return self.tile[1] / DPI * 72
 
     def corner(self, block: int, number: int) -> tuple[int, int]:
         """Return (x, y) of the upper left of a picture: the leading ones come first."""
@@ -177,8 +169,8 @@ class Layout:
             line, column = divmod(number - self.lead, self.maps_a_line)
             column += self.lead
         # From blocks and tiles to dots
-        x = self.dots(MARGIN) + place * (self.block_width + self.dots(BETWEEN))
-        x += column * (self.tile[1] + self.dots(GAP))
+        x = dots(MARGIN) + place * (self.block_width + dots(BETWEEN))
+        x += column * (self.tile[1] + dots(GAP))
         y = row * self.block_height + self.roof + line * self.line_height + self.head
         return x, y
 
@@ -194,13 +186,12 @@ def layout_for(
     feet: int = 0,
     beside: bool = False,
     bar: bool = True,
-    width: float | None = None,
     names: Sequence[str] = (),
 ) -> Layout:
     """Return a layout in which tiles are as large as fits, in whole dots per patch.
 
-    Without `width`, tiles grow, from 0.9 to 2.4 inches a side, until together they are about 6
-    inches wide or 10 high; many images make the sheet higher.
+    Tiles grow, from 0.9 to 2.4 inches a side, until together they are about 6 inches wide or 10
+    high; many images make the sheet higher.
 
     Args:
         blocks, lead, maps: number of images, of pictures before the maps, and of maps of each.
@@ -210,11 +201,10 @@ def layout_for(
         feet: lines of text below each picture.
         beside: whether images with one or two maps may stand side by side.
         bar: whether to leave room for colour bars at the right.
-        width: of the figure in inches, for print; None for what the tiles need.
         names: above the pictures; if one is wider than a tile, all have two lines of room.
 
     Raises:
-        UserError: there are more pictures than fit one legible sheet, or it is too narrow.
+        UserError: there are more pictures than fit one legible sheet.
     """
     # A sheet holds so many pictures
     count = blocks * (lead + maps)
@@ -224,86 +214,55 @@ def layout_for(
             " leave out images or maps"
         )
     stretch = math.sqrt(image[0] / image[1])
-    # Lengths for the screen, or for print
-    dpi = DPI
-    small = SMALL
-    smallest = SMALLEST
-    right = BAR
-    line_room = WIDEST
-    if width is not None:
-        dpi = PRINT_DPI
-        small = SMALL_IN_PRINT
-        smallest = SMALLEST_IN_PRINT
-        right = BAR_IN_PRINT
-    if not bar:
-        right = MARGIN
-    if width is not None:
-        line_room = width - MARGIN - right
 
     # Maps in a line, and blocks side by side
-    fit = int((line_room + GAP) // (smallest / stretch + GAP)) - lead
+    fit = int((WIDEST + GAP) // (SMALLEST / stretch + GAP)) - lead
     lines = math.ceil(maps / min(MOST_A_LINE, max(fit, 1)))
     maps_a_line = math.ceil(maps / lines)
     tiles = lead + maps_a_line
     across = 1
     # Images with few maps share a row: rows of equal length, so that none is nearly empty
     if beside and lines == 1 and tiles <= 3:
-        most_across = int(min(FILLED, line_room) // (SMALLEST + GAP)) // tiles
+        most_across = int(FILLED // (SMALLEST + GAP)) // tiles
         rows = math.ceil(blocks / max(most_across, 1))
         across = math.ceil(blocks / rows)
 
     # The width of a tile, in inches
     foot = feet * LINE + 0.05
-    if width is None:
-        rows = math.ceil(blocks / across)
-        fill_width = (FILLED / (across * tiles) - GAP) * stretch
-        fill_height = (HIGHEST / (rows * lines) - LINE - foot - roof / lines) / stretch
-        side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
-        tile_width = side / stretch
-    else:
-        # Gaps stand between all tiles; those between images side by side are wider
-        tile_width = (line_room - (across - 1) * (BETWEEN - GAP)) / (across * tiles) - GAP
+    rows = math.ceil(blocks / across)
+    fill_width = (FILLED / (across * tiles) - GAP) * stretch
+    fill_height = (HIGHEST / (rows * lines) - LINE - foot - roof / lines) / stretch
+    side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
+    tile_width = side / stretch
 
     # The same in dots: a whole number per patch, and per pixel where these are large enough to show
     step = grid[1]
-    least = 3 if width is None else 6
-    if max(image) <= PIXELATED and image[1] % step == 0 and tile_width * dpi >= least * image[1]:
+    if max(image) <= PIXELATED and image[1] % step == 0 and tile_width * DPI >= 3 * image[1]:
         step = image[1]
-    steps = tile_width * dpi / step
-    columns = max(round(steps) if width is None else int(steps), 1) * step
+    columns = max(round(tile_width * DPI / step), 1) * step
     dots_high = max(round(columns * image[0] / image[1] / grid[0]), 1) * grid[0]
 
     # Names above the pictures take one line or two
-    widest = max((text_width(printable(name), small) for name in names), default=0.0)
-    name_lines = 2 if widest > columns / dpi * 72 else 1
+    widest = max((text_width(printable(name), SMALL) for name in names), default=0.0)
+    name_lines = 2 if widest > columns / DPI * 72 else 1
     head = name_lines * LINE + 0.04
 
     # The width of the sheet
-    gap = round(GAP * dpi)
-    least_width = (
-        across * tiles * (columns + gap) - gap + (across - 1) * round((BETWEEN - GAP) * dpi)
-    )
-    least_width += round((MARGIN + right) * dpi)
-    total = max(least_width, round(5.6 * dpi)) if width is None else round(width * dpi)
-    if least_width > total:
-        raise UserError(
-            f"width: {tiles} pictures side by side need {least_width / dpi:.1f} inches,"
-            f" got {width:g}"
-        )
+    gap = dots(GAP)
+    width = across * tiles * (columns + gap) - gap + (across - 1) * dots(BETWEEN - GAP)
+    width += dots(MARGIN + (BAR if bar else MARGIN))
     return Layout(
-        dpi,
         blocks,
         lead,
         maps,
         maps_a_line,
         across,
         tile=(dots_high, columns),
-        roof=round(roof * dpi),
-        head=round(head * dpi),
-        foot=round(foot * dpi),
-        width=total,
+        roof=dots(roof),
+        head=dots(head),
+        foot=dots(foot),
+        width=max(width, dots(5.6)),
         name_lines=name_lines,
-        small=small,
     )
 
 
@@ -319,7 +278,7 @@ class Mosaic:
         self.layout = layout
         self.grid = grid
         # White paper for all rows; tiles are pasted on it
-        height = layout.rows * layout.block_height + layout.dots(0.06)
+        height = layout.rows * layout.block_height + dots(0.06)
         self.canvas = np.full((height, layout.width, 3), 255, dtype=np.uint8)
         self._words: list[tuple[float, float, str, dict[str, Any]]] = []
         self._outlines: list[np.ndarray] = []
@@ -349,7 +308,7 @@ class Mosaic:
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
         # A word a little wider than the picture is written smaller, not broken
-        size = layout.small
+        size = SMALL
         for smaller in (size, 0.9 * size, 0.8 * size):
             if all(text_width(word, smaller) <= layout.room for word in printable(name).split()):
                 size = smaller
@@ -360,7 +319,7 @@ class Mosaic:
             cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, size)
             lines = [*lines[: layout.name_lines - 1], cut]
         text = "\n".join(lines)
-        self.write(middle, y - layout.dots(0.035), text, size, ha="center", linespacing=1.1)
+        self.write(middle, y - dots(0.035), text, size, ha="center", linespacing=1.1)
 
     def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
         """Write one of the lines below a picture, cut to its width.
@@ -371,20 +330,20 @@ class Mosaic:
         layout = self.layout
         x, y = layout.corner(block, number)
         middle = x + layout.tile[1] / 2
-        foot = y + layout.tile[0] + layout.dots(0.12 + line * LINE)
+        foot = y + layout.tile[0] + dots(0.12 + line * LINE)
         text = printable(text)
         longer = f"{text} {words}".rstrip()
-        if text_width(longer, layout.small) <= layout.room:
+        if text_width(longer, SMALL) <= layout.room:
             text = longer
-        text = fitted(text, layout.room, layout.small)
-        self.write(middle, foot, text, layout.small, color=COLOURS.quiet, ha="center")
+        text = fitted(text, layout.room, SMALL)
+        self.write(middle, foot, text, SMALL, color=COLOURS.quiet, ha="center")
 
     def over(self, block: int, words: str, size: float = 8.5) -> None:
         """Write above a block, in its roof."""
         x, y = self.layout.corner(block, 0)
-        baseline = y - self.layout.head - self.layout.dots(0.03)
+        baseline = y - self.layout.head - dots(0.03)
         # It may be as wide as the block
-        room = self.layout.block_width / self.layout.dpi * 72
+        room = self.layout.block_width / DPI * 72
         self.write(x, baseline, fitted(words, room, size, "bold"), size, weight="bold")
 
     def outline(self, block: int, number: int, patch: tuple[int, int]) -> None:
@@ -441,21 +400,21 @@ class Mosaic:
             bars: one beside the first rows, or one for each row.
         """
         layout = self.layout
-        room = (layout.width - 2 * layout.dots(MARGIN)) / layout.dpi
+        room = (layout.width - 2 * dots(MARGIN)) / DPI
 
         # Paper for legend and notes below the pictures
         columns = legend_columns([words for _, words in keys], room) if keys else 1
-        keys_height = math.ceil(len(keys) / columns) * layout.dots(0.17)
+        keys_height = math.ceil(len(keys) / columns) * dots(0.17)
         lines = []
         for note in notes:
-            lines += wrapped(note, room * 72, layout.small)
+            lines += wrapped(note, room * 72, SMALL)
         foot = len(self.canvas)
-        paper = foot + keys_height + len(lines) * layout.dots(LINE) + layout.dots(0.08)
+        paper = foot + keys_height + len(lines) * dots(LINE) + dots(0.08)
         canvas = np.full((paper, layout.width, 3), 255, dtype=np.uint8)
         canvas[:foot] = self.canvas
 
         # The array and what lies over it
-        figure, axes = canvas_figure(canvas, title, subtitle, layout.dpi)
+        figure, axes = canvas_figure(canvas, title, subtitle)
         self._draw_marks(axes)
         for x, y, text, options in self._words:
             axes.text(x, y, text, **options)
@@ -472,7 +431,7 @@ class Mosaic:
                 ncols=columns,
                 handlelength=1.1,
                 handleheight=1.1,
-                bbox_to_anchor=(layout.dots(MARGIN), foot),
+                bbox_to_anchor=(dots(MARGIN), foot),
                 bbox_transform=axes.transData,
                 borderaxespad=0,
                 borderpad=0,
@@ -480,9 +439,9 @@ class Mosaic:
                 columnspacing=1.6,
             )
         for number, line in enumerate(lines):
-            y = foot + keys_height + (number + 0.75) * layout.dots(LINE)
-            x = layout.dots(MARGIN)
-            axes.text(x, y, line, fontsize=layout.small, color=COLOURS.quiet, va="baseline")
+            y = foot + keys_height + (number + 0.75) * dots(LINE)
+            x = dots(MARGIN)
+            axes.text(x, y, line, fontsize=SMALL, color=COLOURS.quiet, va="baseline")
         return figure
 
     def _draw_marks(self, axes: Axes) -> None:
@@ -508,11 +467,11 @@ class Mosaic:
         high = last_top + layout.tile[0] - top
         if single:
             # It spans the rows within about 5 inches: a longer one is no easier to read
-            spanned = max(int(layout.dots(5) // layout.block_height), 1)
+            spanned = max(int(dots(5) // layout.block_height), 1)
             high += (min(layout.rows, spanned) - 1) * layout.block_height
 
         # The bar; a pointed end says that values lie beyond it
-        place = (layout.right + layout.dots(0.12), top, layout.dots(0.12), high)
+        place = (layout.right + dots(0.12), top, dots(0.12), high)
         beside = axes.inset_axes(place, transform=axes.transData)
         pointed = {(True, False): "max", (False, True): "min", (True, True): "both"}
         extend = pointed.get((scale.over, scale.under and not bar.overlay), "neither")
@@ -522,7 +481,7 @@ class Mosaic:
             rgba = overlay_colours(scale.centre is not None)(np.linspace(0, 1, 256))
             opacity = rgba[:, 3:]
             colours = ListedColormap(opacity * rgba[:, :3] + (1 - opacity))
-        tip = layout.dots(0.09) / high
+        tip = dots(0.09) / high
         colour_bar = axes.figure.colorbar(
             ScalarMappable(scale, colours), cax=beside, extend=extend, extendfrac=tip
         )
@@ -534,7 +493,7 @@ class Mosaic:
             bottom = scale.centre
             beside.set_ylim(bottom, scale.top)
         # Its numbers: the top, the centre, and round ones that touch no other
-        inches = high / layout.dpi
+        inches = high / DPI
         wanted = [scale.top, *scale.ticks(min(1 + int(inches / 0.27), 8))]
         if scale.centre is not None:
             wanted.insert(1, scale.centre)
@@ -550,13 +509,13 @@ class Mosaic:
                     ticks[tick] += " = uniform"
         colour_bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
         colour_bar.minorticks_off()
-        beside.tick_params(labelsize=min(layout.small, 7), width=0.6, length=2.5)
+        beside.tick_params(labelsize=7, width=0.6, length=2.5)
         # The unit, above the pointed end if there is one
         if row == 0:
-            size = layout.small
-            room = (layout.width - layout.right - layout.dots(0.14)) / layout.dpi * 72
-            x = layout.right + layout.dots(0.12)
-            y = top - layout.dots(0.16 if scale.over else 0.09)
+            size = SMALL
+            room = (layout.width - layout.right - dots(0.14)) / DPI * 72
+            x = layout.right + dots(0.12)
+            y = top - dots(0.16 if scale.over else 0.09)
             axes.text(x, y, fitted(bar.unit, room, size), fontsize=size, color=COLOURS.quiet)
 
 

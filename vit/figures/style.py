@@ -280,24 +280,21 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     return figure
 
 
-def canvas_figure(
-    pixels: np.ndarray, title: str, subtitle: str, dpi: int = DPI
-) -> tuple[Figure, Axes]:
+def canvas_figure(pixels: np.ndarray, title: str, subtitle: str) -> tuple[Figure, Axes]:
     """Return a figure that shows an array under a heading, a dot for each pixel.
 
     Args:
         pixels: uint8 (H, W, 3).
-        dpi: dots per inch.
 
     Returns:
         The figure, and axes over the array that count in dots from its upper left.
     """
     height, width = pixels.shape[:2]
-    titles, lines, inches = heading_for(width / dpi, title, subtitle)
+    titles, lines, inches = heading_for(width / DPI, title, subtitle)
     # Whole dots above the array: it stays sharp, one dot for each of its pixels
-    head = math.ceil(inches * dpi)
+    head = math.ceil(inches * DPI)
     total = height + head
-    figure = Figure(figsize=(width / dpi, total / dpi), dpi=dpi)
+    figure = Figure(figsize=(width / DPI, total / DPI), dpi=DPI)
     axes = figure.add_axes((0, 0, 1, height / total))
     # "none" keeps the pixels of the array in vector files too, where "nearest" would resample them
     axes.imshow(pixels, extent=(0, width, height, 0), aspect="auto", interpolation="none")
