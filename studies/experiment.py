@@ -40,8 +40,7 @@ from vit.patches import patchify
 from vit.runs import read_mapping
 from vit.training.callbacks import Progress
 from vit.training.dynamics import DynamicsRecorder
-from vit.training.freeze import freeze
-from vit.training.initial import architecture_of, initial_model
+from vit.training.initial import architecture_of, freeze, initial_model
 from vit.training.loop import train_and_save
 from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
@@ -53,7 +52,7 @@ from vit.weights import build_model, checkpoint_hash
 
 @dataclass(frozen=True)
 class Arm:
-    """What differs from the usual model: frozen parts (see `vit.training.freeze`), settings,
+    """What differs from the usual model: frozen parts (see `vit.training.initial`), settings,
     weights before the first step."""
 
     freeze: tuple[str, ...] = ()

@@ -23,8 +23,7 @@ from __future__ import annotations
 from studies.experiment import SCORES, USUAL, Experiment, over_seeds
 from studies.figures import arms_figure
 from studies.tables import Results, Seeds, Table, seeds
-from vit.evaluation.features import pixel_features
-from vit.evaluation.knn import knn_accuracy
+from vit.evaluation.features import knn_accuracy, pixel_features
 from vit.figures.measures import Panel
 
 COMPARED = (

@@ -31,7 +31,7 @@ from vit.cli import main
 from vit.config import Config, changed
 from vit.data.draws import Draws, draw_operations
 from vit.data.randaugment import rand_augment
-from vit.evaluation.knn import knn_correct
+from vit.evaluation.features import knn_correct
 from vit.interpret import attention_statistics, faithfulness, head_ablation, top_mass_mask
 from vit.look.features import artifact_scores
 from vit.look.filled import fill_in

@@ -28,7 +28,7 @@ from PIL import Image
 import vit
 from vit.checkpoints import load_model
 from vit.runs import read_metrics
-from vit.training.state import load_state, saved_states
+from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
@@ -403,7 +403,7 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
 INTERRUPTIONS = {
     "saving": at_call("vit.training.run:save_state", "SIGTERM"),
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),
-    "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
+    "loading a state": at_call("vit.training.run_folder:load_state", "SIGTERM"),
     "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
     "writing the model": at_call(
         "vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"

@@ -41,8 +41,7 @@ from vit.training.loop import train_and_save
 from vit.training.objectives import Objective, register
 from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, refuse_conflicts, setup
-from vit.training.run_folder import RunFolder
-from vit.training.state import refusing_other_states
+from vit.training.run_folder import RunFolder, refusing_other_states
 from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS

@@ -17,8 +17,7 @@ from vit.config import DataConfig, changed
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.data.sources import load_data
 from vit.device import Compute
-from vit.evaluation.features import encoder_features, pixel_features
-from vit.evaluation.knn import knn_accuracy
+from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.figures import save_figure
 from vit.inputs import Normalization, to_float

@@ -25,7 +25,7 @@ from vit.openmp import usable_cores
 from vit.train import fit
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
-from vit.training.state import load_state, saved_states
+from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -14,7 +14,7 @@ from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import fit
 from vit.training.objectives import REGISTERED
-from vit.training.state import load_state, saved_states
+from vit.training.run_folder import load_state, saved_states
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "objective.py"
 SMALL = {

@@ -29,8 +29,8 @@ from vit.training.distributed import Distributed
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import save, train_and_save, train_steps
 from vit.training.run import Run, find_state, setup
-from vit.training.run_folder import RunFolder
-from vit.training.state import (
+from vit.training.run_folder import (
+    RunFolder,
     load_state,
     refusing_other_states,
     save_state,

@@ -32,8 +32,7 @@ from vit.settings import TrainCommand
 from vit.train import carry_out
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
-from vit.training.run_folder import RunFolder
-from vit.training.state import saved_states
+from vit.training.run_folder import RunFolder, saved_states
 
 BEST_SHIPPED = "vit-tiny-p4-cifar10"
 """The model of `vit models` whose features classify best by nearest neighbours."""

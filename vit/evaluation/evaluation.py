@@ -27,8 +27,14 @@ from vit.evaluation.classification import (
     read_confusion,
     reliability,
 )
-from vit.evaluation.features import Prepare, encoder_features, pixel_features
-from vit.evaluation.knn import TEMPERATURE, K, knn_accuracy
+from vit.evaluation.features import (
+    TEMPERATURE,
+    K,
+    Prepare,
+    encoder_features,
+    knn_accuracy,
+    pixel_features,
+)
 from vit.evaluation.probe import L2_GRID, linear_probe
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.inputs import Images

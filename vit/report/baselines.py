@@ -14,8 +14,7 @@ from torch import Tensor
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
-from vit.evaluation.features import Prepare, encoder_features, pixel_features
-from vit.evaluation.knn import K, knn_correct
+from vit.evaluation.features import K, Prepare, encoder_features, knn_correct, pixel_features
 from vit.evaluation.reconstruction import reconstruction_losses
 from vit.mae import MaskedAutoencoder, Model
 from vit.training.run import Run

@@ -22,12 +22,10 @@ from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.origin import Origin
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.freeze import freeze, restore_frozen_rows
-from vit.training.initial import InitialModel, initial_model
+from vit.training.initial import InitialModel, freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
-from vit.training.run_folder import RunFolder
-from vit.training.state import load_latest_state, save_state
+from vit.training.run_folder import RunFolder, load_latest_state, save_state
 from vit.weights import architecture, save_model
 
 CPU_TOKENS = 8_448
@@ -159,7 +157,7 @@ class Run:
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
-        """Save the state of this step (see `vit.training.state` for which are kept).
+        """Save the state of this step (see `vit.training.run_folder` for which are kept).
 
         Args:
             folder: of the states.

@@ -18,7 +18,7 @@ import torch
 from tiny import Payload, assert_same, full_disk, names
 
 from vit.errors import RunError
-from vit.training.state import (
+from vit.training.run_folder import (
     load_latest_state,
     load_state,
     save_state,
@@ -203,7 +203,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from vit.training.state import load_latest_state, save_state, saved_states
+from vit.training.run_folder import load_latest_state, save_state, saved_states
 
 torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
 draws = random.Random(0)

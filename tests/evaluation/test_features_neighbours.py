@@ -6,7 +6,7 @@ import torch
 from tiny import seeded
 from torch import Tensor
 
-from vit.evaluation.knn import knn_accuracy
+from vit.evaluation.features import knn_accuracy
 
 
 def blobs(count: int, spread: float, classes: int = 5) -> tuple[Tensor, Tensor]:

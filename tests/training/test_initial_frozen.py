@@ -11,7 +11,7 @@ from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.errors import ConfigError
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
-from vit.training.freeze import freeze, restore_frozen_rows
+from vit.training.initial import freeze, restore_frozen_rows
 from vit.training.loop import set_learning_rate
 from vit.training.optimizer import make_optimizer
 
