@@ -21,9 +21,8 @@ import vit
 from vit import Callback, cli, embed, evaluate, fit, load_model
 from vit.config import Config, ModelConfig, changed, flat_settings
 from vit.errors import ConfigError, DataError, RunError
-from vit.origin import Origin
-from vit.runs import RunFiles, read_metrics
-from vit.settings import TrainCommand
+from vit.inputs import Origin
+from vit.runs import RunFiles, TrainCommand, read_metrics
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped

@@ -29,7 +29,7 @@ from vit.config import (
     spelled,
 )
 from vit.errors import ConfigError
-from vit.settings import TrainCommand
+from vit.runs import TrainCommand
 
 KEYS = list(flat_settings(Config().to_dict()))
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"

@@ -408,7 +408,7 @@ INTERRUPTIONS = {
     "writing the model": at_call(
         "vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"
     ),
-    "measuring": at_call("vit.evaluation.evaluation:score_reconstruction", "SIGTERM"),
+    "measuring": at_call("vit.evaluation:score_reconstruction", "SIGTERM"),
     "drawing": at_call(
         "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
     ),

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from vit.interpret import AttentionMaps
     from vit.look.predict import embed, predict
     from vit.mae import MaskedAutoencoder
+    from vit.runs import __version__ as __version__
     from vit.train import fit
     from vit.training.step import Callback
-    from vit.version import __version__ as __version__
 
 __all__ = [
     "AttentionMaps",
@@ -38,7 +38,7 @@ _ROOMS = {
     "MaskedAutoencoder": "mae",
     "fit": "train",
     "Callback": "training.step",
-    "__version__": "version",
+    "__version__": "runs",
 }
 
 

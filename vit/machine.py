@@ -15,7 +15,7 @@ import torch
 from vit.config import RunConfig
 from vit.device import Compute, device_name
 from vit.errors import ConfigError
-from vit.version import __version__
+from vit.runs import __version__
 
 # Compiling takes about a minute. It saves a GPU some milliseconds per step, and a CPU a tenth of a
 # step in bf16, by fusing what lies between the products; in fp32 the products themselves take

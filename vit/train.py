@@ -26,11 +26,13 @@ from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
 from vit.progress import say
-from vit.runs import read_metrics, read_sample_images
-from vit.settings import (
+from vit.runs import (
     WRITTEN_BY,
     TrainCommand,
+    __version__,
     config_of_run,
+    read_metrics,
+    read_sample_images,
 )
 from vit.training import process
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
@@ -45,7 +47,6 @@ from vit.training.run_folder import RunFolder, refusing_other_states
 from vit.training.step import Callback, restore
 from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
-from vit.version import __version__
 
 
 @isolated()

@@ -9,6 +9,7 @@ from tiny import CPU
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError
+from vit.evaluation import over_seeds
 from vit.evaluation.classification import (
     DENSE_CLASSES,
     accuracy,
@@ -19,7 +20,6 @@ from vit.evaluation.classification import (
     read_confusion,
     reliability,
 )
-from vit.evaluation.evaluation import over_seeds
 from vit.inputs import to_float
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.checkpoints.reading import first_few, size_text
 from vit.errors import one_line
-from vit.origin import Origin
+from vit.inputs import Origin
 
 Shape = tuple[int, ...]
 

@@ -24,9 +24,8 @@ from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import KeyRule, map_out, within
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
-from vit.inputs import Preparation
+from vit.inputs import Origin, Preparation
 from vit.mae import Model
-from vit.origin import Origin
 from vit.weights import TIMM_EPS, timm_config
 
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from vit.cli.parsers import PARSERS, train_parser
 from vit.cli.startup import start
 from vit.errors import ConfigError, UserError, did_you_mean, one_line
+from vit.runs import __version__
 from vit.training.process import StopRequests
-from vit.version import __version__
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from vit.data.folder import choose_readable, list_files
 from vit.errors import ConfigError, DataError
-from vit.inputs import decode, size_of
+from vit.inputs import Origin, decode, size_of
 from vit.look.predict import embed
 from vit.mae import Model
-from vit.origin import Origin
 from vit.progress import track
 
 BATCH = 64

@@ -33,7 +33,7 @@ from vit.config import (
 )
 from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
-from vit.settings import QUICKSTART, TrainCommand, train_command
+from vit.runs import QUICKSTART, TrainCommand, train_command
 
 Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
 Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]

@@ -27,8 +27,7 @@ from vit.report.baselines import measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
-from vit.runs import CONTENTS
-from vit.settings import TrainCommand
+from vit.runs import CONTENTS, TrainCommand
 from vit.train import carry_out
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run

@@ -22,7 +22,7 @@ from vit.figures.document import data_uri, render_page
 from vit.report.curves import curves_of
 from vit.report.record import WRONG_VALUES, RunRecord
 from vit.report.scores import charts_of, duration, evaluations, key_scores
-from vit.version import __version__
+from vit.runs import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
 SIGNATURE = '<meta name="generator" content="vit report">'

@@ -17,10 +17,9 @@ from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
-from vit.inputs import Normalization, to_float
+from vit.inputs import Normalization, Origin, to_float
 from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
-from vit.origin import Origin
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.initial import InitialModel, freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import Objective, objective_class
