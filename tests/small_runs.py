@@ -16,13 +16,12 @@ from vit.report.baselines import measure_baselines
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import measure
-from vit.training.callbacks import MetricsFile
+from vit.training.callbacks import MetricsFile, sample_images, summarize
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import save as save_state
 from vit.training.loop import train_steps
 from vit.training.run import setup
 from vit.training.run_folder import RunFolder
-from vit.training.summary import sample_images, summarize
 
 
 def make_run(

@@ -21,13 +21,12 @@ import vit
 from vit import Callback, cli, embed, evaluate, fit, load_model
 from vit.config import Config, ModelConfig, changed, flat_settings
 from vit.errors import ConfigError, DataError, RunError
-from vit.inputs import Origin
 from vit.runs import RunFiles, TrainCommand, read_metrics
 from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS, Stopped
 from vit.training.run_folder import RunFolder
-from vit.weights import checkpoint_hash
+from vit.weights import Origin, checkpoint_hash
 
 CONFIG = changed(RECONSTRUCT, {"run.save_every": 3, "run.threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from vit.data import Dataset, ImageSet
 from vit.errors import RunError
 from vit.runs import read_mapping, read_metrics, read_sample_images
-from vit.training.summary import SAMPLES, sample_images
+from vit.training.callbacks import SAMPLES, sample_images
 
 
 def test_what_is_not_there_is_empty(tmp_path):

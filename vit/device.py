@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -144,3 +145,11 @@ def device_name(device: torch.device) -> str:
     if not names:
         return "CPU"
     return f"{names[0]} ({len(names)} cores)"
+
+
+def usable_cores() -> int:
+    """Return the number of cores on which this process may run."""
+    # a container or taskset may allow fewer than there are; only Linux tells which
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

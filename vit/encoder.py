@@ -158,7 +158,7 @@ class VisionTransformer(nn.Module):
     Attributes:
         config: the architecture, from which the model can be rebuilt.
         decoder: None; a `MaskedAutoencoder` has one.
-        origin: where a trained or loaded model came from (`vit.inputs.Origin`).
+        origin: where a trained or loaded model came from (`vit.weights.Origin`).
     """
 
     decoder: None = None

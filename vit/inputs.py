@@ -1,7 +1,6 @@
 """How a picture becomes a model's input: decoded, cropped, resized, normalised.
 
-From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model: `ModelInputs`,
-of which its `Origin` is one.
+From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model: `ModelInputs`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +18,6 @@ from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageErro
 from torch import Tensor
 
 from vit.errors import CheckpointError, DataError
-
-if TYPE_CHECKING:
-    from torchvision.transforms.v2 import Transform
 
 INTERPOLATIONS = ("bicubic", "bilinear")
 
@@ -438,66 +434,3 @@ class ModelInputs:
         from torchvision.transforms.v2.functional import rgb_to_grayscale
 
         return rgb_to_grayscale(images)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Origin(ModelInputs):
-    """Where a model came from and how its input is made: its `origin`, once trained or loaded.
-
-    Attributes:
-        source: the run folder, or the name or path that was loaded.
-        class_names: of the head, or of the training data; empty if unknown.
-        data: name of the training data; "" if unknown.
-        data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
-            unknown.
-    """
-
-    source: str
-    class_names: tuple[str, ...]
-    data: str
-    data_content_hash: str
-
-    @property
-    def problem_type(self) -> str:
-        """What the head tells, as transformers calls it; "" for one of several classes.
-
-        For example multi_label_classification.
-        """
-        return ""
-
-    @property
-    def notes(self) -> list[str]:
-        """What was assumed or changed when the model was loaded."""
-        return []
-
-    @property
-    def untrained(self) -> list[str]:
-        """The names of the tensors that the checkpoint lacked."""
-        return []
-
-    def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether its training held out the images with this hash.
-
-        Args:
-            content_hash: of the `vit.data.ImageSet`.
-        """
-        # the hash of the data is that of the training images, "-", that of the test images
-        return self.data_content_hash.rpartition("-")[2] == content_hash
-
-    @property
-    def transform(self) -> Transform:
-        """A torchvision v2 transform that makes the model's input, for a Dataset or a v2.Compose.
-
-        PIL images of any mode and orientation become the model's input float32 (C, H, W), just as
-        their files do by `read_images` and `normalize` (a large JPEG within rounding, because fewer
-        pixels of its file are decoded); uint8 tensors (..., 3, h, w) or (..., 1, h, w) become
-        (..., C, H, W), just as by `inputs`.
-
-        Raises:
-            DataError: (when called) other tensors, or the model takes neither colour nor grey
-                images.
-        """
-        # torchvision's transforms take seconds to import
-        from vit.transform import ModelTransform
-
-        return ModelTransform(self)

@@ -122,7 +122,7 @@ class MaskedAutoencoder(nn.Module):
             `patch_targets`).
 
     Attributes:
-        origin: where a trained or loaded model came from (`vit.inputs.Origin`).
+        origin: where a trained or loaded model came from (`vit.weights.Origin`).
     """
 
     origin: Any = None

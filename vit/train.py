@@ -13,15 +13,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, ModelConfig, changed
+from vit.config import Config, ModelConfig, Tracker, changed
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line, plural
-from vit.evaluation import Options, as_summary, evaluate
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -35,9 +34,16 @@ from vit.runs import (
     read_sample_images,
 )
 from vit.training import process
-from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
+from vit.training.callbacks import (
+    MetricsFile,
+    Progress,
+    Snapshots,
+    Validation,
+    measure,
+    sample_images,
+    summarize,
+)
 from vit.training.distributed import Distributed, init_distributed
-from vit.training.dynamics import DynamicsRecorder
 from vit.training.initial import follow, refuse_init
 from vit.training.loop import train_and_save
 from vit.training.objectives import Objective, register
@@ -45,8 +51,6 @@ from vit.training.process import StopRequests
 from vit.training.run import Run, describe_compute, find_state, refuse_conflicts, setup
 from vit.training.run_folder import RunFolder, refusing_other_states
 from vit.training.step import Callback, restore
-from vit.training.summary import sample_images, summarize
-from vit.training.trackers import TRACKERS
 
 
 @isolated()
@@ -195,44 +199,6 @@ def with_init(command: TrainCommand, init: Model) -> TrainCommand:
     return replace(command, config=changed(command.config, {"model.init": source}))
 
 
-# ---- Measure ---------------------------------------------------------------------------------
-
-NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluation` that need labels."""
-
-
-def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
-    """Measure `run.result` on `run.data.test` by the methods that the objective names.
-
-    Args:
-        run: at the step to be measured.
-        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
-            not need them.
-
-    Returns:
-        Plain values by their names in summary.json.
-
-    Raises:
-        TrainingError: a feature or logit is nan or infinite.
-    """
-    config = run.config
-    data = run.data
-
-    # without labels there is nothing to classify
-    methods = list(run.objective.measures)
-    if not data.has_classes:
-        methods = [method for method in methods if method not in NEED_LABELS]
-
-    # as in training, with the same share of masked patches
-    options = Options(
-        masks=((config.mask.kind, config.mask.ratio),),
-        raw_pixels=baselines,
-        knn_images=config.run.knn_images,
-    )
-    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
-    return as_summary(evaluation.scores)
-
-
 # ---- Set up -------------------------------------------------------------------------------------
 
 
@@ -264,7 +230,10 @@ def set_up(
         refuse_init(config, init)
     refuse_names(callbacks)
     trackers: list[Callback] = []
-    if dist.is_main:
+    if dist.is_main and config.run.track:
+        # whose libraries few runs need
+        from vit.training.trackers import TRACKERS
+
         # each once
         for name in dict.fromkeys(config.run.track):
             trackers.append(TRACKERS[name]())
@@ -301,6 +270,8 @@ def set_up(
     # callbacks that continue from the state; if one cannot, the folder stays as it is
     recorders: list[Callback] = []
     if config.run.dynamics_every:
+        from vit.training.dynamics import DynamicsRecorder
+
         recorder = DynamicsRecorder(
             run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
         )
@@ -389,7 +360,7 @@ def refuse_names(callbacks: Sequence[Callback]) -> None:
     Raises:
         ConfigError: a callback with a state has no name, or another's.
     """
-    names = {MetricsFile.name, DynamicsRecorder.name, *TRACKERS}
+    names = {MetricsFile.name, "dynamics", *get_args(Tracker)}
     for callback in callbacks:
         kind = type(callback).__name__
         if not isinstance(callback, Callback):

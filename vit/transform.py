@@ -17,7 +17,7 @@ from vit.inputs import ModelInputs, fit_picture
 
 
 class ModelTransform(Transform):
-    """Turns images into a model's input: see `vit.inputs.Origin.transform`."""
+    """Turns images into a model's input: see `vit.weights.Origin.transform`."""
 
     def __init__(self, inputs: ModelInputs):
         super().__init__()

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tiny import noise, save_images, without_pictures
 
 from vit.config import Config, RunConfig
-from vit.openmp import usable_cores
+from vit.device import usable_cores
 from vit.train import fit
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics

@@ -15,9 +15,8 @@ from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
 from vit.config import changed
 from vit.errors import CheckpointError
-from vit.inputs import Origin
 from vit.mae import Model
-from vit.weights import build_model, save_model, write_weights
+from vit.weights import Origin, build_model, save_model, write_weights
 
 FOREIGN = {"timm": to_timm, "huggingface": to_huggingface}
 

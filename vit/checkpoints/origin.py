@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.checkpoints.reading import first_few, size_text
 from vit.errors import one_line
-from vit.inputs import Origin
+from vit.weights import Origin
 
 Shape = tuple[int, ...]
 

@@ -24,9 +24,9 @@ from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import KeyRule, map_out, within
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
-from vit.inputs import Origin, Preparation
+from vit.inputs import Preparation
 from vit.mae import Model
-from vit.weights import TIMM_EPS, timm_config
+from vit.weights import TIMM_EPS, Origin, timm_config
 
 
 @dataclass

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from vit.data.folder import choose_readable, list_files
 from vit.errors import ConfigError, DataError
-from vit.inputs import Origin, decode, size_of
+from vit.inputs import decode, size_of
 from vit.look.predict import embed
 from vit.mae import Model
 from vit.progress import track
+from vit.weights import Origin
 
 BATCH = 64
 """Images at a time: read, and shown to the model."""

@@ -19,11 +19,11 @@ from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.similar import ShownImage, similar_page
-from vit.inputs import Origin
 from vit.look.predict import embed
 from vit.look.similar import Nearest, nearest
 from vit.look.subject import model_caption
 from vit.mae import Model
+from vit.weights import Origin
 
 SIDE = 320
 """Pixels of a neighbour's longer side on the page: twice what most screens show of it."""

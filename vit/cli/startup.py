@@ -10,8 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 
 from vit.errors import exit_code_of, one_line
-from vit.openmp import limit_spinning
 from vit.progress import OptionalStream
+
+SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""The environment variables for how torch's threads wait; the user's own settings win.
+
+OpenMP reads them once, when torch loads.
+"""
 
 
 def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -> int:
@@ -45,3 +50,18 @@ def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -
     # What could not be written Python would write at its end, and complain
     OptionalStream(stdout).flush()
     return code
+
+
+def limit_spinning() -> None:
+    """Let a waiting thread sleep after spinning 1,000 times, unless the environment says otherwise.
+
+    GNU's OpenMP spins 300,000 times, for some milliseconds, and 1,000 times only if it has more
+    threads than cores. It does not see other processes: next to one, each thread spends its time on
+    a core waiting for a thread that has none, and a run with two threads drops to a few percent of
+    its speed (docs/speed.md).
+    """
+    # a loaded torch has read the environment already
+    if "torch" in sys.modules:
+        return
+    if not any(name in os.environ for name in SETTINGS):
+        os.environ["GOMP_SPINCOUNT"] = "1000"

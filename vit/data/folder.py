@@ -26,9 +26,9 @@ from vit.data.cache import (
     describe,
 )
 from vit.data.images import choose_test_images, class_key, evenly_spaced, hold_out_test_images
+from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
-from vit.openmp import usable_cores
 from vit.progress import track
 from vit.runs import RunFiles
 

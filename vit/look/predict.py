@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vit.checkpoints.heads import LOST_HEAD
 from vit.errors import CheckpointError, DataError
-from vit.inputs import Origin
 from vit.isolation import eval_mode
 from vit.mae import Model
+from vit.weights import Origin
 
 # An image file, or a PIL image
 Picture: TypeAlias = str | Path | Image.Image

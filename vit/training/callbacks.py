@@ -1,4 +1,4 @@
-"""What a run does between its steps: objects that the main process calls after each."""
+"""What a run does beside its steps: callbacks of the main process, and the measurements."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
 from vit.atomic import make_folder, replacing
+from vit.data import Dataset
+from vit.device import device_name
+from vit.evaluation import Options, as_summary, evaluate
+from vit.machine import versions
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
-from vit.runs import read_saved_part
+from vit.runs import SampleImages, read_saved_part
 from vit.training.run import Run
 from vit.training.step import Callback, Step
+from vit.weights import weights_hash
 
 SECONDS_BETWEEN_LOSSES = 0.5
 """Pause between two readings of the loss on a terminal, each of which waits for the GPU."""
@@ -209,3 +214,106 @@ class Progress(Callback):
 
     def close(self) -> None:
         self._bar.close()
+
+
+NEED_LABELS = ("knn", "linear", "head")
+"""Methods of `vit.evaluation` that need labels."""
+SAMPLES = 10
+"""How many images a run keeps; for CIFAR-10, one per class."""
+
+
+def summarize(
+    run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all facts about a finished run, for comparison with others.
+
+    Args:
+        run: at its last step.
+        metrics: lines of metrics.jsonl.
+        measured: scores, from `measure`.
+
+    Returns:
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of
+        `metrics`; images per second count each view.
+    """
+    config = run.config
+    data = run.data
+
+    # the loss of the last epoch: single steps differ by their images; other lines are callbacks'
+    losses = []
+    for line in metrics:
+        if "lr" in line and "loss" in line and line["epoch"] > config.train.epochs - 1:
+            losses.append(line["loss"])
+    final_loss = None
+    if losses:
+        final_loss = sum(losses) / len(losses)
+
+    # in words, for whoever opens the file
+    weights = "those of the last step"
+    if run.ema is not None:
+        weights = "the average over the steps"
+    # seen in training, each view counted; the steps of an epoch may leave images out
+    count = len(data.train)
+    seen = min(config.steps_per_epoch(count) * config.train.batch_size, count)
+    images = config.train.epochs * seen * config.augment.views
+    return {
+        "objective": config.train.objective,
+        "init": config.model.init,
+        "init_content_hash": run.init_hash,
+        "content_hash": weights_hash(run.result),
+        "data": data.facts,
+        "steps": run.step,
+        "epochs": config.train.epochs,
+        "final_train_loss": final_loss,
+        **measured,
+        "weights": weights,
+        "images_per_second": images / run.seconds,
+        "seconds": run.seconds,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "device": device_name(run.compute.device),
+        "precision": run.compute.precision,
+        "threads": torch.get_num_threads(),
+        "processes": run.dist.world_size,
+        "seed": config.train.seed,
+        "versions": versions(),
+    }
+
+
+def sample_images(data: Dataset) -> SampleImages:
+    """Return some test images, spread over the classes, which a run keeps and its pictures show."""
+    samples = data.test.subset(data.test.showcase(SAMPLES))
+    return SampleImages(
+        samples.images[:], samples.label_names, list(samples.class_names), data.facts
+    )
+
+
+def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
+    """Measure `run.result` on `run.data.test` by the methods that the objective names.
+
+    Args:
+        run: at the step to be measured.
+        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
+            not need them.
+
+    Returns:
+        Plain values by their names in summary.json.
+
+    Raises:
+        TrainingError: a feature or logit is nan or infinite.
+    """
+    config = run.config
+    data = run.data
+
+    # without labels there is nothing to classify
+    methods = list(run.objective.measures)
+    if not data.has_classes:
+        methods = [method for method in methods if method not in NEED_LABELS]
+
+    # as in training, with the same share of masked patches
+    options = Options(
+        masks=((config.mask.kind, config.mask.ratio),),
+        raw_pixels=baselines,
+        knn_images=config.run.knn_images,
+    )
+    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
+    return as_summary(evaluation.scores)

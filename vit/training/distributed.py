@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from vit.config import Config
-from vit.openmp import usable_cores
+from vit.device import usable_cores
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
-from vit.inputs import Normalization, Origin, to_float
+from vit.inputs import Normalization, to_float
 from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
@@ -25,7 +25,7 @@ from vit.training.initial import InitialModel, freeze, initial_model, restore_fr
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder, load_latest_state, save_state
-from vit.weights import architecture, save_model
+from vit.weights import Origin, architecture, save_model
 
 CPU_TOKENS = 8_448
 """Most tokens of a micro-batch on a CPU, in the part of the model with the most.

@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from vit.openmp import SETTINGS
+from vit.cli.startup import SETTINGS
 
 LOAD = """
 import ctypes
 from importlib.util import find_spec
 from pathlib import Path
-from vit.openmp import limit_spinning
+from vit.cli.startup import limit_spinning
 
 limit_spinning()
 # as torch does, in a twentieth of the time

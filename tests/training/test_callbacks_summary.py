@@ -16,10 +16,9 @@ from vit.errors import ConfigError
 from vit.evaluation import Options, evaluate
 from vit.inputs import to_float
 from vit.train import measure
-from vit.training.callbacks import validation_metrics
+from vit.training.callbacks import summarize, validation_metrics
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
-from vit.training.summary import summarize
 
 
 def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
