@@ -147,9 +147,9 @@ def test_imports_are_found_wherever_they_stand():
     ("module", "lazy", "modules", "lines"),
     [
         ("vit.encoder", True, 7, None),
-        ("vit.interpret.capture", True, 14, None),
-        ("vit.checkpoints.loading", False, 31, None),
-        ("vit.training.loop", False, 18, 3_100),
+        ("vit.interpret.capture", True, 13, None),
+        ("vit.checkpoints.loading", False, 30, None),
+        ("vit.training.loop", False, 13, 2_900),
         ("vit.train", False, 42, None),
     ],
 )
@@ -324,3 +324,13 @@ def test_the_page_on_the_house_names_every_room():
     page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
     told = {*re.findall(r"`vit/(\w+)(?:/|\.py)`", page)}
     assert {path.parent.name for path in (ROOT / "vit").glob("*/__init__.py")} <= told
+
+
+def test_the_reading_path_is_short():
+    """Whoever wants to understand a run reads these files, from patches to its end."""
+    page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
+    table = page.partition("## Read the code")[2].partition("## The rest")[0]
+    files = re.findall(r"^\| `(vit/\S+\.py)`", table, flags=re.MULTILINE)
+    assert len(files) <= 14
+    lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
+    assert 1_000 < lines <= 3_510
