@@ -21,7 +21,7 @@ from vit.config import Config, DecoderConfig
 SCENES = "--data.source scenes --data.limit 20"
 REFUSED = {
     "attention": [
-        ("encoder", "name image files, or a data set with --data"),
+        ("encoder", "name image files, or a folder or data set with --data"),
         ("encoder one.png --data scenes", "not both"),
         (f"encoder one.png --query 'register {'9' * 5000}'", "cannot be used; auto, cls, mean"),
         ("encoder one.png --query 3,0", "there is no patch in row 3, column 0: the grid is 3 x 4"),
@@ -30,13 +30,13 @@ REFUSED = {
         ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         ("single one.png --method relevance", "its head is for one output, no choice between classes"),
-        ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),
+        ("plain one.png --method relevance", "plain has no classification head"),
         (
             "encoder one.png --method relevance --mask 0.5",
             "explains a reconstruction, and this model has no decoder",
         ),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
-        (f"encoder one.png --out {'x' * 300}", "...: File name too long"),
+        (f"encoder one.png --out {'x' * 300}", "File name too long"),
     ],
     "checkpoint": [
         ("", "a command is missing; one of inspect, convert"),
@@ -50,8 +50,6 @@ REFUSED = {
         ("images --data scenes", "'scenes' and 'images' are two; name one"),
     ],
     "embed": [
-        ("mae --out f.npz", "name image files, a folder of images, or a data set"),
-        ("mae one.png --data data --out f.npz", "not both"),
         ("mae one.png data --out f.npz", "data: a folder; name it alone, or image files alone"),
     ],
     "evaluate": [
@@ -81,11 +79,8 @@ REFUSED = {
     ],
     "similar": [
         ("encoder one.png", "required: FOLDER"),
-        ("encoder none.png data", "image: 'none.png' is not a file"),
-        ("encoder one.png none", "folder: 'none' is not a folder"),
-        ("encoder one.png two.png", "folder: 'two.png' is not a folder"),
-        ("encoder data data", "image: 'data' is not a file"),
-        ("encoder data one.png", "data is a folder and one.png a file: name the image first"),
+        ("encoder none.png data", "none.png"),
+        ("encoder one.png none", "images: 'none' is neither a file nor a folder"),
         ("encoder one.png data --out page.pdf", "name a file that ends in .html or .htm"),
     ],
     "report": [

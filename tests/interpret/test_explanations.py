@@ -1,7 +1,5 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
-from types import SimpleNamespace
-
 import pytest
 import timm
 import torch
@@ -78,14 +76,9 @@ def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
     # Index 1 of tokens would be the second token, not a class
     with pytest.raises(AttentionError, match="give run="):
         relevance(model, images, 1)
-    with pytest.raises(AttentionError, match="give run="):
-        relevance(model, images, 1, run=lambda x: SimpleNamespace(logits=model(x)))
     for number in (3, -1):
         with pytest.raises(AttentionError, match="there is no class"):
             relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
-    for name in ("cat", 1.0, None):
-        with pytest.raises(AttentionError, match="a class is its number"):
-            relevance(model, images, name, run=lambda x: model.forward_head(model(x)))
     with pytest.raises(AttentionError, match="one number per image"):
         relevance(model, images, lambda tokens: tokens[:, 0])
 
@@ -183,8 +176,6 @@ def test_legrad_of_other_libraries_models():
     sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
     config = hf.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
     model = far_from_uniform(hf.ViTForImageClassification(config))
-    with pytest.raises(AttentionError, match="give head="):
-        legrad(model, images, 2)
     head = lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])  # noqa: E731
     assert (legrad(model, images, 2, head) > 0).any()
 

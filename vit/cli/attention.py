@@ -128,10 +128,6 @@ def load_with_images(
     images, data = images_or_data(options)
 
     # All names are checked before the weights are read
-    if images and data is not None:
-        raise ConfigError("name image files, or a data set with --data, not both")
-    if not images and data is None:
-        raise ConfigError("name image files, or a data set with --data")
     located(options.checkpoint)
     if data is not None:
         named_data(data)
@@ -300,7 +296,7 @@ def draw_relevance(
     """Draw what a class, or the reconstruction of a masked patch, depends on.
 
     Raises:
-        ConfigError: the model has neither the decoder nor the head that it takes.
+        ConfigError, CheckpointError: the model has no decoder, or no head, that it takes.
     """
     # A query's outline would be misread: relevance is of a result, not of a token
     style: dict[str, Any] = {"what": "relevance", "query": None}
@@ -314,15 +310,11 @@ def draw_relevance(
         raise ConfigError(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
-    elif subject.model.encoder.config.num_classes:
+    else:
         panels, style["labels"] = relevance_of_classes(options, subject)
         title = "Relevance for the predicted class"
         if options.label is not None:
             title = f"Relevance for class {options.label}"
-    else:
-        problem = f"{options.method} explains a prediction, and this model has no head"
-        advice = "with a decoder, --method relevance --mask SHARE explains what it fills in"
-        raise ConfigError(f"{problem}; {advice}")
     return [picture_of_maps(options, subject, panels, title, notes, **style)]
 
 

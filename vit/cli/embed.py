@@ -69,11 +69,7 @@ def run(options: Namespace) -> int:
 
 
 def require_images(files: Sequence[str], data: str | None) -> None:
-    """Refuse what names no images."""
-    if data is None and not files:
-        raise ConfigError("name image files, a folder of images, or a data set")
-    if data is not None and files:
-        raise ConfigError("name image files, or data with --data, not both")
+    """Refuse data that is neither a name nor a folder, and a folder among files."""
     if data is not None:
         named_data(data)  # refuses what is neither a name nor a folder
 

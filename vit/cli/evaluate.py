@@ -177,12 +177,11 @@ def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
     Raises:
         ConfigError: the method, or none, applies.
     """
-    if method != "all" and reasons[method]:
-        raise ConfigError(f"--method {method}: {reasons[method]}")
-    methods = [name for name in reasons if method in ("all", name) and not reasons[name]]
+    named = [name for name in reasons if method in ("all", name)]
+    methods = [name for name in named if not reasons[name]]
     if not methods:
-        each_once = dict.fromkeys(reasons.values())
-        raise ConfigError(f"nothing can be measured: {'; '.join(each_once)}")
+        each_once = dict.fromkeys(reasons[name] for name in named)
+        raise ConfigError(f"--method {method}: {'; '.join(each_once)}")
     return methods
 
 

@@ -36,12 +36,18 @@ def require_data(options: Namespace) -> None:
 
 
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
-    """Return the image files of a command line, and the data; a single place may name either."""
+    """Return the image files of a command line, and the data; a single place may name either.
+
+    Raises:
+        ConfigError: neither is named, or both are.
+    """
     images = options.images
     data = options.data
     if data is None and len(images) == 1 and _is_data(images[0]):
         data = images[0]
         images = []
+    if bool(images) == (data is not None):
+        raise ConfigError("name image files, or a folder or data set with --data, and not both")
     if data is not None:
         tell_apart(data)
     return images, data

@@ -55,8 +55,6 @@ def require_folder(folder: Path, option: str = "--out") -> None:
             break
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError as error:  # a name that is too long
-            raise ConfigError(f"{option}: {str(folder)[:40]}...: {error.strerror}") from error
     if not existing.is_dir():
         raise ConfigError(f"{option}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -17,7 +17,7 @@ from vit.cli.images import (
 )
 from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import PAGE, output_file, print_json
-from vit.errors import ConfigError, one_line, plural
+from vit.errors import one_line, plural
 from vit.figures.similar import ShownImage, similar_page
 from vit.look.predict import embed
 from vit.look.similar import Nearest, nearest
@@ -35,7 +35,6 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     if options.out is not None:
         output_file(options.out, PAGE, overwrite=options.overwrite)
-    require_places(options.image, options.folder)
     files = list_images([options.folder], options.on_bad_image)
 
     # The features of all images, and which are nearest
@@ -68,20 +67,6 @@ def run(options: Namespace) -> int:
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
     return 0
-
-
-def require_places(image: str, folder: str) -> None:
-    """Refuse an image that is no file, and a folder that is none.
-
-    Raises:
-        ConfigError: naming it.
-    """
-    if os.path.isdir(image) and os.path.isfile(folder):
-        raise ConfigError(f"{image} is a folder and {folder} a file: name the image first")
-    if not os.path.isfile(image):
-        raise ConfigError(f"image: {image!r} is not a file")
-    if not os.path.isdir(folder):
-        raise ConfigError(f"folder: {folder!r} is not a folder")
 
 
 def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, count: int) -> str:

@@ -181,15 +181,12 @@ class AttentionMaps:
         """Return the weights (B, h, N, N) of a layer, negative from the last.
 
         Raises:
-            AttentionError: the layer was not kept.
+            KeyError: the layer was not kept.
         """
         # Counted from the first layer of the model, whichever were kept
         number = layer
         if layer < 0:
             number = layer + len(self.names)
-        if number not in self.weights:
-            layers = ", ".join(map(str, self.weights)) or "none"
-            raise AttentionError(f"layer {layer} was not kept; the layers kept are: {layers}")
         return self.weights[number]
 
     @property
@@ -213,7 +210,8 @@ class AttentionMaps:
                 mask's order, which differs from image to image.
 
         Raises:
-            AttentionError: there is no such layer or token, or the query patch is masked.
+            KeyError: the layer was not kept.
+            AttentionError: there is no such token, or the query patch is masked.
         """
         return to_grid(self.of(layer), self.geometry, query, mask)
 
@@ -282,10 +280,6 @@ def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> N
     suffix = geometry.num_suffix_tokens
     if queries == keys == prefix + visible + suffix:
         return
-    if queries != keys:
-        raise AttentionError(
-            f"{queries} queries and {keys} keys: this layer pools the tokens; name another layer="
-        )
     raise AttentionError(
         f"{queries} queries and {keys} keys are not {prefix + suffix} tokens without a place and "
         f"{visible} patches; "
@@ -304,8 +298,6 @@ def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask
     # One query token for all images, or a patch for each
     batch = len(weights)
     queries = query if isinstance(query, list) else [query] * batch
-    if len(queries) != batch:
-        raise AttentionError(f"{len(queries)} query patches for {batch} images")
     numbers = [geometry.token(name) for name in queries]
     tokens = torch.tensor(numbers, dtype=torch.long, device="cpu")  # (B,)
 

@@ -178,11 +178,6 @@ def _head_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
         raise AttentionError(
             f"{type(model).__name__} has no head for classes; give head=, which returns scores"
         )
-    if not callable(getattr(model, "norm", None)) or not hasattr(model, "forward_head"):
-        raise AttentionError(
-            f"{type(model).__name__} does not say how tokens become logits; give head=, e.g. "
-            "lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])"
-        )
     return lambda tokens: parts.forward_head(parts.norm(tokens))
 
 
@@ -331,24 +326,13 @@ def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: 
 
 def _class_scores(logits: Tensor, number: int) -> Tensor:
     """Return the logits (B,) of one class among logits (B, classes)."""
-    if not isinstance(logits, Tensor):
-        raise _not_logits(type(logits).__name__, "model(x).logits")
     if logits.ndim != 2:
-        raise _not_logits(str(tuple(logits.shape)), "model.forward_head(model(x))")
-    try:
-        number = operator.index(number)
-    except TypeError as error:
         raise AttentionError(
-            f"a class is its number, from 0, or a function of the result, got {number!r}"
-        ) from error
+            "a class has a score among logits (B, classes), and the model returns "
+            f"{tuple(logits.shape)}; give run=, e.g. lambda x: model.forward_head(model(x)), "
+            "or a function as score"
+        )
+    number = operator.index(number)
     if not 0 <= number < logits.shape[1]:
         raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
     return logits[:, number]
-
-
-def _not_logits(result: str, call: str) -> AttentionError:
-    """Return the error that a model's result is no logits, and `call` would give them."""
-    return AttentionError(
-        f"a class has a score among logits (B, classes), and the model returns {result}; "
-        f"give run=, e.g. lambda x: {call}, or a function as score"
-    )

@@ -66,19 +66,13 @@ def _require_open(model: nn.Module) -> None:
     """Refuse a model with a part whose calls cannot be intercepted."""
     for name, part in model.named_modules():
         label = f"{name or 'the model'} ({type(part).__name__})"
-        if hasattr(part, "_orig_mod"):
+        is_compiled = hasattr(part, "_orig_mod")
+        was_compiled_in_place = getattr(part, "_compiled_call_impl", None) is not None
+        is_program = isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule)
+        if is_compiled or was_compiled_in_place or is_program:
             raise AttentionError(
-                f"{label} is compiled and cannot be inspected; pass the original model, ._orig_mod"
-            )
-        if getattr(part, "_compiled_call_impl", None) is not None:
-            raise AttentionError(
-                f"{label} was compiled in place and cannot be inspected; "
-                "load it again without .compile()"
-            )
-        if isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule):
-            raise AttentionError(
-                f"{label} is a scripted or exported program and cannot be inspected; "
-                "pass the model itself"
+                f"{label} is compiled, scripted or exported and cannot be inspected; "
+                "pass the model itself (._orig_mod of a compiled one)"
             )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
 from vit.interpret.measures import attention_distance, attention_entropy
@@ -52,7 +51,8 @@ def attention_statistics(
         geometry: layout of the tokens; None to take it from the model and the images.
 
     Raises:
-        AttentionError: there are no images, or the maps cannot be captured.
+        AttentionError: the maps cannot be captured.
+        ValueError: there are no images.
     """
     # Sums over images, by layer: (h, 4), which are distance, its square, entropy, prefix mass
     sums: dict[int, Tensor] = {}
@@ -81,10 +81,6 @@ def attention_statistics(
             with maps:
                 model(images)
             count += len(images)
-    if not count:
-        raise AttentionError("there are no images to average over")
-    if not sums:
-        raise AttentionError("layers=[] names no layer to average over")
 
     # The means as a table (l, h, 4); heads that a layer does not have stay nan
     numbers = sorted(sums)

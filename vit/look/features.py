@@ -30,10 +30,8 @@ def pca_colours(features: Tensor) -> Tensor:
         everywhere.
 
     Raises:
-        AttentionError: the features have another shape, or are not finite.
+        AttentionError: the features are not finite.
     """
-    if features.ndim != 3 or not features.numel():
-        raise AttentionError(f"features are (images, patches, width), got {tuple(features.shape)}")
     if not bool(features.isfinite().all()):
         raise AttentionError("the features are nan or infinite; the weights are damaged")
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.heads import LOST_HEAD
-from vit.errors import CheckpointError, DataError
+from vit.errors import CheckpointError
 from vit.isolation import eval_mode
 from vit.mae import Model
 from vit.weights import Origin
@@ -61,14 +61,13 @@ def require_head(model: Model) -> None:
         )
     # A classifier that could not be loaded is told by its note
     notes = model.origin.notes if model.origin else []
-    lost = [note for note in notes if note.startswith(LOST_HEAD)]
-    if not classes and lost:
-        raise CheckpointError(f"{source}: {lost[0]}")
+    lost = [f"{source}: {note}" for note in notes if note.startswith(LOST_HEAD)]
+    problem = (
+        f"{source} has no classification head; use a classifier such as "
+        "vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
+    )
     if not classes:
-        raise CheckpointError(
-            f"{source} has no classification head; use a classifier such as "
-            "vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
-        )
+        raise CheckpointError([*lost, problem][0])
 
 
 @torch.no_grad()
@@ -88,8 +87,8 @@ def predict(
         float32 (B, classes) on the CPU; every row sums to 1.
 
     Raises:
-        CheckpointError: the model has no head, was not loaded, or computes nan or infinity.
-        DataError: an image cannot be read, or there is none.
+        CheckpointError: the model has no head, or computes nan or infinity.
+        DataError: an image cannot be read.
     """
     # A batch at a time through the encoder and the head
     require_head(model)
@@ -117,8 +116,8 @@ def embed(
         batch_size: images at a time.
 
     Raises:
-        CheckpointError: the model was not loaded, or computes nan or infinity.
-        DataError: an image cannot be read, or there is none.
+        CheckpointError: the model computes nan or infinity.
+        DataError: an image cannot be read.
     """
     # Pooled as the head would read them, and each patch's token as it is
     encoder = model.encoder
@@ -137,14 +136,9 @@ def _tokens(
     """Yield the tokens (b, N, D) of images, batch by batch; only a batch's files are read."""
     # How images are prepared is part of what `load_model` returns
     origin = model.origin
-    if origin is None:
-        raise CheckpointError(
-            "nothing says how this model's images are prepared; load it with vit.load_model"
-        )
+    assert origin is not None, "load the model with vit.load_model"
     if isinstance(images, Picture):
         images = [images]
-    if len(images) == 0:
-        raise DataError("there are no images")
 
     # The input follows the model, wherever it was moved and in whatever precision
     parameter = next(model.encoder.parameters())
@@ -171,9 +165,4 @@ def _input(origin: Origin, image: Picture) -> Tensor:
     """Return an image as the model's input (C, H, W)."""
     if isinstance(image, Image.Image):
         return origin.transform(image)
-    if not isinstance(image, str | Path):
-        raise DataError(
-            f"an image cannot be a {type(image).__name__}: images are files, PIL images "
-            "(Image.fromarray makes one), or a uint8 tensor (B, 3, h, w)"
-        )
     return origin.normalize(origin.read_images([image]))[0]

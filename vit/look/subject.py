@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vit.errors import AttentionError, plural
+from vit.errors import plural
 from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
@@ -118,7 +118,8 @@ class ModelWithImages:
             visible: a patch to leave visible in every image.
 
         Raises:
-            AttentionError: there is no such patch, or no patch would be masked or visible.
+            AttentionError: there is no such patch.
+            ValueError: no patch would be masked or visible.
         """
         geometry = self.geometry
         count = geometry.num_patches
@@ -130,10 +131,7 @@ class ModelWithImages:
             noise[:, geometry.token(masked) - geometry.num_prefix_tokens] = 2.0
         if visible is not None:
             noise[:, geometry.token(visible) - geometry.num_prefix_tokens] = -1.0
-        try:
-            return replace(self, mask=mask_from_noise(noise, num_keep(count, ratio)))
-        except ValueError as error:
-            raise AttentionError(str(error)) from error
+        return replace(self, mask=mask_from_noise(noise, num_keep(count, ratio)))
 
     def middle_patches(self, allowed: Tensor) -> list[Patch]:
         """Return per image the allowed patch nearest to the middle of the grid.
