@@ -98,7 +98,7 @@ def attention_figure(
     layout = image_maps.layout(1, beside=scale != "row")
     mosaic = Mosaic(layout, image_maps.grid)
     for block, picture in enumerate(mosaic.tiles(images)):
-        image_maps.draw(mosaic, block, picture, block)
+        image_maps.draw(mosaic, block, picture)
     return mosaic.figure(
         with_size(title, images),
         subtitle,
@@ -149,7 +149,7 @@ def strongest_figure(
 
     # Each image, and for each map the image dimmed where attention is low
     for block, picture in enumerate(mosaic.tiles(images)):
-        image_maps.draw_image(mosaic, block, picture, block)
+        image_maps.draw_image(mosaic, block, picture)
         dim = dimmed(picture)
         for panel in range(len(panels)):
             number = 1 + panel
@@ -162,7 +162,7 @@ def strongest_figure(
             mosaic.below(block, number, f"{chosen.sum()} of {total}", "patches")
             if image_maps.shares[block][panel]:
                 mosaic.below(block, number, image_maps.shares[block][panel], "on patches", line=1)
-        image_maps.draw_query(mosaic, block, block)
+        image_maps.draw_query(mosaic, block)
 
     # What the picture means; there is no bar, since the colours are the images' own
     notes = [
@@ -248,12 +248,12 @@ def masked_figure(
         mosaic.cross(block, 1, masked[block])
         for panel in range(len(panels)):
             number = lead + panel
-            image_maps.draw_map(mosaic, block, panel, lead=lead)
-            image_maps.draw_name(mosaic, block, panel, lead=lead)
+            image_maps.draw_map(mosaic, block, panel)
+            image_maps.draw_name(mosaic, block, panel)
             # Strokes on the map, for patches whose content the decoder does not have
             mosaic.cross(block, number, masked[block], ON_MAPS)
             mosaic.below(block, number, percent(on_visible[block, panel]), "on visible")
-        image_maps.draw_query(mosaic, block, block, lead=lead)
+        image_maps.draw_query(mosaic, block)
 
     # What the picture means
     visible = percent(1 - masked.mean())
@@ -355,9 +355,6 @@ class ImageMaps:
         lead: int,
         *,
         names: Sequence[str] | None = None,
-        blocks: int | None = None,
-        image_size: tuple[int, int] | None = None,
-        roof: float = 0.0,
         feet: int = 0,
         beside: bool = False,
         bar: bool = True,
@@ -367,55 +364,44 @@ class ImageMaps:
         `names` are those above the pictures that are not to be cut; None for the panels' and, of
         images side by side, the images' own.
         """
-        # A line below the pictures where a map has a low share on patches
-        count = len(self.labels) if blocks is None else blocks
-        feet = feet + self.some_low
-        size = image_size or self.image_size
         if names is None:
             names = [*self.panels, *self.labels] if beside else self.panels
         return layout_for(
-            count,
+            len(self.labels),
             lead,
             len(self.panels),
             self.grid,
-            size,
-            roof=roof,
-            feet=feet,
+            self.image_size,
+            # A line below the pictures where a map has a low share on patches
+            feet=feet + self.some_low,
             beside=beside,
             bar=bar,
             names=names,
         )
 
-    def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
+    def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray) -> None:
         """Draw an image, uint8 (height, width, 3), and its maps as a block of a sheet."""
-        self.draw_image(mosaic, block, picture, image)
+        self.draw_image(mosaic, block, picture)
         for panel in range(len(self.panels)):
-            self.draw_map(mosaic, block, panel, image, under=picture)
+            self.draw_map(mosaic, block, panel, under=picture)
             self.draw_name(mosaic, block, panel)
-            if self.shares[image][panel]:
-                mosaic.below(block, 1 + panel, self.shares[image][panel], "on patches")
-        self.draw_query(mosaic, block, image)
+            if self.shares[block][panel]:
+                mosaic.below(block, 1 + panel, self.shares[block][panel], "on patches")
+        self.draw_query(mosaic, block)
 
-    def draw_image(self, mosaic: Mosaic, block: int, picture: np.ndarray, image: int) -> None:
+    def draw_image(self, mosaic: Mosaic, block: int, picture: np.ndarray) -> None:
         """Draw an image under its name, without its maps."""
         mosaic.paste(block, 0, picture)
-        mosaic.above(block, 0, self.labels[image])
+        mosaic.above(block, 0, self.labels[block])
 
     def draw_map(
-        self,
-        mosaic: Mosaic,
-        block: int,
-        panel: int,
-        image: int | None = None,
-        lead: int = 1,
-        under: np.ndarray | None = None,
+        self, mosaic: Mosaic, block: int, panel: int, under: np.ndarray | None = None
     ) -> None:
         """Draw a map, over the image `under` it if there is an overlay."""
         # A colour for each patch, uint8 (rows, columns, 3)
-        image = block if image is None else image
-        values = self.values[image, panel]
+        values = self.values[block, panel]
         absent = np.isnan(values)
-        scale = self.scales[image]
+        scale = self.scales[block]
         size = mosaic.layout.tile
         patches = scale.colours(scale(values), bytes=True)[..., :3]
         # Each patch becomes a whole number of dots
@@ -427,21 +413,22 @@ class ImageMaps:
             rgba = np.moveaxis(enlarged(np.moveaxis(rgba, -1, 0), size), 0, -1)
             mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(under / 255)
             picture = np.where(enlarged(absent, size)[..., None], picture, to_bytes(mixed))
-        mosaic.paste(block, lead + panel, picture)
-        mosaic.cross(block, lead + panel, absent)
+        number = mosaic.layout.lead + panel
+        mosaic.paste(block, number, picture)
+        mosaic.cross(block, number, absent)
 
-    def draw_name(self, mosaic: Mosaic, block: int, panel: int, lead: int = 1) -> None:
+    def draw_name(self, mosaic: Mosaic, block: int, panel: int) -> None:
         """Write the name of a map above it: in the first row, or in all if lines differ."""
         # Below it, the columns are the same
         layout = mosaic.layout
         if block < layout.across or layout.lines > 1:
-            mosaic.above(block, lead + panel, self.panels[panel])
+            mosaic.above(block, layout.lead + panel, self.panels[panel])
 
-    def draw_query(self, mosaic: Mosaic, block: int, image: int, lead: int = 1) -> None:
+    def draw_query(self, mosaic: Mosaic, block: int) -> None:
         """Outline the query patch in all pictures of a block."""
         if self.queries:
-            for number in range(lead + len(self.panels)):
-                mosaic.outline(block, number, self.queries[image])
+            for number in range(mosaic.layout.lead + len(self.panels)):
+                mosaic.outline(block, number, self.queries[block])
 
     def bars(self, each: bool) -> list[ColourBar]:
         """Return the colour bar of the sheet, or of `each` row."""
