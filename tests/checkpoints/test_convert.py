@@ -390,9 +390,7 @@ def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
         ),
         ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", patch_size=(4, 2))),
     ):
-        with pytest.raises(
-            CheckpointError, match=f"{name} computes square images of square patches"
-        ):
+        with pytest.raises(CheckpointError, match=f"{name} computes (image|patch)_size"):
             convert_model(ours, "huggingface", tmp_path / name)
 
 
@@ -423,7 +421,7 @@ def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(se
     save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
     ours = load_model(tmp_path / "ours")
     assert {key: getattr(ours.decoder.config, key) for key in settings} == settings
-    with pytest.raises(CheckpointError, match=f"one {next(iter(settings))} in encoder and decoder"):
+    with pytest.raises(CheckpointError, match=f"computes {next(iter(settings))} "):
         convert_model(ours, "huggingface", tmp_path / "out")
 
 

@@ -22,7 +22,6 @@ from vit.checkpoints.formats.huggingface import (
 )
 from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import KeyRule, map_out, within
-from vit.config import ViTConfig
 from vit.errors import CheckpointError
 from vit.inputs import Preparation
 from vit.mae import Model
@@ -59,27 +58,6 @@ class Outgoing:
             value = getattr(self.model.encoder.config, key)
             if value != required:
                 raise self.error(f"computes {key} {required}, this model has {value}")
-
-    def require_squares(self) -> None:
-        """Refuse a model whose images or patches are not square."""
-        height, width = self.model.encoder.config.image_size
-        p, q = self.model.encoder.config.patch_size
-        if height != width or p != q:
-            raise self.error(
-                "computes square images of square patches, "
-                f"this model has {height} x {width} pixels in patches of {p} x {q}"
-            )
-
-    def require_same_blocks(self, decoder: ViTConfig) -> None:
-        """Refuse an autoencoder whose decoder has blocks of another kind than its encoder."""
-        for key in ("qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps"):
-            in_encoder = getattr(self.model.encoder.config, key)
-            in_decoder = getattr(decoder, key)
-            if in_encoder != in_decoder:
-                raise self.error(
-                    f"computes one {key} in encoder and decoder, "
-                    f"this model {in_encoder} and {in_decoder}"
-                )
 
     def compare_eps(self, eps: float) -> None:
         """Note if this model's eps differs from the fixed one of the format's norms."""
@@ -203,6 +181,12 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     return out
 
 
+def _require_squares(out: Outgoing) -> None:
+    for key in ("image_size", "patch_size"):
+        height, _ = getattr(out.model.encoder.config, key)
+        out.require(**{key: (height, height)})
+
+
 def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     """Set the tensors for ViTMAE, and return its own settings.
 
@@ -216,8 +200,10 @@ def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     assert model.decoder is not None
     decoder = model.decoder.config.blocks(model.encoder.config)
     out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
-    out.require_squares()
-    out.require_same_blocks(decoder)
+    _require_squares(out)
+    # one setting there is that of all blocks, so the decoder's must be the encoder's
+    for key in ("qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps"):
+        out.require(**{key: getattr(decoder, key)})
 
     out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
     config = {
@@ -282,7 +268,7 @@ def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     width = settings.embed_dim
     registers = settings.registers
     out.require(fc_norm=False)
-    out.require_squares()
+    _require_squares(out)
 
     # transformers computes the hidden width from a whole ratio, for SwiGLU as two thirds of it in
     # steps of 8
