@@ -158,7 +158,7 @@ def test_permuted_tokens_give_permuted_outputs(qkv):
 
 
 def test_impossible_layers_and_what_identity_has_not_are_refused():
-    with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
+    with pytest.raises(ValueError, match="12 cannot be used; a multiple of num_heads, which is 5"):
         MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=5))
     with pytest.raises(ValueError, match="'none'"):
         MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=3, qkv="none"))

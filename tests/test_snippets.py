@@ -62,6 +62,7 @@ def test_snippets_are_found():
     assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
         "README.md",
         "docs/checkpoints.md",
+        "docs/faq.md",
         "docs/from-python.md",
         "docs/looking-inside.md",
         "docs/objectives.md",
@@ -108,6 +109,9 @@ def place(tmp_path_factory) -> Path:
     ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(
         place / "hub" / "facebook" / "vit-mae-base"
     )
+    (place / "look").mkdir()
+    maps = np.random.default_rng(0).random((1, 3, 8, 8))
+    np.savez(place / "look" / "attention.npz", maps=maps, panels=["head 0", "head 1", "mean"])
     name = "vit_tiny_patch16_224.augreg_in21k"
     timm.models.save_for_hf(timm.create_model(name), place / "hub" / "timm" / name)
     np.savez(place / "features.npz", pooled=np.eye(3), files=["a.jpg", "b.jpg", "c.jpg"])

@@ -104,7 +104,7 @@ def test_peers_do_the_same_job(peer, near):
 def test_contestant_that_cannot_be_built_or_dies_is_one_line():
     with Worker(MICRO) as worker:
         with pytest.raises(
-            TrainingError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"
+            TrainingError, match=r"^ours: model\.patch_size: \(5, 5\) cannot be used[^\n]*$"
         ):
             worker.ask(build, Job(patch=5))
         # Ctrl-C passes it by

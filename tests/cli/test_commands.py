@@ -73,7 +73,7 @@ def test_a_wrong_command_or_option_is_refused_without_heavy_imports(line, vit_co
         ["train", "--model.init", "gone"],
         ["attention", "gone", "gone.png", "--out", "look"],
         ["explore", "vit-tiny-p4-cifar10", "gone.png", "--out", "page.html"],
-        ["similar", "vit-tiny-p4-cifar10", "gone.png", "."],
+        ["similar", "vit-tiny-p4-cifar10", "photo.jpg", "gone"],
         ["evaluate", "gone", "--data", "cifar10"],
         ["evaluate", "vit-tiny-p4-cifar10", "--data", "gone"],
         ["checkpoint", "inspect", "gone"],

@@ -190,7 +190,6 @@ FIGURES = {
 # one of each module that draws
 EQUAL = (
     "masked",
-    "a frame",
     "sheet with parts",
     "three curves",
     "dynamics",

@@ -84,9 +84,8 @@ def load_model(
     if missing and strict:
         names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
         if names:
-            raise CheckpointError(
-                f"{checkpoint}: parts of this model are untrained ({names[0]}, {len(names)} in all)"
-            )
+            place = f"{names[0]}, {len(names)} in all"
+            raise network.error(f"parts of this model are untrained ({place})")
     elif missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
