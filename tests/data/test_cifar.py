@@ -227,6 +227,14 @@ def test_without_a_network_all_hosts_are_known_soon(tmp_path, host, monkeypatch)
     assert Host.requests == []
 
 
+def test_a_proxy_reaches_what_this_machine_does_not(tmp_path, host, monkeypatch):
+    host("authors")
+    monkeypatch.setenv("http_proxy", datasets.CIFAR10.url.rpartition("/authors/")[0])
+    monkeypatch.setattr("urllib.request._opener", None)  # which has read the environment
+    monkeypatch.setattr(datasets.CIFAR10, "url", f"http://nowhere.invalid/{ARCHIVE}")
+    assert len(load(tmp_path)[0]) == 10
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -11,7 +11,7 @@ import socket
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import Request, getproxies, urlopen
 
 import torch
 from torchvision import datasets
@@ -157,8 +157,10 @@ def _copy(url: str, path: Path) -> None:
         OSError, HTTPException: the host does not deliver.
     """
     address = urlsplit(url)
-    port = address.port or {"http": 80, "https": 443}[address.scheme]
-    socket.create_connection((address.hostname, port), timeout=REACHED).close()
+    # where a proxy is set, it alone may reach the host
+    if address.scheme not in getproxies():
+        port = address.port or {"http": 80, "https": 443}[address.scheme]
+        socket.create_connection((address.hostname, port), timeout=REACHED).close()
     request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
     with urlopen(request, timeout=SILENCE) as response, path.open("wb") as file:
         parts = iter(lambda: response.read(2**20), b"")
