@@ -96,17 +96,6 @@ class ImageSet:
             self, images=images, labels=labels, content_hash=images_hash, known_hashes=hashes
         )
 
-    def with_classes(self, numbers: Tensor, class_names: tuple[str, ...]) -> ImageSet:
-        """Return the images with only some of the classes, the others of which have no image.
-
-        Args:
-            numbers: int64, of the classes that stay, sorted.
-            class_names: of those.
-        """
-        labels = torch.searchsorted(numbers, self.labels)
-        images_hash = _identify(self.images, labels, self.known_hashes)
-        return replace(self, labels=labels, class_names=class_names, content_hash=images_hash)
-
 
 class Rows:
     """A subset of images that may not fit in memory: rows are copied only when they are read.
