@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
+from vit.figures.attention import OUTLINED
 from vit.figures.measures import SERIES, Panel, percent_tick, titled
-from vit.figures.scale import enlarged, to_bytes
+from vit.figures.mosaic import Tile, image_bytes, mosaic, resized, to_bytes
 from vit.figures.style import (
     COLOURS,
     DPI,
-    bare,
     canvas_figure,
     colours_of,
     legend_below,
@@ -30,6 +31,16 @@ from vit.figures.style import (
 DIVERGING = (
     "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
 )
+
+
+HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
+"""Hatch of each part of a bar."""
+
+
+def bare(axes: Axes) -> None:
+    """Remove ticks and frame, for pictures."""
+    axes.set(xticks=[], yticks=[], frame_on=False)
+    axes.grid(False)
 
 
 @styled
@@ -281,7 +292,9 @@ def pairs_figure(
         words.append((x, 20, panel, {"fontsize": 9.5, "weight": "bold"}))
         tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
         tiles = tiles.repeat(3 // tiles.shape[3], axis=3)  # (rows, n, 2, 3, p, q)
-        tiles = np.moveaxis(enlarged(tiles, (tile, tile)), 3, -1)  # (rows, n, 2, tile, tile, 3)
+        dots = tile // pixels
+        tiles = tiles.repeat(dots, -2).repeat(dots, -1)
+        tiles = np.moveaxis(tiles, 3, -1)  # (rows, n, 2, tile, tile, 3)
         for row, number, side in np.ndindex(tiles.shape[:3]):
             corner = x + number * pair + side * (tile + between)
             y = top + row * row_height
@@ -299,3 +312,118 @@ def pairs_figure(
     for x_word, y_word, text, look in words:
         axes.text(x_word, y_word, text, **({"fontsize": 8.5} | look))
     return figure
+
+
+@styled
+def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    """Draw bars from 0 to 100%, divided into parts.
+
+    A negative part, which works against the positive ones, lies left of 0.
+
+    Args:
+        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they
+            sum to 1.
+    """
+    # Panels of the same parts share one legend
+    bars = max(len(panel.values) for panel in panels)
+    parts = [list(next(iter(panel.values.values()))) for panel in panels]
+    same_parts = all(names == parts[0] for names in parts)
+    key_columns = 2
+    inches = 3.2
+    if same_parts and len(panels) > 1:
+        key_columns = 3
+        inches = 2.4
+    keys_height = 0.17 * max(-(-len(names) // key_columns) for names in parts) + 0.3
+    names_width = 0.0
+    for panel in panels:
+        names_width += max(text_width(name, 8) for name in panel.values) / 72
+    width = names_width + (inches + 0.4) * len(panels)
+    figure = titled_figure(width, 0.24 * bars + 0.7 + keys_height, title, subtitle)
+
+    # The panels, side by side
+    axes_of_panels = panel_axes(figure, len(panels), len(panels))
+    for axes, panel in zip(axes_of_panels, panels, strict=True):
+        titled(axes, panel.title, inches)
+        _draw_shares(axes, panel, bars)
+        if not same_parts:
+            legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
+    if same_parts:
+        handles, labels = axes_of_panels[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower left", ncols=key_columns, handlelength=1.6
+        )
+    return figure
+
+
+def _draw_shares(axes: Axes, panel: Panel, bars: int) -> None:
+    """Draw a panel of bars divided into parts, as thick as in a panel of so many `bars`."""
+    names = list(next(iter(panel.values.values())))
+    colours = [*colours_of(names[:4]), COLOURS.stroke, COLOURS.quiet]
+    shares = np.array([list(row.values()) for row in panel.values.values()])  # (rows, parts)
+    # Positive parts extend to the right of 0, negative ones to the left
+    positive = shares.clip(min=0)
+    negative = shares.clip(max=0)
+    rows = np.arange(len(shares))[::-1]
+
+    # A part begins at the end of those before it on its side of 0
+    for part, name in enumerate(names):
+        share = shares[:, part]
+        start = np.where(share > 0, positive[:, :part].sum(1), negative[:, :part].sum(1))
+        axes.barh(
+            rows,
+            share,
+            0.74 * len(rows) / bars,
+            left=start,
+            color=colours[part],
+            hatch=HATCHES[part],
+            hatchcolor=COLOURS.paper,
+            edgecolor=COLOURS.paper,
+            linewidth=0.5,
+            label=name,
+        )
+    axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
+
+    # Axes: the names of the bars at the left, shares in percent below
+    axes.set_xlim(float(negative.sum(1).min()) * 1.05, float(positive.sum(1).max()))
+    axes.set_ylim(-0.5, len(shares) - 0.5)
+    axes.set_yticks(rows, list(panel.values))
+    axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_formatter(percent_tick)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
+@styled
+def pasted_figure(
+    rows: Sequence[Tensor],
+    patch: tuple[int, int],
+    grid: tuple[int, int],
+    names: Sequence[str],
+    columns: Sequence[str],
+    words: Sequence[Sequence[str]],
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """Draw rows of images, with the same place outlined in each.
+
+    Args:
+        rows: (n, C, H, W) from 0 to 1 each.
+        patch: (row, column) of the place.
+        grid: (rows, columns) of patches.
+        names: of the rows.
+        columns: names of the n images.
+        words: for each row, the text under each image.
+    """
+    # Each pixel becomes a square of whole dots
+    height, width = rows[0].shape[-2:]
+    dots = max(160 // max(height, width), 1)
+    size = (height * dots, width * dots)
+    corner = np.array(patch) * size // grid
+    box = [*corner, *(corner + np.array(size) // grid)]
+    tiles = []
+    for images, texts in zip(rows, words, strict=True):
+        pictures = resized(image_bytes(images), size)
+        named = zip(pictures, columns, texts, strict=True)
+        tiles.append([Tile(picture, column, [text], box) for picture, column, text in named])
+    legend = {"the patch that is the same in all images of a row": OUTLINED}
+    return mosaic(tiles, title, subtitle, names=names, legend=legend)

@@ -5,18 +5,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from tiny import seeded
 
 from studies.figures import (
     arms_figure,
     pairs_figure,
+    pasted_figure,
     relations_figure,
     scatter_figure,
     seriated,
+    shares_figure,
 )
 from vit.figures import Panel
-from vit.figures.images import pasted_figure
-from vit.figures.measures import percent_tick, shares_figure
+from vit.figures.measures import percent_tick
+from vit.figures.mosaic import MARK
 
 NAMES = ["a", "x", "b", "y", "c"]
 Y = np.array([0.2, 0.001, -0.0005])
@@ -154,7 +157,7 @@ def test_every_picture_has_its_outline_and_its_words():
     shown = [text.get_text() for text in axes.texts]
     assert {word for row in words for word in row if word} <= set(shown)
     assert shown.count("own") == 2
-    outlines = axes.collections[-1].get_segments()
-    assert len(outlines) == 6
-    sides = [np.ptp(outline, axis=0) for outline in outlines]
-    assert np.allclose(sides, sides[0])
+    canvas = axes.images[0].get_array()
+    outlines = (canvas == np.round(255 * np.array(to_rgb(MARK)))).all(-1)
+    side = 8 * (160 // 8) // 2  # of a patch, in dots
+    assert outlines.sum() == 6 * ((side + 4) ** 2 - (side - 2) ** 2)

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
+from itertools import cycle
 from typing import Any
 
+import matplotlib
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch as Swatch
+from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
-from vit.errors import UserError
-from vit.figures.mosaic import (
-    ABSENT,
-    MASKED,
-    ON_MAPS,
-    QUERY,
-    ColourBar,
-    Layout,
-    Mosaic,
-    layout_for,
-    with_size,
-)
-from vit.figures.scale import (
-    SCALES,
-    Scale,
-    brightness,
-    enlarged,
-    faded,
-    in_multiples_of_uniform,
-    overlay_colours,
-    short,
-    to_bytes,
-)
+from vit.figures.mosaic import MARK, Sheet, Tile, as_bytes, brightness, to_bytes, with_size
+from vit.figures.scale import Scale, in_multiples_of_uniform, short
 from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
 MOST = 0.9
 """Share of the attention: a map with less on patches says so."""
-LEAD = ("original", "masked input", "reconstruction")
-"""The three pictures of each image that a masked model gets."""
+SCALES = {
+    "shared": "one scale for all maps",
+    "row": "each image has its own scale, so compare within a row",
+    "log": "one logarithmic scale for all maps",
+}
+"""Names of scales, and what they are."""
+ON_MAPS = (COLOURS.quiet, 0.6)
+"""A stroke over a map: colour and opacity."""
+OUTLINED = Swatch(
+    facecolor=COLOURS.absent,
+    edgecolor=MARK,
+    linewidth=1.3,
+    path_effects=[Stroke(linewidth=2.6, foreground=COLOURS.ink), Normal()],
+)
+ABSENT = Swatch(facecolor=COLOURS.absent, edgecolor=ON_MAPS[0], hatch="///", linewidth=0)
+CROSSED = Swatch(
+    facecolor=matplotlib.colormaps[COLOURS.colours](0.25),
+    edgecolor=ON_MAPS[0],
+    hatch="///",
+    linewidth=0,
+)
 
 
 @styled
@@ -89,22 +89,33 @@ def attention_figure(
         overlay: lay the maps over the images.
 
     Raises:
-        UserError: shapes, counts or the scale do not fit, or there are more pictures than one sheet
-            holds.
+        UserError: there are more pictures than one sheet holds.
     """
-    # What is drawn: values, colours, words
-    image_maps = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
     # A row's own bar stands beside it, so images with scales of their own do not share rows
-    layout = image_maps.layout(1, beside=scale != "row")
-    mosaic = Mosaic(layout, image_maps.grid)
-    for block, picture in enumerate(mosaic.tiles(images)):
-        image_maps.draw(mosaic, block, picture)
-    return mosaic.figure(
+    sheet = Sheet(images, maps.shape[2:], len(panels), beside=scale != "row")
+    values, scales, notes = _scaled(maps, scale, unit, what, overlay)
+    pictures = []
+    for picture, own, scale_of_image in zip(sheet.pictures, values, cycle(scales), strict=False):
+        pictures.append(
+            [picture, *(_painted(sheet, scale_of_image, map_, picture) for map_ in own)]
+        )
+    below, elsewhere = _on_patches(masses, (len(images), len(panels)), what)
+
+    legend = {mark: OUTLINED} if query else {}
+    if maps.isnan().any():
+        legend["masked patch: no value, not zero"] = ABSENT
+    return figure(
+        sheet,
+        pictures,
+        [[label, *panels] for label in labels],
+        below,
+        query,
         with_size(title, images),
         subtitle,
-        keys=image_maps.keys(mark),
-        notes=image_maps.notes(what),
-        bars=image_maps.bars(each=scale == "row"),
+        scales=scales,
+        unit=unit or "× uniform",
+        legend=legend,
+        notes=notes + elsewhere,
     )
 
 
@@ -138,42 +149,37 @@ def strongest_figure(
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
 
     Raises:
-        UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+        UserError: there are more pictures than one sheet holds.
     """
-    image_maps = ImageMaps(images, maps, panels, labels, masses, query)
-    _require_shape("kept patches", kept, maps.shape)
+    sheet = Sheet(images, maps.shape[2:], len(panels))
     strongest = kept.detach().bool().cpu().numpy()
-    absent = np.isnan(image_maps.values)
-    layout = image_maps.layout(1, feet=1, beside=True, bar=False)
-    mosaic = Mosaic(layout, image_maps.grid)
+    present = ~maps.isnan()
+    below, elsewhere = _on_patches(masses, maps.shape[:2])
+    pictures = []
+    for image, picture in enumerate(sheet.pictures):
+        pictures.append([picture])
+        for panel, chosen in enumerate(strongest[image]):
+            pictures[image].append(_lit(picture, sheet.enlarged(chosen)))
+            count = f"{chosen.sum()} of {present[image, panel].sum()} patches"
+            below[image][1 + panel].insert(0, count)
 
-    # Each image, and for each map the image dimmed where attention is low
-    for block, picture in enumerate(mosaic.tiles(images)):
-        image_maps.draw_image(mosaic, block, picture)
-        dim = dimmed(picture)
-        for panel in range(len(panels)):
-            number = 1 + panel
-            chosen = strongest[block, panel]
-            bright = enlarged(chosen, layout.tile)[..., None]
-            mosaic.paste(block, number, np.where(bright, picture, dim))
-            mosaic.border(block, number, chosen)
-            image_maps.draw_name(mosaic, block, panel)
-            total = (~absent[block, panel]).sum()
-            mosaic.below(block, number, f"{chosen.sum()} of {total}", "patches")
-            if image_maps.shares[block][panel]:
-                mosaic.below(block, number, image_maps.shares[block][panel], "on patches", line=1)
-        image_maps.draw_query(mosaic, block)
-
-    # What the picture means; there is no bar, since the colours are the images' own
+    # There is no bar, since the colours are the images' own
     notes = [
         f"In colour: the fewest patches that together hold {share:.0%} of the attention on patches."
     ]
-    if absent.any():
+    if not present.all():
         notes.append("Masked patches are dimmed too, and not counted.")
-    if image_maps.some_elsewhere:
-        notes.append(image_maps.on_patches())
-    keys = [(QUERY, "query patch")] if image_maps.queries else []
-    return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes)
+    return figure(
+        sheet,
+        pictures,
+        [[label, *panels] for label in labels],
+        below,
+        query,
+        with_size(title, images),
+        subtitle,
+        legend={"query patch": OUTLINED} if query else {},
+        notes=notes + elsewhere,
+    )
 
 
 @styled
@@ -211,306 +217,200 @@ def masked_figure(
         scale: "shared", "row" or "log", as in `attention_figure`.
 
     Raises:
-        UserError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+        UserError: there are more pictures than one sheet holds.
     """
-    # The share on patches is not written below these maps, but the share on visible ones
-    image_maps = ImageMaps(images, maps, panels, labels, None, patch, scale)
-    _require_shape("hidden patches", hidden, (len(images), *image_maps.grid))
-    _require_shape("filled images", filled, images.shape)
-    if masses is not None:
-        _require_shape("masses", masses, maps.shape[:2])
+    sheet = Sheet(images, maps.shape[2:], len(panels), lead=3)
+    reconstructions = Sheet(filled, maps.shape[2:], len(panels), lead=3).pictures
+    values, scales, notes = _scaled(maps, scale)
     masked = hidden.detach().bool().cpu().numpy()
-    lead = len(LEAD)
-    layout = image_maps.layout(lead, names=[*LEAD, *panels], feet=1)
-    mosaic = Mosaic(layout, image_maps.grid)
 
     # The share of each map's attention on visible patches
-    weights = np.nan_to_num(maps.detach().cpu().double().numpy())
+    weights = maps.detach().cpu().double().numpy()
     total = weights.sum((-2, -1))
+    some_elsewhere = masses is not None and bool(masses.any())
     if masses is not None:
         total = total + masses.detach().cpu().double().numpy()
     on_visible = (weights * ~masked[:, None]).sum((-2, -1)) / np.where(total > 0, total, 1)
 
-    # The three pictures of each image, and its maps
-    absent = to_bytes(np.array(to_rgb(COLOURS.absent)))
-    originals = mosaic.tiles(images)
-    reconstructions = mosaic.tiles(filled)
-    for block, original in enumerate(originals):
-        # Masked patches are grey in the second picture
-        covered = enlarged(masked[block], layout.tile)[..., None]
-        pictures = (original, np.where(covered, absent, original), reconstructions[block])
-        # Names of columns stand in the first row; the image's own stands above its original
-        names = (labels[block] or LEAD[0], *LEAD[1:])
-        for number, picture in enumerate(pictures):
-            mosaic.paste(block, number, picture)
-            if number == 0 or block == 0:
-                mosaic.above(block, number, names[number])
-        mosaic.cross(block, 1, masked[block])
-        for panel in range(len(panels)):
-            number = lead + panel
-            image_maps.draw_map(mosaic, block, panel)
-            image_maps.draw_name(mosaic, block, panel)
-            # Strokes on the map, for patches whose content the decoder does not have
-            mosaic.cross(block, number, masked[block], ON_MAPS)
-            mosaic.below(block, number, percent(on_visible[block, panel]), "on visible")
-        image_maps.draw_query(mosaic, block)
+    # Masked patches are grey in the second picture, and crossed in the maps
+    pictures = []
+    below = []
+    scale_of = cycle(scales)
+    for image, original in enumerate(sheet.pictures):
+        strokes = sheet.strokes(masked[image])
+        scale_of_image = next(scale_of)
+        covered = _absent(sheet, original, masked[image])
+        pictures.append([original, covered, reconstructions[image]])
+        for map_ in values[image]:
+            painted = _painted(sheet, scale_of_image, map_, original)
+            pictures[image].append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
+        shares = [[f"{percent(found)} on visible"] for found in on_visible[image]]
+        below.append([[], [], [], *shares])
 
-    # What the picture means
     visible = percent(1 - masked.mean())
     note = f"%: share of the attention on visible patches, which are {visible} of all."
-    if masses is not None and masses.any():
+    if some_elsewhere:
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
-    keys = [
-        *image_maps.keys(),
-        (ABSENT, "masked patch"),
-        (MASKED, "masked patch in a map: the decoder has only its position"),
-    ]
-    notes = [*image_maps.notes(), note]
-    bars = image_maps.bars(each=scale == "row")
-    return mosaic.figure(with_size(title, images), subtitle, keys=keys, notes=notes, bars=bars)
+    return figure(
+        sheet,
+        pictures,
+        [[label or "original", "masked input", "reconstruction", *panels] for label in labels],
+        below,
+        patch,
+        with_size(title, images),
+        subtitle,
+        scales=scales,
+        unit="× uniform",
+        legend={
+            "query patch": OUTLINED,
+            "masked patch": ABSENT,
+            "masked patch in a map: the decoder has only its position": CROSSED,
+        },
+        notes=[*notes, note],
+    )
 
 
-class ImageMaps:
-    """The maps of images as they are drawn: values, their colours, and the words beside them.
+def figure(
+    sheet: Sheet,
+    pictures: Sequence[Sequence[np.ndarray]],
+    names: Sequence[Sequence[str]],
+    below: Sequence[Sequence[Sequence[str]]],
+    query: Patch | Sequence[Patch] | None,
+    title: str,
+    subtitle: str,
+    **look: Any,
+) -> Figure:
+    """Draw pictures image by image, each with its name above, its words below, its query patch.
 
-    Takes arguments of `attention_figure`, and raises UserError if they do not fit together.
-
-    Attributes:
-        values: (B, P, rows, columns), in `unit`, or in multiples of uniform if that is None.
-        shares: the share on patches below each map, B x P; empty strings for most.
-        queries: the query patch of each image; empty if not outlined.
-        scales: one per image.
+    Args:
+        sheet: how they stand.
+        pictures, names, below: of each image, as many of each.
+        query: (row, column) of the patch to outline, of all images or of each; None for none.
+        title, subtitle: the heading.
+        look: scales, unit, legend and notes, as `mosaic` takes them.
     """
+    boxes = sheet.boxes(query) if query else [None] * len(pictures)
+    tiles = []
+    for drawn, above, words, box in zip(pictures, names, below, boxes, strict=True):
+        parts = zip(drawn, above, words, strict=True)
+        tiles.append([Tile(picture, name, lines, box) for picture, name, lines in parts])
+    return sheet.figure(tiles, title, subtitle, **look)
 
-    def __init__(
-        self,
-        images: Tensor,
-        maps: Tensor,
-        panels: Sequence[str],
-        labels: Sequence[str],
-        masses: Tensor | None,
-        query: Patch | Sequence[Patch] | None,
-        scale: str = "shared",
-        unit: str | None = None,
-        overlay: bool = False,
+
+# --- Pictures ------------------------------------------------------------------------------------
+
+
+def _painted(sheet: Sheet, scale: Scale, values: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """Return a map as a tile, over the image in pale grey where its colours are not opaque."""
+    rgba = sheet.enlarged(scale.paint(values))
+    faded = 0.4 + 0.6 * brightness(under)
+    picture = to_bytes(rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded)
+    return _absent(sheet, picture, np.isnan(values))
+
+
+def _absent(sheet: Sheet, picture: np.ndarray, patches: np.ndarray) -> np.ndarray:
+    """Return a tile with patches grey and crossed: they have no value."""
+    covered = sheet.enlarged(patches)[..., None]
+    grey = np.where(covered, as_bytes(COLOURS.absent), picture)
+    return _mixed(grey, COLOURS.stroke, sheet.strokes(patches))
+
+
+def _mixed(picture: np.ndarray, colour: str, opacity: np.ndarray) -> np.ndarray:
+    return ((1 - opacity) * picture + opacity * as_bytes(colour)).round().astype(np.uint8)
+
+
+def dimmed(picture: np.ndarray) -> np.ndarray:
+    """Return a picture, uint8 (H, W, 3), in grey of low contrast, near the colour of the page."""
+    return to_bytes((0.66 + 0.26 * brightness(picture)).repeat(3, -1))
+
+
+def _lit(picture: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return a tile that is dimmed but for what is chosen (H, W), which has an outline."""
+    lit = np.where(chosen[..., None], picture, dimmed(picture))
+    # The outline: dots of which one two steps away, in either direction, is not chosen
+    near = np.pad(chosen, 2)
+    inner = near[:-4, 2:-2] & near[4:, 2:-2] & near[2:-2, :-4] & near[2:-2, 4:]
+    lit[chosen & ~inner] = as_bytes(COLOURS.ink)
+    return lit
+
+
+# --- Values and words ----------------------------------------------------------------------------
+
+
+def _scaled(
+    maps: Tensor,
+    kind: str,
+    unit: str | None = None,
+    what: str = "attention",
+    overlay: bool = False,
+) -> tuple[np.ndarray, list[Scale], list[str]]:
+    """Return the values to draw, one scale for all or one per image, and what they mean."""
+    values = maps.detach().cpu().double().numpy()
+    share = unit is None
+    # Shares become comparable between grids: 1 is uniform, whatever their size
+    if share:
+        values = in_multiples_of_uniform(values)
+    groups = values if kind == "row" else [values]
+    scales = [Scale(group, share, kind == "log", overlay) for group in groups]
+
+    # The colours
+    absent = np.isnan(values)
+    words = unit or f"{what} in multiples of uniform"
+    note = f"Colour: {words}; {SCALES[kind]}."
+    if share:
+        visible = "visible patches" if absent.any() else "patches"
+        counts = np.unique((~absent).sum((-2, -1)))
+        meaning = f"1 is what each patch gets if all {visible} get the same"
+        if len(counts) == 1:
+            meaning = f"1 is 1/{counts[0]} of the {what}, the same for all {visible}"
+        note += f" {meaning}."
+        if not overlay:
+            note = f"{note[:-1]}: white."
+    notes = [note]
+    if overlay:
+        start = "Above uniform, the" if share else "The"
+        notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
+
+    # Values beyond the ends of the bar
+    above = np.concatenate([scale.values[scale.values > scale.top] for scale in scales])
+    under = np.concatenate([scale.values[scale.values < scale.low] for scale in scales])
+    count = (~absent).sum()
+    for beyond, place, end, most in (
+        (above, "above", "highest", np.max),
+        (under, "below", "lowest", np.min),
     ):
-        # Refuse what does not fit together
-        counts_fit = len(maps) == len(images) == len(labels)
-        if maps.ndim != 4 or not counts_fit or maps.shape[1] != len(panels):
-            raise UserError(
-                f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with"
-                f" {len(labels)} labels and {len(panels)} panels:"
-                " they are (images, panels, rows, columns)"
-            )
-        if scale not in SCALES:
-            raise UserError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
-        if masses is not None:
-            _require_shape("masses", masses, maps.shape[:2])
-        self.panels = panels
-        self.labels = labels
-        self.scale = scale
-        self.unit = unit
-        self.overlay = overlay
-        self.image_size = (images.shape[-2], images.shape[-1])
-
-        # Values in the unit of the picture, and their colours
-        values = maps.detach().cpu().double().numpy()
-        centre = None
-        if unit is None:
-            # Shares become comparable between grids: 1 is uniform, whatever their size
-            values = in_multiples_of_uniform(values)
-            centre = 1.0
-        self.values = values
-        self.grid: tuple[int, int] = values.shape[2:]
-        self.scales = [Scale.of(values, scale == "log", centre)] * len(images)
-        if scale == "row":
-            self.scales = [Scale.of(image, centre=centre) for image in values]
-
-        # The share of the attention that the maps show
-        self.some_elsewhere = masses is not None and bool(masses.any())
-        self.shares = [[""] * len(panels) for _ in labels]
-        if masses is not None:
-            on_patches = 1 - masses.detach().cpu().double().numpy()
-            # As written: 89.7% is 90%, and not below it
-            for image, panel in np.argwhere(on_patches.round(2) < MOST):
-                self.shares[image][panel] = percent(on_patches[image, panel])
-        self.some_low = any(any(row) for row in self.shares)
-
-        # The outlined patches: one for all images, or one per image
-        self.queries: list[Any] = list(query or [])
-        if self.queries and isinstance(self.queries[0], Integral):
-            self.queries = [query] * len(images)
-        if self.queries and len(self.queries) != len(images):
-            raise UserError(f"{len(self.queries)} query patches do not fit {len(images)} images")
-        rows, columns = self.grid
-        for row, column in self.queries:
-            if not (0 <= row < rows and 0 <= column < columns):
-                raise UserError(
-                    f"there is no patch in row {row}, column {column} of a grid of"
-                    f" {rows} x {columns}"
-                )
-
-    def layout(
-        self,
-        lead: int,
-        *,
-        names: Sequence[str] | None = None,
-        feet: int = 0,
-        beside: bool = False,
-        bar: bool = True,
-    ) -> Layout:
-        """Return the layout of a sheet of images, each with `lead` pictures before its maps.
-
-        `names` are those above the pictures that are not to be cut; None for the panels' and, of
-        images side by side, the images' own.
-        """
-        if names is None:
-            names = [*self.panels, *self.labels] if beside else self.panels
-        return layout_for(
-            len(self.labels),
-            lead,
-            len(self.panels),
-            self.grid,
-            self.image_size,
-            # A line below the pictures where a map has a low share on patches
-            feet=feet + self.some_low,
-            beside=beside,
-            bar=bar,
-            names=names,
-        )
-
-    def draw(self, mosaic: Mosaic, block: int, picture: np.ndarray) -> None:
-        """Draw an image, uint8 (height, width, 3), and its maps as a block of a sheet."""
-        self.draw_image(mosaic, block, picture)
-        for panel in range(len(self.panels)):
-            self.draw_map(mosaic, block, panel, under=picture)
-            self.draw_name(mosaic, block, panel)
-            if self.shares[block][panel]:
-                mosaic.below(block, 1 + panel, self.shares[block][panel], "on patches")
-        self.draw_query(mosaic, block)
-
-    def draw_image(self, mosaic: Mosaic, block: int, picture: np.ndarray) -> None:
-        """Draw an image under its name, without its maps."""
-        mosaic.paste(block, 0, picture)
-        mosaic.above(block, 0, self.labels[block])
-
-    def draw_map(
-        self, mosaic: Mosaic, block: int, panel: int, under: np.ndarray | None = None
-    ) -> None:
-        """Draw a map, over the image `under` it if there is an overlay."""
-        # A colour for each patch, uint8 (rows, columns, 3)
-        values = self.values[block, panel]
-        absent = np.isnan(values)
-        scale = self.scales[block]
-        size = mosaic.layout.tile
-        patches = scale.colours(scale(values), bytes=True)[..., :3]
-        # Each patch becomes a whole number of dots
-        picture = enlarged(np.moveaxis(patches, -1, 0), size)
-        picture = np.moveaxis(picture, 0, -1)
-        if self.overlay and under is not None:
-            rgba = overlay_colours(self.unit is None)(scale(np.nan_to_num(values)))
-            # Laid over the pale image; a masked patch stays opaque
-            rgba = np.moveaxis(enlarged(np.moveaxis(rgba, -1, 0), size), 0, -1)
-            mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(under / 255)
-            picture = np.where(enlarged(absent, size)[..., None], picture, to_bytes(mixed))
-        number = mosaic.layout.lead + panel
-        mosaic.paste(block, number, picture)
-        mosaic.cross(block, number, absent)
-
-    def draw_name(self, mosaic: Mosaic, block: int, panel: int) -> None:
-        """Write the name of a map above it: in the first row, or in all if lines differ."""
-        # Below it, the columns are the same
-        layout = mosaic.layout
-        if block < layout.across or layout.lines > 1:
-            mosaic.above(block, layout.lead + panel, self.panels[panel])
-
-    def draw_query(self, mosaic: Mosaic, block: int) -> None:
-        """Outline the query patch in all pictures of a block."""
-        if self.queries:
-            for number in range(mosaic.layout.lead + len(self.panels)):
-                mosaic.outline(block, number, self.queries[block])
-
-    def bars(self, each: bool) -> list[ColourBar]:
-        """Return the colour bar of the sheet, or of `each` row."""
-        unit = self.unit or "× uniform"
-        bars = [ColourBar(scale, unit, self.overlay) for scale in self.scales]
-        return bars if each else bars[:1]
-
-    def keys(self, mark: str = "query patch") -> list[tuple[str, str]]:
-        """Return the entries of the legend: kind and words."""
-        # Only marks that are in the picture
-        keys = []
-        if self.queries:
-            keys.append((QUERY, mark))
-        if np.isnan(self.values).any():
-            keys.append((ABSENT, "masked patch: no value, not zero"))
-        return keys
-
-    def notes(self, quantity: str = "attention") -> list[str]:
-        """Return sentences that say what the colours and the percentage mean."""
-        # The colours
-        absent = np.isnan(self.values)
-        scales = {
-            "shared": "one scale for all maps",
-            "row": "each image has its own scale, so compare within a row",
-            "log": "one logarithmic scale for all maps",
-        }
-        if self.unit is None:
-            scales["log"] = "one scale for all maps, logarithmic below and above uniform"
-        words = self.unit or f"{quantity} in multiples of uniform"
-        colour = f"Colour: {words}; {scales[self.scale]}."
-        if self.unit is None:
-            visible = "visible patches" if absent.any() else "patches"
-            meaning = f"1 is what each patch gets if all {visible} get the same"
-            counts = np.unique((~absent).sum((-2, -1)))
-            if len(counts) == 1:
-                meaning = f"1 is 1/{counts[0]} of the {quantity}, the same for all {visible}"
-            if not self.overlay:
-                meaning += ": white"
-            colour += f" {meaning}."
-        notes = [colour]
-        if self.overlay:
-            start = "Above uniform, the" if self.unit is None else "The"
-            notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
-
-        # Values beyond the ends of the bar
-        low = np.array([scale.low for scale in self.scales])[:, None, None, None]
-        top = np.array([scale.top for scale in self.scales])[:, None, None, None]
-        above = self.values[self.values > top]
-        below = self.values[self.values < low]
-        count = (~absent).sum()
-        if above.size:
+        if beyond.size:
+            part = percent(beyond.size / count)
             notes.append(
-                f"Pointed end of the bar: {percent(above.size / count)} of the values lie above it,"
-                f" the highest {short(above.max())}."
+                f"{part} of the values lie {place} the bar, the {end} {short(most(beyond))}."
             )
-        if below.size:
-            notes.append(
-                f"Below the bar: {percent(below.size / count)} of the values,"
-                f" the lowest {short(below.min())}."
-            )
-        # The attention that the maps leave out
-        if self.some_elsewhere:
-            notes.append(self.on_patches(quantity))
-        return notes
-
-    def on_patches(self, quantity: str = "attention") -> str:
-        """Return a sentence on how much of the attention the maps show."""
-        if self.some_low:
-            return (
-                f"%: share of the {quantity} on patches, where it is below {MOST:.0%};"
-                f" the remainder stays on {NO_PLACE}."
-            )
-        return (
-            f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
-            " the remainder on tokens without a place in the image."
-        )
+    return values, scales, notes
 
 
-def _require_shape(name: str, values: Tensor, shape: Sequence[int]) -> None:
-    """Refuse values of another shape, by name."""
-    if tuple(values.shape) != tuple(shape):
-        raise UserError(f"{name} have the shape {tuple(values.shape)}, not {tuple(shape)}")
+def _on_patches(
+    masses: Tensor | None, shape: Sequence[int], what: str = "attention"
+) -> tuple[list[list[list[str]]], list[str]]:
+    """Return the lines below each image and its maps, (B, 1 + P), and a note that explains them.
+
+    Args:
+        masses: (B, P), the share on tokens without a place in the image.
+        shape: (B, P).
+        what: is shared out.
+    """
+    count, panels = shape
+    below: list[list[list[str]]] = [[[] for _ in range(1 + panels)] for _ in range(count)]
+    if masses is None or not masses.any():
+        return below, []
+    # As written: 89.7% is 90%, and not below it
+    shares = 1 - masses.detach().cpu().double().numpy()
+    low = np.argwhere(shares.round(2) < MOST)
+    for image, panel in low:
+        below[image][1 + panel].append(f"{percent(shares[image, panel])} on patches")
+    if len(low):
+        note = f"%: share of the {what} on patches, where it is below {MOST:.0%};"
+        return below, [f"{note} the remainder stays on {NO_PLACE}."]
+    note = f"At least {MOST:.0%} of each map's {what} falls on patches,"
+    return below, [f"{note} the remainder on tokens without a place in the image."]
 
 
 def percent(share: float) -> str:
@@ -521,9 +421,3 @@ def percent(share: float) -> str:
     if 0.995 <= share < 0.9999:
         return ">99%"
     return f"{share:.0%}"
-
-
-def dimmed(picture: np.ndarray) -> np.ndarray:
-    """Return a picture, uint8 (H, W, 3), in grey of low contrast, near the colour of the page."""
-    grey = brightness(picture / 255)[..., None].repeat(3, -1)
-    return to_bytes(0.66 + 0.26 * grey)

@@ -1,38 +1,24 @@
-"""Pictures in rows and columns, in one array: images, and maps of their patches beside them.
+"""Pictures in rows, in one array: images, and maps of their patches beside them.
 
 Every picture is a tile of the same size, a whole number of dots per patch, so that all patches are
-equally large and have sharp edges. The tiles are pasted into one array, which is drawn once;
-outlines, strokes and words are laid over it. All places are in dots from its upper left.
+equally large and have sharp edges; the size of the sheet follows from them. Marks are painted into
+the array, which is drawn once; words are laid over it. All lengths are in dots.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
-from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch as Swatch
-from matplotlib.patheffects import Normal, Stroke
+from PIL import Image
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.scale import (
-    PIXELATED,
-    Scale,
-    image_bytes,
-    overlay_colours,
-    resized,
-    short,
-    to_bytes,
-)
+from vit.figures.scale import Scale
 from vit.figures.style import (
     COLOURS,
     DPI,
@@ -49,42 +35,286 @@ MOST_PICTURES = 480
 MOST_A_LINE = 13
 """Maps side by side: the mean and twelve heads."""
 
-# Lengths in inches.
-# The side of a square tile
-SMALLEST = 0.9
-LARGEST = 2.4
-# A line of tiles: 13 maps and their image fit
-WIDEST = 13.8
-# What tiles grow to fill: wider, the text is illegible on a phone
-FILLED = 6.0
-HIGHEST = 10.0
-# At the left, between tiles, between images side by side
-MARGIN = 0.15
-GAP = 0.06
-BETWEEN = 0.24
-# A colour bar with its numbers
-BAR = 1.0
-# A line of small text
-LINE = 0.145
+# The side of a square tile; what a line of tiles, and all lines, grow to fill; the widest line
+SMALLEST = 135
+LARGEST = 360
+FILLED = 900
+HIGHEST = 1500
+WIDEST = 2070
+# Around all tiles, between them, between groups of them, for a colour bar, of a line of text
+MARGIN = 22
+GAP = 10
+APART = 26
+BAR = 150
+LINE = 22
+NARROWEST = 840
 
-# Small text, in points
 SMALL = 7.5
-# The outline of a query patch, and its dark rim
+"""Of words, in points."""
 MARK = "#ffd400"
-MARK_EDGE = COLOURS.ink
-# Around each picture
-RIM = to_bytes(np.array(to_rgb(COLOURS.absent)))
-# A stroke over a map: colour and opacity
-ON_MAPS = (COLOURS.quiet, 0.6)
-# Kinds of legend entries
-QUERY = "query"
-ABSENT = "absent"
-MASKED = "masked"
+"""Of the outline of a query patch."""
 
 
-def dots(inches: float) -> int:
-    """Return a length in dots."""
-    return round(inches * DPI)
+class Tile(NamedTuple):
+    """A picture of a sheet.
+
+    Attributes:
+        picture: uint8 (height, width, 3), as large as all others.
+        above: its name, cut to its width.
+        below: lines of text.
+        marked: (top, left, bottom, right) of a patch to outline.
+    """
+
+    picture: np.ndarray
+    above: str = ""
+    below: Sequence[str] = ()
+    marked: Sequence[int] | None = None
+
+
+class Sheet:
+    """How images and their maps stand on a sheet, and how many dots a patch has.
+
+    Tiles grow until together they are about 6 inches wide or 10 high; many images make the sheet
+    higher. Images with one or two maps may stand side by side.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        grid: (rows, columns) of patches.
+        maps: of each image.
+        lead: pictures of each image before its maps.
+        beside: whether images may stand side by side.
+
+    Attributes:
+        patch: (height, width) of a patch in dots.
+        pictures: uint8 (B, height, width, 3), the images as tiles.
+        across: images side by side.
+
+    Raises:
+        UserError: there are more pictures than fit one legible sheet.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        grid: Sequence[int],
+        maps: int,
+        lead: int = 1,
+        beside: bool = True,
+    ):
+        count = len(images) * (lead + maps)
+        if count > MOST_PICTURES:
+            raise UserError(
+                f"{count} pictures do not fit one legible figure, which holds {MOST_PICTURES}:"
+                " leave out images or maps"
+            )
+        # Maps in lines of equal length, as many as fit if they are small
+        height, width = images.shape[-2:]
+        stretch = math.sqrt(width / height)
+        fit = int(WIDEST / (SMALLEST * stretch + GAP)) - lead
+        self.lead = lead
+        self.lines = math.ceil(maps / min(MOST_A_LINE, max(fit, 1)))
+        self.a_line = math.ceil(maps / self.lines)
+        # Images with few maps share a row: rows of equal length, so that none is nearly empty
+        tiles = lead + self.a_line
+        self.across = 1
+        if beside and self.lines == 1 and tiles <= 3:
+            self.across = math.ceil(len(images) / math.ceil(len(images) * tiles / 6))
+
+        # Dots for a pixel: a whole number, if they are large enough to show
+        rows = math.ceil(len(images) / self.across) * self.lines
+        side_in_line = (FILLED / (self.across * tiles) - GAP) / stretch
+        side_in_column = (HIGHEST / rows - 2 * LINE) * stretch
+        side = min(max(min(side_in_line, side_in_column), SMALLEST), LARGEST)
+        scale = side / math.sqrt(height * width)
+        if scale >= 3:
+            scale = round(scale)
+        down = max(int(height / grid[0] * scale), 1)
+        across = max(int(width / grid[1] * scale), 1)
+        self.patch = (down, across)
+        self.pictures = resized(image_bytes(images), (down * grid[0], across * grid[1]))
+
+    def enlarged(self, values: np.ndarray) -> np.ndarray:
+        """(rows, columns, ...) -> (height, width, ...), each dot with the value of its patch."""
+        return values.repeat(self.patch[0], 0).repeat(self.patch[1], 1)
+
+    def strokes(self, patches: np.ndarray) -> np.ndarray:
+        """Bool (rows, columns) -> (height, width, 1): the opacity of strokes across the patches."""
+        # The distance of each dot of a patch from its rising diagonal, in dots
+        high, wide = self.patch
+        y, x = np.indices(self.patch) + 0.5
+        distance = np.abs(y / high + x / wide - 1) * high * wide / math.hypot(high, wide)
+        return np.kron(patches, np.clip(1.1 - distance, 0, 1))[..., None]
+
+    def boxes(self, patches: Any) -> list[list[int]]:
+        """Return what to outline in each image: for a patch (row, column) of all, or of each."""
+        corners = np.broadcast_to(patches, (len(self.pictures), 2)) * self.patch
+        return np.hstack([corners, corners + self.patch]).tolist()
+
+    def figure(
+        self, tiles: Sequence[Sequence[Tile]], title: str, subtitle: str, **look: Any
+    ) -> Figure:
+        """Draw the tiles of each image: first the leading pictures, then the maps.
+
+        `look` are further arguments of `mosaic`.
+        """
+        rows: list[list[Tile | None]] = []
+        for start in range(0, len(tiles), self.across):
+            row: list[Tile | None] = []
+            for image in tiles[start : start + self.across]:
+                # Below the first row the columns are the same, so only images have names
+                if start and self.lines == 1:
+                    image = [image[0], *(tile._replace(above="") for tile in image[1:])]
+                row += image
+            # Maps go on below each other
+            first = self.across * (self.lead + self.a_line)
+            rows.append(row[:first])
+            for place in range(first, len(row), self.a_line):
+                rows.append([*[None] * self.lead, *row[place : place + self.a_line]])
+        group = self.lead + self.a_line if self.across > 1 else 0
+        return mosaic(rows, title, subtitle, group=group, **look)
+
+
+def mosaic(
+    rows: Sequence[Sequence[Tile | None]],
+    title: str,
+    subtitle: str,
+    *,
+    names: Sequence[str] = (),
+    group: int = 0,
+    scales: Sequence[Scale] = (),
+    unit: str = "",
+    legend: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Draw tiles in rows, in one array.
+
+    Args:
+        rows: of tiles; None leaves a place empty.
+        title, subtitle: the heading; none without a title.
+        names: at the left of the rows.
+        group: tiles side by side that belong together; 0 for all.
+        scales: a colour bar beside the first rows, or one beside each row.
+        unit: written above the bar.
+        legend: words -> what matplotlib's legend shows.
+        notes: sentences for the foot of the sheet.
+    """
+    # Columns
+    first = next(tile for tile in rows[0] if tile)
+    high, wide = first.picture.shape[:2]
+    columns = np.arange(max(map(len, rows)))
+    left = MARGIN
+    if names:
+        left += 2 * GAP + round(max(text_width(name, 8.5) for name in names) / 72 * DPI)
+    lefts = left + columns * (wide + GAP)
+    if group:
+        lefts += columns // group * APART
+    right = int(lefts[-1]) + wide
+    middles = (lefts + wide / 2).tolist()
+    width = max(right + (BAR if scales else MARGIN), NARROWEST)
+
+    # Rows, each with the lines of words that its tiles need; words are written at last
+    words: list[tuple[float, float, str, dict[str, Any]]] = []
+    tops = []
+    foot = 0
+    for row, tiles in enumerate(rows):
+        captions = [caption(tile.above if tile else "", wide) for tile in tiles]
+        feet = [[caption(line, wide) for line in tile.below] if tile else [] for tile in tiles]
+        top = foot + max(len(lines) for lines, _ in captions) * LINE + 6
+        below = max(sum(len(lines) for lines, _ in parts) for parts in feet)
+        foot = top + high + below * LINE + 8
+        tops.append(top)
+        if names:
+            words.append((MARGIN, top + high / 2, names[row], {"fontsize": 8.5, "va": "center"}))
+            foot = max(foot, top + LINE)
+        look: dict[str, Any] = {"ha": "center", "linespacing": 1.1}
+        for x, (lines, size), parts in zip(middles, captions, feet, strict=False):
+            words.append((x, top - 5, "\n".join(lines), look | {"fontsize": size}))
+            y = top + high + 4
+            for lines, size in parts:
+                under = {"fontsize": size, "color": COLOURS.quiet, "va": "top"}
+                words.append((x, y, "\n".join(lines), look | under))
+                y += len(lines) * LINE
+
+    # Legend and notes take the width of the sheet
+    room = (width - 2 * MARGIN) / DPI
+    in_line = legend_columns(list(legend), room) if legend else 1
+    foot += 8
+    keys_top = foot
+    if legend:
+        foot += math.ceil(len(legend) / in_line) * 26
+    for note in notes:
+        for line in wrapped(note, room * 72, SMALL):
+            words.append((MARGIN, foot + 17, line, {"fontsize": SMALL, "color": COLOURS.quiet}))
+            foot += LINE
+
+    # The array: tiles on white paper, and the outlines of patches
+    canvas = np.full((foot + 12, width, 3), 255, dtype=np.uint8)
+    for top, tiles in zip(tops, rows, strict=True):
+        for x, tile in zip(lefts.tolist(), tiles, strict=False):
+            if tile:
+                paste(canvas, top, x, tile.picture)
+                if tile.marked:
+                    above, before, below, after = tile.marked
+                    outline(canvas, top + above, x + before, top + below, x + after)
+    figure, axes = canvas_figure(canvas, title, subtitle)
+    for x, y, text, look in words:
+        axes.text(x, y, text, **({"va": "baseline"} | look))
+
+    # A bar beside each row; a single one beside the first rows, within about 5 inches
+    for scale, top in zip(scales, tops, strict=False):
+        end = top + high
+        if len(scales) == 1:
+            end = min(tops[-1] + high, max(end, 750))
+        place = (right + 18, top, 18, end - top)
+        scale.draw_bar(axes.inset_axes(place, transform=axes.transData), (end - top) / DPI)
+    if scales:
+        text = fitted(unit, (width - right - 21) / DPI * 72, SMALL)
+        axes.text(right + 18, tops[0] - 14, text, fontsize=SMALL, color=COLOURS.quiet)
+    if legend:
+        axes.legend(
+            list(legend.values()),
+            list(legend),
+            loc="upper left",
+            ncols=in_line,
+            handlelength=1.1,
+            handleheight=1.1,
+            bbox_to_anchor=(MARGIN, keys_top + 4),
+            bbox_transform=axes.transData,
+            borderaxespad=0,
+            borderpad=0,
+            labelcolor=COLOURS.quiet,
+            columnspacing=1.6,
+        )
+    return figure
+
+
+def paste(canvas: np.ndarray, top: int, left: int, picture: np.ndarray) -> None:
+    """Paste a picture with a rim of one dot: white patches (uniform attention) have an edge."""
+    high, wide = picture.shape[:2]
+    canvas[top - 1 : top + high + 1, left - 1 : left + wide + 1] = as_bytes(COLOURS.absent)
+    canvas[top : top + high, left : left + wide] = picture
+
+
+def outline(canvas: np.ndarray, top: int, left: int, bottom: int, right: int) -> None:
+    """Outline a patch, with dark rims, so that the line shows on every colour."""
+    inside = canvas[top + 2 : bottom - 2, left + 2 : right - 2].copy()
+    for reach, colour in ((3, COLOURS.ink), (2, MARK), (-1, COLOURS.ink)):
+        canvas[top - reach : bottom + reach, left - reach : right + reach] = as_bytes(colour)
+    canvas[top + 2 : bottom - 2, left + 2 : right - 2] = inside
+
+
+def caption(name: str, dots: int) -> tuple[list[str], float]:
+    """Return a name as up to two lines that fit so many dots, and their size in points."""
+    # A word a little wider than the picture is written smaller, not broken
+    room = dots / DPI * 72
+    size = SMALL
+    widest = max((text_width(word, size) for word in printable(name)[:1000].split()), default=0)
+    if room < widest < 1.25 * room:
+        size *= 0.99 * room / widest
+    lines = wrapped(name[:1000], room, size)
+    if len(lines) > 2:
+        lines = [lines[0], fitted(" ".join(lines[1:]), room, size)]
+    return lines, size
 
 
 def with_size(title: str, images: Tensor) -> str:
@@ -94,448 +324,38 @@ def with_size(title: str, images: Tensor) -> str:
     return f"{title} ({images.shape[-2]} x {images.shape[-1]} pixels)"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the tiles of a sheet stand, in dots.
+# --- Pixels --------------------------------------------------------------------------------------
 
-    A block is an image: leading pictures, then its maps, in one or more lines.
 
-    Attributes:
-        blocks, lead, maps: number of images, of pictures before the maps, and of maps of each.
-        maps_a_line: maps side by side; a block with more has several lines of equal length.
-        across: blocks side by side.
-        tile: (height, width) of a picture.
-        roof: above a block; head, foot: above and below each line of tiles.
-        width: of the sheet, with margins and the colour bar.
-        name_lines: lines of text above each picture.
+def to_bytes(picture: np.ndarray) -> np.ndarray:
+    """0 to 1 -> uint8."""
+    return (np.clip(picture, 0, 1) * 255).round().astype(np.uint8)
+
+
+def as_bytes(colour: Any) -> np.ndarray:
+    """Return a colour of matplotlib as uint8 (3,)."""
+    return to_bytes(np.array(to_rgb(colour)))
+
+
+def image_bytes(images: Tensor) -> np.ndarray:
+    """Images (B, C, H, W) from 0 to 1, C 1 or 3 -> uint8 (B, H, W, 3)."""
+    # A grey image gets three equal channels, a view without a copy
+    colours = images.detach().float().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
+    return to_bytes(colours.nan_to_num().numpy())
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3): `size` is (height, width).
+
+    Pixels stay squares if each becomes a whole number of dots; else they are resampled smoothly.
     """
-
-    blocks: int
-    lead: int
-    maps: int
-    maps_a_line: int
-    across: int
-    tile: tuple[int, int]
-    roof: int
-    head: int
-    foot: int
-    width: int
-    name_lines: int
-
-    @property
-    def lines(self) -> int:
-        """Lines of tiles in a block."""
-        return math.ceil(self.maps / self.maps_a_line)
-
-    @property
-    def line_height(self) -> int:
-        """From a line of tiles to the next."""
-        return self.head + self.tile[0] + self.foot
-
-    @property
-    def block_height(self) -> int:
-        """From a block to the one below."""
-        return self.roof + self.lines * self.line_height
-
-    @property
-    def block_width(self) -> int:
-        """Of the tiles of a block and the gaps between them."""
-        gap = dots(GAP)
-        return (self.lead + self.maps_a_line) * (self.tile[1] + gap) - gap
-
-    @property
-    def rows(self) -> int:
-        """Rows of blocks."""
-        return math.ceil(self.blocks / self.across)
-
-    @property
-    def right(self) -> int:
-        """Where the last tile of a row ends."""
-        widths = self.across * self.block_width + (self.across - 1) * dots(BETWEEN)
-        return dots(MARGIN) + widths
-
-    @property
-    def room(self) -> float:
-        """Width of a tile in points, for its name."""
-        return self.tile[1] / DPI * 72
-
-    def corner(self, block: int, number: int) -> tuple[int, int]:
-        """Return (x, y) of the upper left of a picture: the leading ones come first."""
-        # Leading pictures stand in the first line only; maps go on below each other
-        row, place = divmod(block, self.across)
-        line = 0
-        column = number
-        if number >= self.lead:
-            line, column = divmod(number - self.lead, self.maps_a_line)
-            column += self.lead
-        # From blocks and tiles to dots
-        x = dots(MARGIN) + place * (self.block_width + dots(BETWEEN))
-        x += column * (self.tile[1] + dots(GAP))
-        y = row * self.block_height + self.roof + line * self.line_height + self.head
-        return x, y
+    height, width = size
+    is_whole = height % pixels.shape[1] == 0 and width % pixels.shape[2] == 0
+    method = Image.Resampling.NEAREST if is_whole else Image.Resampling.LANCZOS
+    pictures = [Image.fromarray(picture).resize((width, height), method) for picture in pixels]
+    return np.stack([np.asarray(picture) for picture in pictures])
 
 
-def layout_for(
-    blocks: int,
-    lead: int,
-    maps: int,
-    grid: tuple[int, int],
-    image: tuple[int, int],
-    *,
-    roof: float = 0.0,
-    feet: int = 0,
-    beside: bool = False,
-    bar: bool = True,
-    names: Sequence[str] = (),
-) -> Layout:
-    """Return a layout in which tiles are as large as fits, in whole dots per patch.
-
-    Tiles grow, from 0.9 to 2.4 inches a side, until together they are about 6 inches wide or 10
-    high; many images make the sheet higher.
-
-    Args:
-        blocks, lead, maps: number of images, of pictures before the maps, and of maps of each.
-        grid: (rows, columns) of patches.
-        image: (H, W) of the images.
-        roof: inches above each block.
-        feet: lines of text below each picture.
-        beside: whether images with one or two maps may stand side by side.
-        bar: whether to leave room for colour bars at the right.
-        names: above the pictures; if one is wider than a tile, all have two lines of room.
-
-    Raises:
-        UserError: there are more pictures than fit one legible sheet.
-    """
-    # A sheet holds so many pictures
-    count = blocks * (lead + maps)
-    if count > MOST_PICTURES:
-        raise UserError(
-            f"{count} pictures do not fit one legible figure, which holds {MOST_PICTURES}:"
-            " leave out images or maps"
-        )
-    stretch = math.sqrt(image[0] / image[1])
-
-    # Maps in a line, and blocks side by side
-    fit = int((WIDEST + GAP) // (SMALLEST / stretch + GAP)) - lead
-    lines = math.ceil(maps / min(MOST_A_LINE, max(fit, 1)))
-    maps_a_line = math.ceil(maps / lines)
-    tiles = lead + maps_a_line
-    across = 1
-    # Images with few maps share a row: rows of equal length, so that none is nearly empty
-    if beside and lines == 1 and tiles <= 3:
-        most_across = int(FILLED // (SMALLEST + GAP)) // tiles
-        rows = math.ceil(blocks / max(most_across, 1))
-        across = math.ceil(blocks / rows)
-
-    # The width of a tile, in inches
-    foot = feet * LINE + 0.05
-    rows = math.ceil(blocks / across)
-    fill_width = (FILLED / (across * tiles) - GAP) * stretch
-    fill_height = (HIGHEST / (rows * lines) - LINE - foot - roof / lines) / stretch
-    side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
-    tile_width = side / stretch
-
-    # The same in dots: a whole number per patch, and per pixel where these are large enough to show
-    step = grid[1]
-    if max(image) <= PIXELATED and image[1] % step == 0 and tile_width * DPI >= 3 * image[1]:
-        step = image[1]
-    columns = max(round(tile_width * DPI / step), 1) * step
-    dots_high = max(round(columns * image[0] / image[1] / grid[0]), 1) * grid[0]
-
-    # Names above the pictures take one line or two
-    widest = max((text_width(printable(name), SMALL) for name in names), default=0.0)
-    name_lines = 2 if widest > columns / DPI * 72 else 1
-    head = name_lines * LINE + 0.04
-
-    # The width of the sheet
-    gap = dots(GAP)
-    width = across * tiles * (columns + gap) - gap + (across - 1) * dots(BETWEEN - GAP)
-    width += dots(MARGIN + (BAR if bar else MARGIN))
-    return Layout(
-        blocks,
-        lead,
-        maps,
-        maps_a_line,
-        across,
-        tile=(dots_high, columns),
-        roof=dots(roof),
-        head=dots(head),
-        foot=dots(foot),
-        width=max(width, dots(5.6)),
-        name_lines=name_lines,
-    )
-
-
-class Mosaic:
-    """A sheet in the making: tiles are pasted, marks and words collected, and `figure` draws all.
-
-    Args:
-        layout: of its tiles.
-        grid: (rows, columns) of patches.
-    """
-
-    def __init__(self, layout: Layout, grid: tuple[int, int]):
-        self.layout = layout
-        self.grid = grid
-        # White paper for all rows; tiles are pasted on it
-        height = layout.rows * layout.block_height + dots(0.06)
-        self.canvas = np.full((height, layout.width, 3), 255, dtype=np.uint8)
-        self._words: list[tuple[float, float, str, dict[str, Any]]] = []
-        self._outlines: list[np.ndarray] = []
-        self._edges: list[np.ndarray] = []
-        self._strokes: list[np.ndarray] = []
-        self._stroke_colours: list[Any] = []
-
-    def tiles(self, images: Tensor) -> np.ndarray:
-        """Images (B, C, H, W) from 0 to 1 -> uint8 (B, height, width, 3), as large as a tile."""
-        return resized(image_bytes(images), self.layout.tile)
-
-    def paste(self, block: int, number: int, picture: np.ndarray) -> None:
-        """Paste a picture, uint8 (height, width, 3), of the size of a tile."""
-        x, y = self.layout.corner(block, number)
-        height, width = self.layout.tile
-        # A rim of one dot: without it, white patches (uniform attention) would have no edge
-        self.canvas[y - 1 : y + height + 1, x - 1 : x + width + 1] = RIM
-        self.canvas[y : y + height, x : x + width] = picture
-
-    def write(self, x: float, y: float, text: str, size: float, **options: Any) -> None:
-        """Write at a place; matplotlib's `options` say how."""
-        self._words.append((x, y, text, {"fontsize": size, "va": "baseline"} | options))
-
-    def above(self, block: int, number: int, name: str) -> None:
-        """Write a name above a picture, cut to its width."""
-        layout = self.layout
-        x, y = layout.corner(block, number)
-        middle = x + layout.tile[1] / 2
-        # A word a little wider than the picture is written smaller, not broken
-        size = SMALL
-        for smaller in (size, 0.9 * size, 0.8 * size):
-            if all(text_width(word, smaller) <= layout.room for word in printable(name).split()):
-                size = smaller
-                break
-        # In as many lines as there is room for; the last one is cut
-        lines = wrapped(name, layout.room, size)
-        if len(lines) > layout.name_lines:
-            cut = fitted(" ".join(lines[layout.name_lines - 1 :]), layout.room, size)
-            lines = [*lines[: layout.name_lines - 1], cut]
-        text = "\n".join(lines)
-        self.write(middle, y - dots(0.035), text, size, ha="center", linespacing=1.1)
-
-    def below(self, block: int, number: int, text: str, words: str = "", line: int = 0) -> None:
-        """Write one of the lines below a picture, cut to its width.
-
-        `words` follow the text where both fit.
-        """
-        # The first baseline stands below the picture, the next ones a line further down
-        layout = self.layout
-        x, y = layout.corner(block, number)
-        middle = x + layout.tile[1] / 2
-        foot = y + layout.tile[0] + dots(0.12 + line * LINE)
-        text = printable(text)
-        longer = f"{text} {words}".rstrip()
-        if text_width(longer, SMALL) <= layout.room:
-            text = longer
-        text = fitted(text, layout.room, SMALL)
-        self.write(middle, foot, text, SMALL, color=COLOURS.quiet, ha="center")
-
-    def over(self, block: int, words: str, size: float = 8.5) -> None:
-        """Write above a block, in its roof."""
-        x, y = self.layout.corner(block, 0)
-        baseline = y - self.layout.head - dots(0.03)
-        # It may be as wide as the block
-        room = self.layout.block_width / DPI * 72
-        self.write(x, baseline, fitted(words, room, size, "bold"), size, weight="bold")
-
-    def outline(self, block: int, number: int, patch: tuple[int, int]) -> None:
-        """Outline the patch (row, column) of a picture."""
-        row, column = patch
-        # A closed line around it, in patches
-        square = [(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]
-        corners = np.array([(column + x, row + y) for x, y in square])
-        self._outlines.append(self._on_sheet(block, number, corners))
-
-    def cross(
-        self, block: int, number: int, patches: np.ndarray, colour: Any = COLOURS.stroke
-    ) -> None:
-        """Draw a stroke across each patch that is True in (rows, columns)."""
-        for row, column in np.argwhere(patches):
-            stroke = np.array([(column, row + 1), (column + 1, row)])
-            self._strokes.append(self._on_sheet(block, number, stroke))
-            self._stroke_colours.append(colour)
-
-    def border(self, block: int, number: int, patches: np.ndarray) -> None:
-        """Draw a line around the patches that are True in (rows, columns)."""
-        # An edge is where a patch differs from the one above, or from the one at its left
-        padded = np.pad(patches, 1)
-        between_rows = np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1])
-        between_columns = np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1])
-        for row, column in between_rows:
-            edge = np.array([(column, row), (column + 1, row)])
-            self._edges.append(self._on_sheet(block, number, edge))
-        for row, column in between_columns:
-            edge = np.array([(column, row), (column, row + 1)])
-            self._edges.append(self._on_sheet(block, number, edge))
-
-    def _on_sheet(self, block: int, number: int, points: np.ndarray) -> np.ndarray:
-        """(n, 2), x and y in patches of a picture -> in dots of the sheet."""
-        height, width = self.layout.tile
-        rows, columns = self.grid
-        return self.layout.corner(block, number) + points * (width / columns, height / rows)
-
-    def figure(
-        self,
-        title: str,
-        subtitle: str,
-        *,
-        keys: Sequence[tuple[str, str]] = (),
-        notes: Sequence[str] = (),
-        bars: Sequence[ColourBar] = (),
-    ) -> Figure:
-        """Draw the sheet: the array, the marks and words over it, colour bars, legend and notes.
-
-        Args:
-            title, subtitle: the heading; none without a title.
-            keys: the legend: (QUERY | ABSENT | MASKED, words).
-            notes: sentences for the foot of the sheet.
-            bars: one beside the first rows, or one for each row.
-        """
-        layout = self.layout
-        room = (layout.width - 2 * dots(MARGIN)) / DPI
-
-        # Paper for legend and notes below the pictures
-        columns = legend_columns([words for _, words in keys], room) if keys else 1
-        keys_height = math.ceil(len(keys) / columns) * dots(0.17)
-        lines = []
-        for note in notes:
-            lines += wrapped(note, room * 72, SMALL)
-        foot = len(self.canvas)
-        paper = foot + keys_height + len(lines) * dots(LINE) + dots(0.08)
-        canvas = np.full((paper, layout.width, 3), 255, dtype=np.uint8)
-        canvas[:foot] = self.canvas
-
-        # The array and what lies over it
-        figure, axes = canvas_figure(canvas, title, subtitle)
-        self._draw_marks(axes)
-        for x, y, text, options in self._words:
-            axes.text(x, y, text, **options)
-        for row, bar in enumerate(bars):
-            single = len(bars) == 1
-            self._draw_bar(axes, bar, row, single)
-
-        # Legend and notes
-        if keys:
-            axes.legend(
-                [_swatch(kind) for kind, _ in keys],
-                [words for _, words in keys],
-                loc="upper left",
-                ncols=columns,
-                handlelength=1.1,
-                handleheight=1.1,
-                bbox_to_anchor=(dots(MARGIN), foot),
-                bbox_transform=axes.transData,
-                borderaxespad=0,
-                borderpad=0,
-                labelcolor=COLOURS.quiet,
-                columnspacing=1.6,
-            )
-        for number, line in enumerate(lines):
-            y = foot + keys_height + (number + 0.75) * dots(LINE)
-            x = dots(MARGIN)
-            axes.text(x, y, line, fontsize=SMALL, color=COLOURS.quiet, va="baseline")
-        return figure
-
-    def _draw_marks(self, axes: Axes) -> None:
-        """Draw all strokes, borders and outlines, the last on top."""
-        # Strokes across patches, then edges around groups of them
-        look: dict[str, Any] = {"linewidths": 0.6, "capstyle": "butt"}
-        axes.add_collection(LineCollection(self._strokes, colors=self._stroke_colours, **look))
-        look = {"linewidths": 0.9, "capstyle": "projecting"}
-        axes.add_collection(LineCollection(self._edges, colors=COLOURS.ink, **look))
-        # Outlines have a dark rim, so that they show on every colour
-        rim = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
-        look = {"linewidths": 1.3, "path_effects": rim, "joinstyle": "miter"}
-        axes.add_collection(LineCollection(self._outlines, colors=MARK, **look))
-
-    def _draw_bar(self, axes: Axes, bar: ColourBar, row: int, single: bool) -> None:
-        """Draw a colour bar beside a row, or a single one beside the first rows."""
-        layout = self.layout
-        # From the first line of its maps to the last
-        scale = bar.scale
-        block = row * layout.across
-        _, top = layout.corner(block, layout.lead)
-        _, last_top = layout.corner(block, layout.lead + layout.maps - 1)
-        high = last_top + layout.tile[0] - top
-        if single:
-            # It spans the rows within about 5 inches: a longer one is no easier to read
-            spanned = max(int(dots(5) // layout.block_height), 1)
-            high += (min(layout.rows, spanned) - 1) * layout.block_height
-
-        # The bar; a pointed end says that values lie beyond it
-        place = (layout.right + dots(0.12), top, dots(0.12), high)
-        beside = axes.inset_axes(place, transform=axes.transData)
-        pointed = {(True, False): "max", (False, True): "min", (True, True): "both"}
-        extend = pointed.get((scale.over, scale.under and not bar.overlay), "neither")
-        colours = scale.colours
-        # Over an image colours are opaque to some degree; the bar shows them over white
-        if bar.overlay:
-            rgba = overlay_colours(scale.centre is not None)(np.linspace(0, 1, 256))
-            opacity = rgba[:, 3:]
-            colours = ListedColormap(opacity * rgba[:, :3] + (1 - opacity))
-        tip = dots(0.09) / high
-        colour_bar = axes.figure.colorbar(
-            ScalarMappable(scale, colours), cax=beside, extend=extend, extendfrac=tip
-        )
-        colour_bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
-
-        # Below uniform an overlay shows nothing but the image
-        bottom = scale.low
-        if bar.overlay and scale.centre is not None:
-            bottom = scale.centre
-            beside.set_ylim(bottom, scale.top)
-        # Its numbers: the top, the centre, and round ones that touch no other
-        inches = high / DPI
-        wanted = [scale.top, *scale.ticks(min(1 + int(inches / 0.27), 8))]
-        if scale.centre is not None:
-            wanted.insert(1, scale.centre)
-        start = float(scale(bottom))
-        ticks: dict[float, str] = {}
-        heights: list[float] = []
-        for tick in wanted:
-            height = inches * (float(scale(tick)) - start) / (1 - start)
-            if height >= 0 and all(abs(height - other) >= 0.15 for other in heights):
-                heights.append(height)
-                ticks[tick] = short(tick)
-                if tick == scale.centre:
-                    ticks[tick] += " = uniform"
-        colour_bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
-        colour_bar.minorticks_off()
-        beside.tick_params(labelsize=7, width=0.6, length=2.5)
-        # The unit, above the pointed end if there is one
-        if row == 0:
-            size = SMALL
-            room = (layout.width - layout.right - dots(0.14)) / DPI * 72
-            x = layout.right + dots(0.12)
-            y = top - dots(0.16 if scale.over else 0.09)
-            axes.text(x, y, fitted(bar.unit, room, size), fontsize=size, color=COLOURS.quiet)
-
-
-@dataclass(frozen=True)
-class ColourBar:
-    """A colour bar: its scale, the unit written above it, and whether maps lie over images."""
-
-    scale: Scale
-    unit: str
-    overlay: bool = False
-
-
-def _swatch(kind: str) -> Swatch:
-    """Return the legend's swatch of a kind of mark."""
-    if kind == QUERY:
-        rim = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
-        shade = (*to_rgb(COLOURS.quiet), 0.35)
-        return Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=rim)
-    # Masked patches are crossed: grey in an image, over the colours of a map
-    face: Any = COLOURS.absent
-    if kind == MASKED:
-        face = matplotlib.colormaps[COLOURS.colours](0.25)
-    return Swatch(facecolor=face, edgecolor=ON_MAPS[0], hatch="///", linewidth=0)
+def brightness(picture: np.ndarray) -> np.ndarray:
+    """uint8 (..., 3) -> (..., 1): its brightness from 0 to 1, by the weights of Rec. 709."""
+    return picture @ np.array([[0.2126], [0.7152], [0.0722]]) / 255

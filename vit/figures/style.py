@@ -14,10 +14,10 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from itertools import chain, cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ParamSpec
 
 import matplotlib
@@ -25,10 +25,9 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
-from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation
 
@@ -70,6 +69,17 @@ NAMED = {
     "untrained": "untrained",
 }
 """What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""
+COLOURS = SimpleNamespace(
+    paper="white",
+    ink=PALETTE["ink"],
+    quiet=PALETTE["quiet"],
+    absent=PALETTE["absent"],  # a patch hidden from the model, and the stroke across it
+    stroke=PALETTE["absent-stroke"],
+    # Blue, orange, green, purple, brown: distinct in the common kinds of colour blindness
+    series=[PALETTE[name] for name in ("x", "q", "k", "v", "position")],
+    colours="Reds",  # from near white to dark: low values recede, and lightness falls all the way
+)
+"""The colours of pictures: main and secondary text, series, the map of values."""
 
 
 def read_sheet() -> Any:
@@ -81,61 +91,43 @@ def read_sheet() -> Any:
     installed = fontManager.get_font_names()
     sheet["font.family"] = [name for name in sheet["font.family"] if name in installed]
     for key in ("text.color", "axes.titlecolor", "legend.labelcolor"):
-        sheet[key] = PALETTE["ink"]
+        sheet[key] = COLOURS.ink
     for key in ("axes.edgecolor", "axes.labelcolor", "grid.color", "xtick.color", "ytick.color"):
-        sheet[key] = PALETTE["quiet"]
-    sheet["patch.facecolor"] = PALETTE["absent"]
-    sheet["hatch.color"] = PALETTE["absent-stroke"]
-    # Blue, orange, green, purple, brown: distinct in the common kinds of colour blindness
-    series = [PALETTE[name] for name in ("x", "q", "k", "v", "position")]
-    sheet["axes.prop_cycle"] = cycler("color", series)
+        sheet[key] = COLOURS.quiet
+    sheet["axes.prop_cycle"] = cycler("color", COLOURS.series)
     return sheet
 
 
 SHEET = read_sheet()
 
 
-@dataclass(frozen=True)
-class Colours:
-    """The colours of the style sheet.
-
-    Attributes:
-        paper, ink, quiet: background, main and secondary text.
-        absent, stroke: a patch hidden from the model, and the stroke across it.
-        series: the first series, the second ...
-        colours: name of the colour map, which starts near the paper.
-    """
-
-    paper: str
-    ink: str
-    quiet: str
-    absent: str
-    stroke: str
-    series: Sequence[str]
-    colours: str
+@contextmanager
+def style() -> Iterator[None]:
+    """Give new artists our style, whatever the matplotlibrc says."""
+    with context(["default", SHEET]):
+        yield
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Give new artists our style, whatever the matplotlibrc says.
-
-    matplotlib's warnings of missing characters, one for each and drawing, are left out: see
-    `warn_of_boxes`.
-    """
-    with context(["default", SHEET]), warnings.catch_warnings():
+def without_warnings_of_boxes() -> Iterator[None]:
+    """Leave out warnings of characters that no font has: saving gives them again."""
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
-COLOURS = Colours(
-    paper=SHEET["figure.facecolor"],
-    ink=SHEET["text.color"],
-    quiet=SHEET["axes.labelcolor"],
-    absent=SHEET["patch.facecolor"],
-    stroke=SHEET["hatch.color"],
-    series=SHEET["axes.prop_cycle"].by_key()["color"],
-    colours=SHEET["image.cmap"],
-)
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Make a function draw its figure in our style."""
+
+    @wraps(draw)
+    def draw_in_style(*args: P.args, **options: P.kwargs) -> Figure:
+        with style(), without_warnings_of_boxes():
+            figure = draw(*args, **options)
+            # Ticks take the style of the moment in which they are made: the first drawing
+            figure.draw_without_rendering()
+        return figure
+
+    return draw_in_style
 
 
 def colours_of(names: Sequence[str]) -> list[str]:
@@ -145,46 +137,7 @@ def colours_of(names: Sequence[str]) -> list[str]:
     return [colour or next(free) for colour in own]
 
 
-@lru_cache
-def characters_of_fonts() -> frozenset[int]:
-    """Return the characters, as numbers, that a font of the style sheet has."""
-    characters: set[int] = set()
-    for family in SHEET["font.family"]:
-        font = get_font(findfont(FontProperties(family=family)))
-        characters.update(font.get_charmap())
-    return frozenset(characters)
-
-
-def warn_of_boxes(figure: Figure) -> None:
-    """Warn once of the characters in a figure that no font has: boxes stand in their place."""
-    missing = {}
-    for text in figure.findobj(Text):
-        for character in text.get_text():
-            if character != "\n" and ord(character) not in characters_of_fonts():
-                missing[character] = True
-    if missing:
-        some = "".join(missing)[:12]
-        warnings.warn(
-            f"the picture has boxes in place of {some}: no installed font has these characters;"
-            " Noto Sans CJK has most of them",
-            stacklevel=3,
-        )
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Make a function draw its figure in our style."""
-
-    @wraps(draw)
-    def draw_in_style(*args: P.args, **options: P.kwargs) -> Figure:
-        with style():
-            figure = draw(*args, **options)
-            # Ticks take the style of the moment in which they are made: the first drawing
-            figure.draw_without_rendering()
-        warn_of_boxes(figure)
-        return figure
-
-    return draw_in_style
-
+# --- Figures under a heading ---------------------------------------------------------------------
 
 _captioned: ContextVar[str] = ContextVar("captioned", default="")
 
@@ -199,51 +152,33 @@ def captioned(caption: str) -> Iterator[None]:
         _captioned.reset(before)
 
 
-def heading_for(width: float, title: str, subtitle: str) -> tuple[list[str], list[str], float]:
-    """Return title and subtitle as lines that fit `width` inches, and the inches they take.
+def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
+    """Return a figure with width x height inches of paper under title and subtitle.
 
     The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it
-    needs.
+    needs. Without a title there is no heading: a page labels the figure itself.
     """
-    if not title:
-        return [], [], 0.12
-    # The title, in points; what does not fit two lines ends in an ellipsis
     room = (width - 0.3) * 72
     titles = wrapped(title[:500], room, TITLE_SIZE, "bold")
     if len(titles) > 2:
         titles = [titles[0], fitted(" ".join(titles[1:]), room, TITLE_SIZE, "bold")]
-    # The subtitle, after what `captioned` adds to it
-    subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
-    lines = wrapped(subtitle, room, SUBTITLE_SIZE)
-    return titles, lines, 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
+    lines = []
+    head = 0.12
+    if titles:
+        lines = wrapped(" · ".join(filter(None, (_captioned.get(), subtitle))), room, SUBTITLE_SIZE)
+        head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
 
-
-def write_heading(figure: Figure, titles: list[str], lines: list[str]) -> None:
-    """Write title and subtitle at the upper left of a figure."""
-    if not titles:
-        return
-    width, height = figure.get_size_inches()
-    # Places in shares of the figure, below its upper edge
-    margin = 0.15 / width
-    below = 0.18 + 0.24 * len(titles)
-    figure.text(
-        margin,
-        1 - 0.14 / height,
-        "\n".join(titles),
-        fontsize=TITLE_SIZE,
-        weight="bold",
-        va="top",
-        linespacing=1.3,
-    )
-    figure.text(
-        margin,
-        1 - below / height,
-        "\n".join(lines),
-        fontsize=SUBTITLE_SIZE,
-        color=COLOURS.quiet,
-        va="top",
-        linespacing=1.35,
-    )
+    # Whole dots above the paper: an array stays sharp, one dot for each of its pixels
+    total = height + math.ceil(head * DPI) / DPI
+    figure = Figure(figsize=(width, total), dpi=DPI)
+    look: dict[str, Any] = {"fontsize": TITLE_SIZE, "weight": "bold", "linespacing": 1.3}
+    below = 0.14
+    for text in (titles, lines):
+        if titles:
+            figure.text(0.15 / width, 1 - below / total, "\n".join(text), va="top", **look)
+        look = {"fontsize": SUBTITLE_SIZE, "color": COLOURS.quiet, "linespacing": 1.35}
+        below = 0.18 + 0.24 * len(titles)
+    return figure
 
 
 class SteadyLayout(ConstrainedLayoutEngine):
@@ -267,16 +202,12 @@ class SteadyLayout(ConstrainedLayoutEngine):
 def titled_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
     """Return a figure with width x height inches of charts under a heading.
 
-    To be drawn within `styled`; constrained layout places the axes. Without a title there is no
-    heading: a page labels the figure itself.
+    To be drawn within `styled`; constrained layout places the axes.
     """
-    # The charts keep their height, whatever the heading takes
-    titles, lines, head = heading_for(width, title, subtitle)
-    total = height + head
-    figure = Figure(figsize=(width, total), dpi=DPI)
+    figure = headed_figure(width, height, title, subtitle)
+    total = figure.get_figheight()
     rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
     figure.set_layout_engine(SteadyLayout(rect=rect))
-    write_heading(figure, titles, lines)
     return figure
 
 
@@ -290,16 +221,11 @@ def canvas_figure(pixels: np.ndarray, title: str, subtitle: str) -> tuple[Figure
         The figure, and axes over the array that count in dots from its upper left.
     """
     height, width = pixels.shape[:2]
-    titles, lines, inches = heading_for(width / DPI, title, subtitle)
-    # Whole dots above the array: it stays sharp, one dot for each of its pixels
-    head = math.ceil(inches * DPI)
-    total = height + head
-    figure = Figure(figsize=(width / DPI, total / DPI), dpi=DPI)
-    axes = figure.add_axes((0, 0, 1, height / total))
+    figure = headed_figure(width / DPI, height / DPI, title, subtitle)
+    axes = figure.add_axes((0, 0, 1, height / DPI / figure.get_figheight()))
     # "none" keeps the pixels of the array in vector files too, where "nearest" would resample them
     axes.imshow(pixels, extent=(0, width, height, 0), aspect="auto", interpolation="none")
     axes.set_axis_off()
-    write_heading(figure, titles, lines)
     return figure, axes
 
 
@@ -326,10 +252,7 @@ def begin_at(axes: Axes, low: float) -> None:
     axes.set_ylim(bottom=low)
 
 
-def bare(axes: Axes) -> None:
-    """Remove ticks and frame, for pictures."""
-    axes.set(xticks=[], yticks=[], frame_on=False)
-    axes.grid(False)
+# --- Text that fits ------------------------------------------------------------------------------
 
 
 def printable(text: str) -> str:
@@ -346,9 +269,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(size=size, weight=weight)
-    with warnings.catch_warnings(
-        action="ignore", category=UserWarning
-    ):  # drawing warns of missing glyphs
+    with without_warnings_of_boxes():
         return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
 
