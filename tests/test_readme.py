@@ -13,7 +13,7 @@ from bench.__main__ import bench_parser
 from studies import STUDIES
 from studies.__main__ import study_parser, study_settings
 from vit.cli import parse
-from vit.cli.attention import picture_paths
+from vit.cli.attention import pictures
 from vit.cli.data import read_config
 from vit.cli.parsers import parse_train_command
 
@@ -193,7 +193,8 @@ def test_no_picture_of_a_page_is_refused_because_of_one_drawn_before():
             if words[:2] == ["vit", "attention"]:
                 _, options = parse(words[1:])
                 if not options.overwrite:
-                    written += picture_paths(options, options.mask is not None)
+                    names = pictures(options, None, [] if options.mask else None)
+                    written += [options.out / name for name in names]
         assert len(written) == len(set(written)), page
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny import NORMALIZE, autoencoder, encoder, save_images
+from tiny import NORMALIZE, encoder, save_images
 
 from vit.checkpoints import save_model
-from vit.config import Config, DecoderConfig
+from vit.config import Config
 
 SCENES = "--data.source scenes --data.limit 20"
 REFUSED = {
@@ -26,8 +26,6 @@ REFUSED = {
         (f"encoder one.png --query 'register {'9' * 5000}'", "cannot be used; auto, cls, mean"),
         ("encoder one.png --query 3,0", "there is no patch in row 3, column 0: the grid is 3 x 4"),
         ("plain one.png --query cls", "this model has no class token"),
-        ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
-        ("narrow one.png --head 1 --mask 0.5", "layer 0 of the decoder: it has 1, from 0 to 0; part='encoder'"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         ("plain one.png --method relevance", "plain has no classification head"),
@@ -111,8 +109,6 @@ def place(models, tmp_path_factory) -> Path:
         )
     several = encoder(image_size=(12, 16), num_classes=3)
     save_model(place / "labels", several, NORMALIZE, problem_type="multi_label_classification")
-    narrow = autoencoder(image_size=(12, 16), decoder=DecoderConfig(dim=16, depth=1, num_heads=1))
-    save_model(place / "narrow", narrow, NORMALIZE)
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -43,42 +44,58 @@ NOTES = {
     "legrad": "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
     " 2025), as shares",
 }
-
-
-class Picture(NamedTuple):
-    """A figure, and the arrays to write beside it."""
-
-    figure: Any
-    arrays: dict[str, Any]
+# A figure, and the arrays to write beside it
+Picture = tuple[Any, dict[str, Any]]
 
 
 def run(options: Namespace) -> int:
-    """Draw all pictures before writing any, so that an error leaves none."""
+    """Draw the pictures, unless a file is in their place."""
     require_folder(options.out)
     _, data = images_or_data(options)
     if data is not None:
         refuse_among_images(options.out, data)
-
-    # The model and its images, their mask, and whose attention is drawn
-    subject = load_with_images(options)
-    subject, masked_patches = with_mask_and_query(options, subject)
+    subject, masked_patches = with_mask_and_query(options, load_with_images(options))
 
     # Existing files are refused before anything is drawn
-    paths = picture_paths(options, masked_patches is not None)
-    files = []
-    for path in paths:
-        files += [path, path.with_suffix(".npz")]
+    drawings = pictures(options, subject, masked_patches)
+    paths = [options.out / f"{name}.{options.format}" for name in drawings]
+    files = [*paths, *(path.with_suffix(".npz") for path in paths)]
     require_free(files, options.overwrite)
 
-    # Each method is a function below
-    draw = METHODS[options.method]
-    pictures = draw(options, subject, masked_patches)
-    for picture, path in zip(pictures, paths, strict=True):
-        save(picture, path)
+    # All are drawn before any is written, so that an error leaves none
+    drawn = [draw() for draw in drawings.values()]
+    make_folder(options.out)
+    for path, (figure, arrays) in zip(paths, drawn, strict=True):
+        figures.save_figure(figure, path)
+        numbers = path.with_suffix(".npz")
+        write_npz(numbers, arrays)
+        print(f"picture: {one_line(str(path))}, numbers beside it in {numbers.name}")
     return 0
 
 
-# --- Options -------------------------------------------------------------------------------------
+def pictures(
+    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
+) -> dict[str, Callable[[], Picture]]:
+    """Return the pictures of a method: the name of each file, and what draws it."""
+    if options.method != "weights":
+        draw = METHODS[options.method]
+        return {options.method: lambda: draw(options, subject, masked_patches)}
+
+    # Weights give a picture of the maps, and on request what they say most clearly
+    @cache
+    def panels() -> Panels:
+        return head_panels(subject, layer_to_draw(options), options.head)
+
+    name = "layers" if options.layer == "all" else "attention"
+    drawings: dict[str, Callable[[], Picture]] = {
+        name: lambda: draw_heads(options, subject, panels())
+    }
+    if options.keep is not None:
+        drawings["strongest"] = lambda: draw_strongest(options, subject, panels())
+    # Under a mask, also the other half of a masked autoencoder
+    if masked_patches is not None:
+        drawings["masked"] = lambda: draw_decoder(options, subject, masked_patches)
+    return drawings
 
 
 def layer_to_draw(options: Namespace) -> int | None:
@@ -89,23 +106,6 @@ def layer_to_draw(options: Namespace) -> int | None:
     if options.layer is None and options.method != "distance":
         return -1
     return options.layer
-
-
-def picture_paths(options: Namespace, has_reconstruction: bool) -> list[Path]:
-    """Return the pictures to write, in the order in which they are drawn."""
-    # Each other method gives one picture
-    if options.method != "weights":
-        return [options.out / f"{options.method}.{options.format}"]
-
-    # Weights give a picture of the maps, and up to three others
-    names = ["attention"]
-    if layer_to_draw(options) is None:
-        names = ["layers"]
-    if options.keep is not None:
-        names.append("strongest")
-    if has_reconstruction:
-        names.append("masked")
-    return [options.out / f"{name}.{options.format}" for name in names]
 
 
 # --- The model, its images, mask and query -------------------------------------------------------
@@ -124,10 +124,8 @@ def load_with_images(
         ConfigError: neither files nor data are named, or both are; a file is missing.
         CheckpointError: the model is missing or cannot be loaded.
     """
-    load = load_options(options)
-    images, data = images_or_data(options)
-
     # All names are checked before the weights are read
+    images, data = images_or_data(options)
     located(options.checkpoint)
     if data is not None:
         named_data(data)
@@ -136,7 +134,7 @@ def load_with_images(
     checkpoint: str | Path = options.checkpoint
     if snapshots and not RunFiles(Path(checkpoint)).model.is_file():
         checkpoint = list(snapshots.values())[-1]
-    model = load_model(checkpoint, strict=True, **load)
+    model = load_model(checkpoint, strict=True, **load_options(options))
     if data is None and options.on_bad_image == "stop":
         return with_files(model, images)
 
@@ -172,22 +170,19 @@ def with_mask_and_query(
         the model and the images; per image the masked patch that the decoder fills in, None if no
         decoder does.
     """
-    # Under a mask, a named patch is masked or visible in all images, whatever the draw
     query: Query = options.query
+    patch = query if isinstance(query, tuple) else None
     masked_patches = None
-    if options.mask is not None:
-        patch = query if isinstance(query, tuple) else None
-        has_decoder = subject.model.decoder is not None
-        if has_decoder and options.method != "rollout":
-            # The named patch is the one to fill in, so the encoder's query is the usual one
-            subject = subject.with_mask(options.mask, options.seed, masked=patch)
-            masked_patches = subject.middle_patches(subject.masked)
-            if patch is not None:
-                masked_patches = [patch] * len(subject.names)
-                query = "auto"
-        else:
-            # The encoder has queries for visible patches only
-            subject = subject.with_mask(options.mask, options.seed, visible=patch)
+    if options.mask is not None and subject.model.decoder and options.method != "rollout":
+        # A named patch is the one to fill in, so the encoder's query is the usual one
+        subject = subject.with_mask(options.mask, options.seed, masked=patch)
+        masked_patches = subject.middle_patches(subject.masked)
+        if patch is not None:
+            masked_patches = [patch] * len(subject.names)
+            query = "auto"
+    elif options.mask is not None:
+        # The encoder has queries for visible patches only
+        subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
     # The usual one; the middle patch may be masked, so then the visible one nearest to it
     if query == "auto":
@@ -197,47 +192,89 @@ def with_mask_and_query(
     return replace(subject, query=query), masked_patches
 
 
-# --- The methods ---------------------------------------------------------------------------------
+# --- The pictures --------------------------------------------------------------------------------
 
 
-def draw_weights(
-    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
-) -> list[Picture]:
-    """Draw the heads of a layer, or all layers, and under a mask what the decoder does."""
-    layer = layer_to_draw(options)
-    panels = head_panels(subject, layer, options.head)
-    title = f"Attention of {query_name(subject.query)}, {layer_name(options, subject)}"
-    pictures = [picture_of_maps(options, subject, panels, title)]
+def drawn(
+    draw: Callable[..., Any],
+    options: Namespace,
+    subject: ModelWithImages,
+    panels: Panels,
+    title: str,
+    notes: str = "",
+    **look: Any,
+) -> Picture:
+    """Draw panels beside each image by one of the functions in `figures`.
 
-    # On request, what the maps say most clearly; and the other half of a masked autoencoder
-    if options.keep is not None:
-        pictures.append(draw_strongest(options, subject, panels))
-    if masked_patches is not None:
-        pictures.append(draw_decoder(options, subject, masked_patches))
-    return pictures
+    Args:
+        draw: takes images, maps, words and `look`.
+        options: of `vit attention`.
+        subject: the model and the images.
+        panels: the maps.
+        title: of the picture.
+        notes: end of the caption.
+        look: further arguments of `draw`.
+    """
+    words = {"title": title, "caption": caption_of(options, subject, notes)}
+    look = {"labels": subject.names} | look
+    figure = draw(
+        subject.images,
+        maps=panels.maps,
+        panels=panels.names,
+        title=title,
+        subtitle=words["caption"],
+        masses=panels.prefix_mass,
+        **look,
+    )
+    # The names stay as they are: people read these files with scripts of their own
+    arrays = {
+        "images": subject.pixels,
+        "names": subject.names,
+        "panels": panels.names,
+        "maps": panels.maps,
+        "prefix_mass": panels.prefix_mass,
+    }
+    for name in ("labels", "kept", "filled", "patch"):
+        if name in look:
+            arrays[name] = look[name]
+    if subject.mask is not None:
+        arrays["hidden"] = subject.masked
+    return figure, arrays | words
+
+
+def draw_heads(
+    options: Namespace,
+    subject: ModelWithImages,
+    panels: Panels,
+    title: str = "",
+    notes: str = "",
+    **look: Any,
+) -> Picture:
+    """Draw maps, by default of the heads of a layer, or of all layers."""
+    usual = {
+        "query": query_patch(subject.query),
+        "scale": options.scale,
+        "overlay": options.overlay,
+    }
+    title = title or f"Attention of {query_name(subject.query)}, {layer_name(options, subject)}"
+    return drawn(figures.attention_figure, options, subject, panels, title, notes, **usual | look)
 
 
 def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
-    layer = layer_name(options, subject)
     # The share is of each map's own attention, so a diffuse head needs more patches
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
-    title += f"{query_name(subject.query)}, {layer}"
-    caption = caption_of(options, subject)
-    strongest = top_mass_mask(panels.maps, options.keep)
-    figure = figures.strongest_figure(
-        subject.images,
-        maps=panels.maps,
-        kept=strongest,
-        panels=panels.names,
-        labels=subject.names,
-        title=title,
-        subtitle=caption,
+    title += f"{query_name(subject.query)}, {layer_name(options, subject)}"
+    return drawn(
+        figures.strongest_figure,
+        options,
+        subject,
+        panels,
+        title,
+        kept=top_mass_mask(panels.maps, options.keep),
         share=options.keep,
-        masses=panels.prefix_mass,
         query=query_patch(subject.query),
     )
-    return Picture(figure, arrays_of(subject, panels, title, caption) | {"kept": strongest})
 
 
 def draw_decoder(
@@ -250,104 +287,75 @@ def draw_decoder(
     if isinstance(options.head, int):
         head = options.head
         notes = f"decoder, head {head}"
-    panels = decoder_panels(subject, masked_patches, head)
     reconstruction = fill_in(subject)
-
-    # The caption says how the panels and the reconstruction were made
-    title = "Decoder attention from the outlined masked patch"
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
-    caption = caption_of(options, subject, notes)
-    figure = figures.masked_figure(
-        subject.images,
+    return drawn(
+        figures.masked_figure,
+        options,
+        subject,
+        decoder_panels(subject, masked_patches, head),
+        "Decoder attention from the outlined masked patch",
+        notes,
         hidden=subject.masked,
         filled=reconstruction.filled,
-        maps=panels.maps,
         patch=masked_patches,
-        panels=panels.names,
-        labels=subject.names,
-        title=title,
-        subtitle=caption,
-        masses=panels.prefix_mass,
         scale=options.scale,
     )
-    arrays = arrays_of(subject, panels, title, caption)
-    arrays["filled"] = reconstruction.filled
-    arrays["patch"] = masked_patches
-    return Picture(figure, arrays)
 
 
-def draw_rollout(
-    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
-) -> list[Picture]:
+def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw how much of each patch reaches the query through the layers, up to one or to each."""
     panels = rollout_panels(subject, layer_to_draw(options), options.discard)
     title = f"Attention rollout to {query_name(subject.query)}"
     notes = "half of each layer's mixing is the token itself"
     if options.discard:
         notes += f", the smallest {options.discard:.0%} of the weights left out"
-    return [picture_of_maps(options, subject, panels, title, notes, what="rollout")]
+    return draw_heads(options, subject, panels, title, notes, what="rollout")
 
 
 def draw_relevance(
     options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
-) -> list[Picture]:
+) -> Picture:
     """Draw what a class, or the reconstruction of a masked patch, depends on.
 
     Raises:
         ConfigError, CheckpointError: the model has no decoder, or no head, that it takes.
     """
     # A query's outline would be misread: relevance is of a result, not of a token
-    style: dict[str, Any] = {"what": "relevance", "query": None}
-    notes = NOTES[options.method]
+    look: dict[str, Any] = {"what": "relevance", "query": masked_patches}
+    title = "Relevance for the predicted class"
     if masked_patches is not None:
         panels = reconstruction_relevance(subject, masked_patches)
         title = "Relevance for filling in the outlined masked patch"
-        style["query"] = masked_patches
-        style["mark"] = "the masked patch that is filled in"
+        look["mark"] = "the masked patch that is filled in"
     elif subject.mask is not None:
         raise ConfigError(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
     else:
-        panels, style["labels"] = relevance_of_classes(options, subject)
-        title = "Relevance for the predicted class"
+        class_names = subject.model.origin.class_names
+        number = None
         if options.label is not None:
+            count = subject.model.encoder.config.num_classes
+            number = class_number(options.label, class_names, count)
             title = f"Relevance for class {options.label}"
-    return [picture_of_maps(options, subject, panels, title, notes, **style)]
+        panels, classes, probabilities = class_relevance(subject, number, options.method)
+        # A checkpoint may have a head and no names for its classes
+        look["labels"] = []
+        for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
+            class_name = class_names[chosen] if class_names else f"class {chosen}"
+            look["labels"].append(f"{name} · {class_name} {probability:.0%}")
+    return draw_heads(options, subject, panels, title, NOTES[options.method], **look)
 
 
-def relevance_of_classes(options: Namespace, subject: ModelWithImages) -> tuple[Panels, list[str]]:
-    """Return what each image's class depends on, and its label: name, class, probability."""
-    class_names = subject.model.origin.class_names
-    number = None
-    if options.label is not None:
-        number = class_number(options.label, class_names, subject.model.encoder.config.num_classes)
-    panels, classes, probabilities = class_relevance(subject, number, options.method)
-
-    # A checkpoint may have a head and no names for its classes
-    labels = []
-    for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
-        class_name = class_names[chosen] if class_names else f"class {chosen}"
-        labels.append(f"{name} · {class_name} {probability:.0%}")
-    return panels, labels
-
-
-def draw_pca(
-    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
-) -> list[Picture]:
+def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw the features of the patches as colours: similar features, similar colours."""
     title = "Patch features as colours"
     caption = caption_of(options, subject, "first three components of the last layer")
     colours = feature_colours(subject)
-    figure = figures.patch_colours_figure(
-        subject.images,
-        colours,
-        labels=subject.names,
-        title=title,
-        subtitle=caption,
-    )
+    figure = figures.patch_colours_figure(subject.images, colours, subject.names, title, caption)
     arrays = {
         "images": subject.pixels,
         "names": subject.names,
@@ -355,12 +363,10 @@ def draw_pca(
         "title": title,
         "caption": caption,
     }
-    return [Picture(figure, arrays)]
+    return figure, arrays
 
 
-def draw_distance(
-    options: Namespace, subject: ModelWithImages, _masked_patches: list[Patch] | None
-) -> list[Picture]:
+def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw how far and how selectively each head attends, by depth, over all images."""
     # Batch by batch: a data set may have any number of images
     layer = layer_to_draw(options)
@@ -372,28 +378,27 @@ def draw_distance(
     # Attention that is uniform over all tokens has these values, to compare with
     tokens = subject.geometry.num_tokens
     uniform = torch.full((1, 1, tokens, tokens), 1 / tokens)
-    uniform_distance = float(attention_distance(uniform, subject.geometry))
-    distance = figures.Panel(
-        "mean distance to the patches attended to",
-        {"mean of the heads": statistics.distance.T.numpy()},
-        "pixels",
-        {"uniform attention": uniform_distance},
-        limits=(0, None),
+    measured = (
+        (
+            "mean distance to the patches attended to",
+            statistics.distance,
+            "pixels",
+            float(attention_distance(uniform, subject.geometry)),
+        ),
+        ("entropy of the weights", statistics.entropy, "bits", math.log2(tokens)),
     )
-    entropy = figures.Panel(
-        "entropy of the weights",
-        {"mean of the heads": statistics.entropy.T.numpy()},
-        "bits",
-        {"uniform attention": math.log2(tokens)},
-        limits=(0, None),
-    )
+    panels = []
+    for title, values, unit, even in measured:
+        series = {"mean of the heads": values.T.numpy()}
+        lines = {"uniform attention": even}
+        panels.append(figures.Panel(title, series, unit, lines, limits=(0, None)))
 
     # A figure by depth, with a dot for each head
     images = plural(statistics.images, "image")
     notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
     notes += " and is left out"
     figure = figures.layers_figure(
-        [distance, entropy],
+        panels,
         "Attention distance and entropy of each head",
         f"{subject.caption} · {notes}",
         [str(number) for number in statistics.layers.tolist()],
@@ -408,11 +413,10 @@ def draw_distance(
         "distance_spread_pixels": statistics.distance_spread,
         "entropy_bits": statistics.entropy,
     }
-    return [Picture(figure, arrays)]
+    return figure, arrays
 
 
 METHODS = {
-    "weights": draw_weights,
     "rollout": draw_rollout,
     "relevance": draw_relevance,
     "legrad": draw_relevance,
@@ -421,85 +425,16 @@ METHODS = {
 }
 
 
-# --- What the pictures have in common ------------------------------------------------------------
-
-
-def picture_of_maps(
-    options: Namespace,
-    subject: ModelWithImages,
-    panels: Panels,
-    title: str,
-    notes: str = "",
-    **style: Any,
-) -> Picture:
-    """Draw panels beside each image.
-
-    Args:
-        options: of `vit attention`.
-        subject: the model and the images.
-        panels: the maps.
-        title: of the picture.
-        notes: end of the caption.
-        style: other arguments of `figures.attention_figure` than the options and the query.
-    """
-    caption = caption_of(options, subject, notes)
-    usual = {
-        "labels": subject.names,
-        "query": query_patch(subject.query),
-        "scale": options.scale,
-        "overlay": options.overlay,
-    }
-    style = usual | style
-    figure = figures.attention_figure(
-        subject.images,
-        maps=panels.maps,
-        panels=panels.names,
-        title=title,
-        subtitle=caption,
-        masses=panels.prefix_mass,
-        **style,
-    )
-    arrays = arrays_of(subject, panels, title, caption)
-    arrays["labels"] = style["labels"]
-    return Picture(figure, arrays)
+# --- Words ---------------------------------------------------------------------------------------
 
 
 def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") -> str:
     """Return the model, the images, the mask, and notes, as one line."""
     # A picture must be repeatable from what it says, so the mask's seed is named
-    parts = [subject.caption]
+    parts = [subject.caption, notes]
     if subject.mask is not None:
-        parts.append(f"{subject.mask_caption}, seed {options.seed}")
-    if notes:
-        parts.append(notes)
-    return " · ".join(parts)
-
-
-def arrays_of(subject: ModelWithImages, panels: Panels, title: str, caption: str) -> dict[str, Any]:
-    """Return the arrays that are written beside a picture of maps, by their names in the file."""
-    # The names stay as they are: people read these files with scripts of their own
-    arrays = {
-        "images": subject.pixels,
-        "names": subject.names,
-        "labels": subject.names,
-        "panels": panels.names,
-        "maps": panels.maps,
-        "prefix_mass": panels.prefix_mass,
-        "title": title,
-        "caption": caption,
-    }
-    if subject.mask is not None:
-        arrays["hidden"] = subject.masked
-    return arrays
-
-
-def save(picture: Picture, path: Path) -> None:
-    """Write a picture, and its arrays beside it."""
-    make_folder(path.parent)
-    figures.save_figure(picture.figure, path)
-    arrays = path.with_suffix(".npz")
-    write_npz(arrays, picture.arrays)
-    print(f"picture: {one_line(str(path))}, numbers beside it in {arrays.name}")
+        parts.insert(1, f"{subject.mask_caption}, seed {options.seed}")
+    return " · ".join(filter(None, parts))
 
 
 def query_patch(query: Query) -> Patch | list[Patch] | None:
@@ -525,9 +460,7 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
     """
     layer = layer_to_draw(options)
     if layer is None:
-        head = "mean of heads"
-        if isinstance(options.head, int):
-            head = f"head {options.head}"
+        head = f"head {options.head}" if isinstance(options.head, int) else "mean of heads"
         return f"layer by layer, {head}"
 
     # Layers are counted from 0, so the highest number shows how many there are

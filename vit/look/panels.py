@@ -5,13 +5,13 @@ Letters: B images, P panels, h heads, N tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
 from vit.interpret.explanations import legrad, relevance
 from vit.interpret.measures import rollout_step
@@ -49,28 +49,20 @@ def head_panels(
             mean.
 
     Raises:
-        AttentionError: there is no such layer, head or token.
+        AttentionError: there is no such layer or token.
+        IndexError: there is no such head.
     """
+    layers = None if layer is None else [layer]
     # Every layer with all its heads would be more panels than a picture holds
-    layers = None
-    if layer is not None:
-        layers = [layer]
-    elif head == "all":
+    if layer is None and head == "all":
         head = "mean"
-    panels: list[Panels] = []
 
-    def keep(number: int, weights: Tensor) -> None:
+    def panels_of(number: int, weights: Tensor) -> Panels:
         grid = to_grid(weights, subject.geometry, subject.query, subject.mask)
-        heads = _select_heads(grid, head, f"layer {number}")
         # One map per layer is named after the layer, not after the head
-        if layer is None:
-            heads = heads._replace(names=[f"layer {number}"])
-        panels.append(heads)
+        return _heads(grid, head, f"layer {number}" if layer is None else "")
 
-    encoder = subject.model.encoder
-    with torch.no_grad(), AttentionMaps(encoder, layers, consume=keep):
-        encoder(subject.inputs, subject.mask)
-    return _side_by_side(panels)
+    return _captured(subject, subject.model.encoder, layers, panels_of)
 
 
 def decoder_panels(
@@ -84,20 +76,14 @@ def decoder_panels(
         head: its number; or "mean".
 
     Raises:
-        AttentionError: there is no such head or patch.
+        AttentionError: there is no such patch.
+        IndexError: there is no such head.
     """
-    model: Any = subject.model
-    panels: list[Panels] = []
 
-    def keep(number: int, weights: Tensor) -> None:
-        grid = to_grid(weights, subject.geometry, patches)
-        advice = "; part='encoder' (--part encoder) leaves the decoder out"
-        heads = _select_heads(grid, head, f"layer {number} of the decoder", advice)
-        panels.append(heads._replace(names=[f"layer {number}"]))
+    def panels_of(number: int, weights: Tensor) -> Panels:
+        return _heads(to_grid(weights, subject.geometry, patches), head, f"layer {number}")
 
-    with torch.no_grad(), AttentionMaps(model.decoder, consume=keep):
-        model(subject.inputs, subject.mask)
-    return _side_by_side(panels)
+    return _captured(subject, subject.model.decoder, None, panels_of)
 
 
 def rollout_panels(
@@ -115,57 +101,59 @@ def rollout_panels(
     """
     # A rollout passes through all layers up to the last
     encoder = subject.model.encoder
-    last_layers = [-1] if layer is None else [layer]
-    (last,) = AttentionMaps(encoder, last_layers).layers
-    panels: list[Panels] = []
+    (last,) = AttentionMaps(encoder, [-1 if layer is None else layer]).layers
     rollout: Tensor | None = None
 
-    def step(number: int, weights: Tensor) -> None:
+    def panels_of(number: int, weights: Tensor) -> Panels:
         nonlocal rollout
         rollout = rollout_step(rollout, weights, discard, encoder.num_prefix_tokens)  # (B, N, N)
-        if layer is None or number == last:
-            grid = to_grid(rollout[:, None], subject.geometry, subject.query, subject.mask)
-            panels.append(Panels(*grid, [f"through layer {number}"]))
+        grid = to_grid(rollout[:, None], subject.geometry, subject.query, subject.mask)
+        return Panels(*grid, [f"through layer {number}"])
 
-    with torch.no_grad(), AttentionMaps(encoder, range(last + 1), consume=step):
-        encoder(subject.inputs, subject.mask)
+    every = _captured(subject, encoder, range(last + 1), panels_of)
+    if layer is None:
+        return every
+    return Panels(every.maps[:, -1:], every.prefix_mass[:, -1:], every.names[-1:])
+
+
+def _captured(
+    subject: ModelWithImages,
+    part: Any,
+    layers: Iterable[int] | None,
+    panels_of: Callable[[int, Tensor], Panels],
+) -> Panels:
+    """Run the model, and return the panels made of each layer's weights (B, h, N, N)."""
+    panels: list[Panels] = []
+    model: Any = subject.model
+    # The encoder alone needs no decoder
+    run = model if part is not model.encoder else part
+    with (
+        torch.no_grad(),
+        AttentionMaps(part, layers, consume=lambda *layer: panels.append(panels_of(*layer))),
+    ):
+        run(subject.inputs, subject.mask)
     return _side_by_side(panels)
 
 
-def _select_heads(grid: GridMaps, head: int | str, layer: str, advice: str = "") -> Panels:
+def _heads(grid: GridMaps, head: int | str, name: str = "") -> Panels:
     """Return the panels of a layer's heads: one head, their mean, or "all", the mean first.
 
-    Raises:
-        AttentionError: there is no such head in `layer`; the message ends with `advice`.
+    A single one is called `name`, if there is any.
     """
-    count = grid.maps.shape[1]
+    maps, mass = grid
     if isinstance(head, int):
-        if not 0 <= head < count:
-            raise AttentionError(
-                f"there is no head {head} in {layer}: it has {count}, from 0 to {count - 1}{advice}"
-            )
-        return Panels(grid.maps[:, head, None], grid.prefix_mass[:, head, None], [f"head {head}"])
-
-    mean_map = grid.maps.mean(1, keepdim=True)  # (B, 1, rows, columns)
-    mean_mass = grid.prefix_mass.mean(1, keepdim=True)  # (B, 1)
-    mean = Panels(mean_map, mean_mass, ["mean of heads"])
+        return Panels(maps[:, [head]], mass[:, [head]], [name or f"head {head}"])
+    mean = Panels(maps.mean(1, keepdim=True), mass.mean(1, keepdim=True), [name or "mean of heads"])
     if head == "mean":
         return mean
-    # "all": the mean, and each head beside it
-    every = Panels(*grid, [f"head {number}" for number in range(count)])
-    return _side_by_side([mean, every])
+    heads = [f"head {number}" for number in range(maps.shape[1])]
+    return _side_by_side([mean, Panels(maps, mass, heads)])
 
 
 def _side_by_side(panels: Sequence[Panels]) -> Panels:
     """Return the panels of all, in their order."""
-    names: list[str] = []
-    for part in panels:
-        names += part.names
-    return Panels(
-        maps=torch.cat([part.maps for part in panels], dim=1),
-        prefix_mass=torch.cat([part.prefix_mass for part in panels], dim=1),
-        names=names,
-    )
+    maps, prefix_mass, names = zip(*panels, strict=True)
+    return Panels(torch.cat(maps, 1), torch.cat(prefix_mass, 1), [*chain(*names)])
 
 
 # --- Relevance -----------------------------------------------------------------------------------
@@ -202,23 +190,21 @@ def class_relevance(
         # A copy, since what was computed under torch.inference_mode() has no part in a gradient
         return logits.gather(1, classes.clone())[:, 0]
 
-    name = "relevance"
     if method == "legrad":
-        name = "LeGrad"
         by_input = legrad(encoder, subject.inputs, score)  # (B, N)
+        panels = _relevance_panel(subject, by_input, "LeGrad")
     else:
         by_token = relevance(
             encoder,
             subject.inputs,
             score=score,
             run=lambda images: encoder.forward_head(encoder(images)),
-        )  # (B, N, N)
+        )
         # The head reads the class token, or the mean over the patches
-        read_by_head = slice(encoder.num_prefix_tokens, None)
+        read = slice(encoder.num_prefix_tokens, None)
         if encoder.config.global_pool == "token":
-            read_by_head = slice(1)
-        by_input = _of_inputs(by_token, read_by_head)
-    panels = _relevance_panel(subject, by_input, name)
+            read = slice(1)
+        panels = _relevance_panel(subject, _of_inputs(by_token, read), "relevance")
     chosen = probabilities.gather(1, classes)  # (B, 1)
     return panels, classes[:, 0].tolist(), chosen[:, 0].tolist()
 
@@ -255,14 +241,11 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
 
 
 def _of_inputs(by_token: Tensor, tokens: slice) -> Tensor:
-    """Return the relevance of each input token.
+    """Return the relevance of each input token (B, N), without that of each token to itself.
 
     Args:
         by_token: (B, N, N), row = token, column = the input token that it depends on.
         tokens: those from which the result is computed.
-
-    Returns:
-        (B, N), without the initial relevance of each token to itself.
     """
     by_token = by_token - torch.eye(by_token.shape[-1]).to(by_token)
     return by_token[:, tokens].mean(1)
