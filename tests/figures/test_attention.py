@@ -55,9 +55,9 @@ def tiles(monkeypatch):
     pasted = []
     paste, canvas_figure = mosaics.paste, mosaics.canvas_figure
 
-    def remember(canvas, top, left, picture):
-        pasted.append((top, left, *picture.shape[:2]))
-        paste(canvas, top, left, picture)
+    def remember(canvas, top, left, tile):
+        pasted.append((top, left, *tile.picture.shape[:2]))
+        paste(canvas, top, left, tile)
 
     def figure(*arguments):
         drawn = canvas_figure(*arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -13,12 +14,13 @@ from matplotlib.patches import Patch as Swatch
 from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
-from vit.figures.mosaic import MARK, Sheet, Tile, as_bytes, brightness, to_bytes, with_size
+from vit.figures.mosaic import MARK, Sheet, Tile, as_bytes, brightness, to_bytes
 from vit.figures.scale import Scale, in_multiples_of_uniform, short
 from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
+UNIFORM = "× uniform"
 MOST = 0.9
 """Share of the attention: a map with less on patches says so."""
 SCALES = {
@@ -99,22 +101,21 @@ def attention_figure(
         pictures.append(
             [picture, *(_painted(sheet, scale_of_image, map_, picture) for map_ in own)]
         )
-    below, elsewhere = _on_patches(masses, (len(images), len(panels)), what)
-
-    legend = {mark: OUTLINED} if query else {}
-    if maps.isnan().any():
-        legend["masked patch: no value, not zero"] = ABSENT
+    below, elsewhere = _on_patches(masses, maps.shape[:2], what)
+    legend = {"masked patch: no value, not zero": ABSENT} if maps.isnan().any() else {}
     return figure(
         sheet,
         pictures,
-        [[label, *panels] for label in labels],
+        labels,
+        panels,
         below,
         query,
-        with_size(title, images),
+        title,
         subtitle,
-        scales=scales,
-        unit=unit or "× uniform",
+        mark=mark,
         legend=legend,
+        scales=scales,
+        unit=unit or UNIFORM,
         notes=notes + elsewhere,
     )
 
@@ -172,12 +173,12 @@ def strongest_figure(
     return figure(
         sheet,
         pictures,
-        [[label, *panels] for label in labels],
+        labels,
+        panels,
         below,
         query,
-        with_size(title, images),
+        title,
         subtitle,
-        legend={"query patch": OUTLINED} if query else {},
         notes=notes + elsewhere,
     )
 
@@ -220,16 +221,18 @@ def masked_figure(
         UserError: there are more pictures than one sheet holds.
     """
     sheet = Sheet(images, maps.shape[2:], len(panels), lead=3)
-    reconstructions = Sheet(filled, maps.shape[2:], len(panels), lead=3).pictures
+    reconstructions = sheet.tiles(filled)
     values, scales, notes = _scaled(maps, scale)
     masked = hidden.detach().bool().cpu().numpy()
 
     # The share of each map's attention on visible patches
     weights = maps.detach().cpu().double().numpy()
     total = weights.sum((-2, -1))
-    some_elsewhere = masses is not None and bool(masses.any())
-    if masses is not None:
-        total = total + masses.detach().cpu().double().numpy()
+    note = f"%: share of the attention on visible patches, which are {percent(1 - masked.mean())}"
+    note += " of all."
+    if masses is not None and masses.any():
+        total += masses.detach().cpu().double().numpy()
+        note += f" What is on neither kind of patch stays on {NO_PLACE}."
     on_visible = (weights * ~masked[:, None]).sum((-2, -1)) / np.where(total > 0, total, 1)
 
     # Masked patches are grey in the second picture, and crossed in the maps
@@ -247,25 +250,21 @@ def masked_figure(
         shares = [[f"{percent(found)} on visible"] for found in on_visible[image]]
         below.append([[], [], [], *shares])
 
-    visible = percent(1 - masked.mean())
-    note = f"%: share of the attention on visible patches, which are {visible} of all."
-    if some_elsewhere:
-        note += f" What is on neither kind of patch stays on {NO_PLACE}."
     return figure(
         sheet,
         pictures,
-        [[label or "original", "masked input", "reconstruction", *panels] for label in labels],
+        [label or "original" for label in labels],
+        ["masked input", "reconstruction", *panels],
         below,
         patch,
-        with_size(title, images),
+        title,
         subtitle,
-        scales=scales,
-        unit="× uniform",
         legend={
-            "query patch": OUTLINED,
             "masked patch": ABSENT,
             "masked patch in a map: the decoder has only its position": CROSSED,
         },
+        scales=scales,
+        unit=UNIFORM,
         notes=[*notes, note],
     )
 
@@ -273,28 +272,40 @@ def masked_figure(
 def figure(
     sheet: Sheet,
     pictures: Sequence[Sequence[np.ndarray]],
-    names: Sequence[Sequence[str]],
+    labels: Sequence[str],
+    names: Sequence[str],
     below: Sequence[Sequence[Sequence[str]]],
     query: Patch | Sequence[Patch] | None,
     title: str,
     subtitle: str,
+    *,
+    mark: str = "query patch",
+    legend: Mapping[str, Swatch] = MappingProxyType({}),
     **look: Any,
 ) -> Figure:
-    """Draw pictures image by image, each with its name above, its words below, its query patch.
+    """Draw pictures image by image, with names above, words below, and the query patch outlined.
 
     Args:
         sheet: how they stand.
-        pictures, names, below: of each image, as many of each.
+        pictures: of each image, the image first.
+        labels: a name for each image.
+        names: of the other pictures of each image.
+        below: for each picture, lines of words.
         query: (row, column) of the patch to outline, of all images or of each; None for none.
         title, subtitle: the heading.
-        look: scales, unit, legend and notes, as `mosaic` takes them.
+        mark: what the outlined patch is.
+        legend: what else is in the legend.
+        look: scales, unit and notes, as `mosaic` takes them.
     """
-    boxes = sheet.boxes(query) if query else [None] * len(pictures)
+    boxes: Any = [()] * len(pictures)
+    if query:
+        boxes = sheet.boxes(query)
+        legend = {mark: OUTLINED, **legend}
     tiles = []
-    for drawn, above, words, box in zip(pictures, names, below, boxes, strict=True):
-        parts = zip(drawn, above, words, strict=True)
+    for drawn, label, words, box in zip(pictures, labels, below, boxes, strict=True):
+        parts = zip(drawn, [label, *names], words, strict=True)
         tiles.append([Tile(picture, name, lines, box) for picture, name, lines in parts])
-    return sheet.figure(tiles, title, subtitle, **look)
+    return sheet.figure(tiles, title, subtitle, legend=legend, **look)
 
 
 # --- Pictures ------------------------------------------------------------------------------------
@@ -353,37 +364,20 @@ def _scaled(
     groups = values if kind == "row" else [values]
     scales = [Scale(group, share, kind == "log", overlay) for group in groups]
 
-    # The colours
-    absent = np.isnan(values)
-    words = unit or f"{what} in multiples of uniform"
-    note = f"Colour: {words}; {SCALES[kind]}."
+    # The colours, and values beyond the end of the bar
+    note = f"Colour: {unit or f'{what} in multiples of uniform'}; {SCALES[kind]}."
     if share:
-        visible = "visible patches" if absent.any() else "patches"
-        counts = np.unique((~absent).sum((-2, -1)))
-        meaning = f"1 is what each patch gets if all {visible} get the same"
-        if len(counts) == 1:
-            meaning = f"1 is 1/{counts[0]} of the {what}, the same for all {visible}"
-        note += f" {meaning}."
-        if not overlay:
-            note = f"{note[:-1]}: white."
+        note += " 1 is what each patch gets if all that are visible get the same"
+        note += "." if overlay else ": white."
     notes = [note]
     if overlay:
         start = "Above uniform, the" if share else "The"
         notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
-
-    # Values beyond the ends of the bar
     above = np.concatenate([scale.values[scale.values > scale.top] for scale in scales])
-    under = np.concatenate([scale.values[scale.values < scale.low] for scale in scales])
-    count = (~absent).sum()
-    for beyond, place, end, most in (
-        (above, "above", "highest", np.max),
-        (under, "below", "lowest", np.min),
-    ):
-        if beyond.size:
-            part = percent(beyond.size / count)
-            notes.append(
-                f"{part} of the values lie {place} the bar, the {end} {short(most(beyond))}."
-            )
+    if above.size:
+        part = percent(above.size / (~np.isnan(values)).sum())
+        highest = short(above.max())
+        notes.append(f"{part} of the values lie above the bar, the highest {highest}.")
     return values, scales, notes
 
 

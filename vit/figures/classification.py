@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -43,8 +42,7 @@ def confusion_figure(
 ) -> Figure:
     """Draw how often each class was taken for each, in percent of its images.
 
-    A row per class, correct predictions on the diagonal. Each row is rounded so that it sums to
-    100; a cell without images is empty.
+    A row per class, correct predictions on the diagonal; a cell without images is empty.
 
     Args:
         table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction;
@@ -78,13 +76,24 @@ def confusion_figure(
     axes.spines[:].set(visible=True, color=COLOURS.absent)
     axes.set(xticks=[], yticks=[])
     if written:
-        _write_cells(axes, counts)
-        _write_classes(axes, names, images)
+        # Pale text on dark cells; a cell without images is empty
+        for row, column in np.argwhere(counts):
+            look = {"ha": "center", "va": "center", "fontsize": 7, "color": COLOURS.ink}
+            if shares[row, column] > 0.18:
+                look["color"] = COLOURS.paper
+            axes.text(column, row, f"{100 * shares[row, column]:.0f}", **look)
+        places = range(classes)
+        axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
+    # The numbers of images stand beside the classes where these differ
+    of_each = " (its images)"
+    if len(set(images)) == 1:
+        of_each = f" ({plural(images[0], 'image')} each)"
+    else:
+        names = [f"{name}  {count:,}" for name, count in zip(names, images, strict=True)]
+    if written:
+        axes.set_yticks(places, names)
 
     # Axes and colour bar
-    of_each = " (its images)"
-    if _all_equal(images):
-        of_each = f" ({plural(images[0], 'image')} each)"
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
     axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)
@@ -94,46 +103,6 @@ def confusion_figure(
     bar.set_label("share of the row")
     bar.outline.set_visible(False)
     return figure
-
-
-def _write_cells(axes: Axes, counts: np.ndarray) -> None:
-    """Write each cell (classes, classes) in percent of its row; a cell without images is empty."""
-    percents = np.stack([whole_percents(row) for row in counts])
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    for row, column in np.argwhere(counts):
-        # Pale text on dark cells
-        colour = COLOURS.ink
-        if shares[row, column] > 0.18:
-            colour = COLOURS.paper
-        text = str(percents[row, column])
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
-
-
-def _write_classes(axes: Axes, names: Sequence[str], images: np.ndarray) -> None:
-    """Write the names of the classes, with their numbers of images where these differ."""
-    places = range(len(names))
-    axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
-    if not _all_equal(images):
-        names = [f"{name}  {count:,}" for name, count in zip(names, images, strict=True)]
-    axes.set_yticks(places, names)
-
-
-def _all_equal(values: np.ndarray) -> bool:
-    return len(np.unique(values)) == 1
-
-
-def whole_percents(counts: np.ndarray) -> np.ndarray:
-    """Return counts (n,) in percent of their sum, rounded so that they sum to 100: int64 (n,).
-
-    Zeros stay zeros.
-    """
-    exact = 100 * counts / max(counts.sum(), 1)
-    percents = np.floor(exact).astype(np.int64)
-
-    # What is missing goes to those that rounding cut most
-    missing = round(exact.sum()) - percents.sum()
-    percents[np.argsort(percents - exact, kind="stable")[:missing]] += 1
-    return percents
 
 
 @styled
@@ -170,13 +139,11 @@ def reliability_figure(
     )
     # Bins of few images are pale
     sure = count >= FEW
-    unsure = (count > 0) & ~sure
-    groups = ((sure, 0.85, "accuracy"), (unsure, 0.3, f"of fewer than {FEW} images"))
-    for chosen, opacity, label in groups:
-        if chosen.any():
-            heights = accuracy[chosen]
-            look: dict[str, Any] = {"color": blue, "alpha": opacity, "label": label}
-            axes.bar(middles[chosen], heights, width=0.92 * width, **look)
+    look: dict[str, Any] = {"width": 0.92 * width, "color": blue}
+    axes.bar(middles[sure], accuracy[sure], alpha=0.85, label="accuracy", **look)
+    few = f"of fewer than {FEW} images"
+    if (count[~sure] > 0).any():
+        axes.bar(middles[~sure], accuracy[~sure], alpha=0.3, label=few, **look)
     # Points without a line: it would jump through bins of one image
     axes.plot(
         confidence,
@@ -197,18 +164,11 @@ def reliability_figure(
     error_text = f"expected calibration error {error:.1%}"
     axes.legend(title=error_text, alignment="left", ncols=2, fontsize=7.5, **place)
 
-    # The images of each bin
+    # The images of each bin; thousands are rounded: there is no room for more digits
     share = count / max(count.sum(), 1)
-    below.bar(middles, share, width=0.92 * width, color=COLOURS.quiet)
-    for middle, height, number in zip(middles, share, count.tolist(), strict=True):
-        if not number:
-            continue
-        # Thousands are rounded: there is no room for more digits
-        text = f"{number:.0f}"
-        if number >= 1000:
-            text = f"{number / 1000:.1f}k"
-        above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
-        below.annotate(text, (middle, height), (0, 1), **above)
+    bars = below.bar(middles, share, width=0.92 * width, color=COLOURS.quiet)
+    numbers = [f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k" for number in count]
+    below.bar_label(bars, ["" if number == "0" else number for number in numbers], fontsize=6)
     below.margins(y=0.3)
     below.set(xlabel="confidence", ylabel="images")
     below.yaxis.set_major_formatter(percent_tick)

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from vit.figures.mosaic import (
+    EMPTY,
     Sheet,
     Tile,
     as_bytes,
@@ -53,7 +54,7 @@ def reconstruction_figure(
     for number, pictures in enumerate((pixels, masked, image_bytes(filled))):
         above = [""] * len(labels) if number else labels
         rows.append([*map(Tile, resized(pictures, size), above)])
-    return mosaic(rows, with_size(title, original), subtitle, names=ROWS)
+    return mosaic(rows, with_size(title, original.shape[2:]), subtitle, names=ROWS)
 
 
 @styled
@@ -82,7 +83,7 @@ def patch_colours_figure(
         "Patches with similar features have similar colours, also across images: red, green and"
         " blue are the first three principal components. A colour by itself has no meaning."
     ]
-    return sheet.figure(tiles, with_size(title, images), subtitle, notes=notes)
+    return sheet.figure(tiles, title, subtitle, notes=notes)
 
 
 @styled
@@ -117,12 +118,12 @@ def sheet_figure(
     # Images at the left, parts at the right; the last row may be shorter
     rows = []
     for start in range(0, len(tiles), columns):
-        row: list[Tile | None] = []
+        row: list[Tile] = []
         for half in halves:
             in_row = half[start : start + columns]
-            row += [*in_row, *[None] * (columns - len(in_row))]
+            row += [*in_row, *[EMPTY] * (columns - len(in_row))]
         rows.append(row)
-    return mosaic(rows, with_size(title, images), subtitle, group=columns, legend=legend)
+    return mosaic(rows, with_size(title, images.shape[2:]), subtitle, group=columns, legend=legend)
 
 
 def _tile(images: Tensor, side: float) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def layers_figure(
 
     Lines show the means over seeds, with bands for their range, or a dot for each value.
 
-    Panels with the same series, or the same reference lines, share one legend below them.
+    Panels with the same series and reference lines share one legend below them.
 
     Args:
         panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan
@@ -86,59 +86,26 @@ def layers_figure(
     room = (width - 0.4) / columns - 0.6  # inches for a title
     title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
 
-    # One legend below all panels for what they share, one below each for what is its own
-    shared = _shared_names(panels, dots)
-    across = legend_columns(shared, width - 0.3) if shared else 1
-    shared_height = 0.0
-    if shared:
-        shared_height = 0.17 * -(-len(shared) // across) + 0.12
-    own_names = [_own_names(panel, dots, shared) for panel in panels]
-    across_panel = min((legend_columns(names, room) for names in own_names if names), default=1)
-    own_height = 0.17 * max(-(-len(names) // across_panel) for names in own_names)
+    # One legend for all panels if they have the same entries; a single series needs none
+    entries = [[name for name in (*panel.values, dots, *panel.lines) if name] for panel in panels]
+    is_shared = all(names == entries[0] for names in entries) and len(panels) > 1
+    across = min(legend_columns(names, width - 0.3 if is_shared else room) for names in entries)
+    legend_height = 0.0
+    if max(map(len, entries)) > 1:
+        legend_height = 0.17 * max(-(-len(names) // across) for names in entries)
+    height = (2.65 + 0.16 * title_lines) * rows + 0.12
+    height += legend_height * (1 if is_shared else rows)
 
-    height = (2.65 + 0.16 * title_lines + own_height) * rows + shared_height
-    # The panels, each with its own legend below it
     figure = titled_figure(width, height, title, subtitle)
-    axes_of_panels = panel_axes(figure, len(panels), columns)
-    for axes, panel, names in zip(axes_of_panels, panels, own_names, strict=True):
+    for axes, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
         titled(axes, panel.title, room)
         _draw_series(axes, panel, dots)
         _label_layers(axes, panel, places, axis, room)
-        if names:
-            handles = _handles_of(axes, names)
-            legend_below(axes, 0.46, handles=handles, labels=names, ncols=across_panel)
-    if shared:
-        handles = _handles_of(axes_of_panels[0], shared)
-        figure.legend(handles, shared, loc="outside lower center", ncols=across)
+        if legend_height and not is_shared:
+            legend_below(axes, 0.46, ncols=across)
+    if legend_height and is_shared:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=across)
     return figure
-
-
-def _handles_of(axes: Axes, names: Sequence[str]) -> list[Any]:
-    """Return what the legend shows for each of some names."""
-    handles, labels = axes.get_legend_handles_labels()
-    # By name: series, dots and lines come in no fixed order
-    by_name = dict(zip(labels, handles, strict=True))
-    return [by_name[name] for name in names]
-
-
-def _shared_names(panels: Sequence[Panel], dots: str) -> list[str]:
-    """Return the entries of a legend that all panels share: series, dots and reference lines."""
-    # Panels of different series share nothing
-    first = panels[0]
-    if len(panels) == 1 or any(list(panel.values) != list(first.values) for panel in panels):
-        return []
-    names = [*first.values]
-    if dots:
-        names.append(dots)
-    if all(list(panel.lines) == list(first.lines) for panel in panels):
-        names += first.lines
-    return names if len(names) > 1 else []
-
-
-def _own_names(panel: Panel, dots: str, shared: Sequence[str]) -> list[str]:
-    """Return the entries of a panel's own legend; a single series needs none."""
-    names = [name for name in (*panel.values, dots, *panel.lines) if name and name not in shared]
-    return names if len(shared) + len(names) > 1 else []
 
 
 def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
@@ -156,21 +123,12 @@ def _draw_series(axes: Axes, panel: Panel, dots: str) -> None:
         axes.plot(layers, values.mean(0), color=colour, label=name, **look)
         # A dot for each value, or a band from the lowest to the highest seed
         if dots:
-            axes.plot(
-                layers.repeat(len(values)),
-                values.T.ravel(),
-                mark,
-                color=colour,
-                alpha=0.5,
-                mew=0,
-                ms=5.5,
-                zorder=1.9,
-                label=dots,
-            )
+            x = layers.repeat(len(values))
+            look = {"alpha": 0.5, "mew": 0, "ms": 5.5, "zorder": 1.9, "label": dots}
+            axes.plot(x, values.T.ravel(), mark, color=colour, **look)
         elif len(values) > 1:
-            low = values.min(0)
-            high = values.max(0)
-            axes.fill_between(layers, low, high, color=colour, alpha=0.16, linewidth=0)
+            look = {"color": colour, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(layers, values.min(0), values.max(0), **look)
 
     # Reference lines are grey, and told apart by their dashes
     for (name, value), dashes in zip(panel.lines.items(), cycle(DASHES), strict=False):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,13 +64,17 @@ class Tile(NamedTuple):
         picture: uint8 (height, width, 3), as large as all others.
         above: its name, cut to its width.
         below: lines of text.
-        marked: (top, left, bottom, right) of a patch to outline.
+        marked: (top, left, bottom, right) of a patch to outline, if any.
     """
 
     picture: np.ndarray
     above: str = ""
     below: Sequence[str] = ()
-    marked: Sequence[int] | None = None
+    marked: Sequence[int] = ()
+
+
+EMPTY = Tile(np.empty((0, 0, 3), np.uint8))
+"""Leaves a place on the sheet free."""
 
 
 class Sheet:
@@ -108,7 +114,7 @@ class Sheet:
                 " leave out images or maps"
             )
         # Maps in lines of equal length, as many as fit if they are small
-        height, width = images.shape[-2:]
+        height, width = self.size = images.shape[-2:]
         stretch = math.sqrt(width / height)
         fit = int(WIDEST / (SMALLEST * stretch + GAP)) - lead
         self.lead = lead
@@ -131,7 +137,12 @@ class Sheet:
         down = max(int(height / grid[0] * scale), 1)
         across = max(int(width / grid[1] * scale), 1)
         self.patch = (down, across)
-        self.pictures = resized(image_bytes(images), (down * grid[0], across * grid[1]))
+        self.tile = (down * grid[0], across * grid[1])
+        self.pictures = self.tiles(images)
+
+    def tiles(self, images: Tensor) -> np.ndarray:
+        """Images (B, C, H, W) from 0 to 1 -> uint8 (B, height, width, 3), as large as a tile."""
+        return resized(image_bytes(images), self.tile)
 
     def enlarged(self, values: np.ndarray) -> np.ndarray:
         """(rows, columns, ...) -> (height, width, ...), each dot with the value of its patch."""
@@ -157,9 +168,9 @@ class Sheet:
 
         `look` are further arguments of `mosaic`.
         """
-        rows: list[list[Tile | None]] = []
+        rows: list[list[Tile]] = []
         for start in range(0, len(tiles), self.across):
-            row: list[Tile | None] = []
+            row: list[Tile] = []
             for image in tiles[start : start + self.across]:
                 # Below the first row the columns are the same, so only images have names
                 if start and self.lines == 1:
@@ -169,13 +180,13 @@ class Sheet:
             first = self.across * (self.lead + self.a_line)
             rows.append(row[:first])
             for place in range(first, len(row), self.a_line):
-                rows.append([*[None] * self.lead, *row[place : place + self.a_line]])
+                rows.append([*[EMPTY] * self.lead, *row[place : place + self.a_line]])
         group = self.lead + self.a_line if self.across > 1 else 0
-        return mosaic(rows, title, subtitle, group=group, **look)
+        return mosaic(rows, with_size(title, self.size), subtitle, group=group, **look)
 
 
 def mosaic(
-    rows: Sequence[Sequence[Tile | None]],
+    rows: Sequence[Sequence[Tile]],
     title: str,
     subtitle: str,
     *,
@@ -183,13 +194,13 @@ def mosaic(
     group: int = 0,
     scales: Sequence[Scale] = (),
     unit: str = "",
-    legend: Mapping[str, Any] | None = None,
+    legend: Mapping[str, Any] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> Figure:
     """Draw tiles in rows, in one array.
 
     Args:
-        rows: of tiles; None leaves a place empty.
+        rows: of tiles.
         title, subtitle: the heading; none without a title.
         names: at the left of the rows.
         group: tiles side by side that belong together; 0 for all.
@@ -199,66 +210,53 @@ def mosaic(
         notes: sentences for the foot of the sheet.
     """
     # Columns
-    first = next(tile for tile in rows[0] if tile)
-    high, wide = first.picture.shape[:2]
+    high, wide = rows[0][0].picture.shape[:2]
     columns = np.arange(max(map(len, rows)))
     left = MARGIN
     if names:
         left += 2 * GAP + round(max(text_width(name, 8.5) for name in names) / 72 * DPI)
-    lefts = left + columns * (wide + GAP)
-    if group:
-        lefts += columns // group * APART
-    right = int(lefts[-1]) + wide
-    middles = (lefts + wide / 2).tolist()
+    lefts = (left + columns * (wide + GAP) + columns // (group or len(columns)) * APART).tolist()
+    right = lefts[-1] + wide
     width = max(right + (BAR if scales else MARGIN), NARROWEST)
 
-    # Rows, each with the lines of words that its tiles need; words are written at last
-    words: list[tuple[float, float, str, dict[str, Any]]] = []
+    # Rows, each with the lines of words that its tiles need
     tops = []
     foot = 0
-    for row, tiles in enumerate(rows):
-        captions = [caption(tile.above if tile else "", wide) for tile in tiles]
-        feet = [[caption(line, wide) for line in tile.below] if tile else [] for tile in tiles]
-        top = foot + max(len(lines) for lines, _ in captions) * LINE + 6
-        below = max(sum(len(lines) for lines, _ in parts) for parts in feet)
-        foot = top + high + below * LINE + 8
-        tops.append(top)
-        if names:
-            words.append((MARGIN, top + high / 2, names[row], {"fontsize": 8.5, "va": "center"}))
-            foot = max(foot, top + LINE)
-        look: dict[str, Any] = {"ha": "center", "linespacing": 1.1}
-        for x, (lines, size), parts in zip(middles, captions, feet, strict=False):
-            words.append((x, top - 5, "\n".join(lines), look | {"fontsize": size}))
-            y = top + high + 4
-            for lines, size in parts:
-                under = {"fontsize": size, "color": COLOURS.quiet, "va": "top"}
-                words.append((x, y, "\n".join(lines), look | under))
-                y += len(lines) * LINE
+    for tiles in rows:
+        above = max(lines_of(tile.above, wide) for tile in tiles)
+        below = max(sum(lines_of(line, wide) for line in tile.below) for tile in tiles)
+        tops.append(foot + above * LINE + 6)
+        foot = tops[-1] + max(high + below * LINE + 8, LINE)
 
     # Legend and notes take the width of the sheet
     room = (width - 2 * MARGIN) / DPI
     in_line = legend_columns(list(legend), room) if legend else 1
-    foot += 8
-    keys_top = foot
-    if legend:
-        foot += math.ceil(len(legend) / in_line) * 26
-    for note in notes:
-        for line in wrapped(note, room * 72, SMALL):
-            words.append((MARGIN, foot + 17, line, {"fontsize": SMALL, "color": COLOURS.quiet}))
-            foot += LINE
+    notes_top = foot + 8 + math.ceil(len(legend) / in_line) * 26
+    lines = [*chain(*(wrapped(note, room * 72, SMALL) for note in notes))]
 
-    # The array: tiles on white paper, and the outlines of patches
-    canvas = np.full((foot + 12, width, 3), 255, dtype=np.uint8)
+    # The array: tiles on white paper; words lie over it
+    canvas = np.full((notes_top + len(lines) * LINE + 12, width, 3), 255, dtype=np.uint8)
     for top, tiles in zip(tops, rows, strict=True):
-        for x, tile in zip(lefts.tolist(), tiles, strict=False):
-            if tile:
-                paste(canvas, top, x, tile.picture)
-                if tile.marked:
-                    above, before, below, after = tile.marked
-                    outline(canvas, top + above, x + before, top + below, x + after)
+        for x, tile in zip(lefts, tiles, strict=False):
+            if tile.picture.size:
+                paste(canvas, top, x, tile)
     figure, axes = canvas_figure(canvas, title, subtitle)
-    for x, y, text, look in words:
-        axes.text(x, y, text, **({"va": "baseline"} | look))
+    for top, name in zip(tops, names, strict=False):
+        axes.text(MARGIN, top + high / 2, name, fontsize=8.5, va="center")
+    for top, tiles in zip(tops, rows, strict=True):
+        for x, tile in zip(lefts, tiles, strict=False):
+            text, size = caption(tile.above, wide)
+            look: dict[str, Any] = {"ha": "center", "linespacing": 1.1}
+            axes.text(x + wide / 2, top - 5, text, fontsize=size, **look)
+            y = top + high + 4
+            look |= {"va": "top", "color": COLOURS.quiet}
+            for line in tile.below:
+                text, size = caption(line, wide)
+                axes.text(x + wide / 2, y, text, fontsize=size, **look)
+                y += lines_of(line, wide) * LINE
+    for number, line in enumerate(lines):
+        y = notes_top + 17 + number * LINE
+        axes.text(MARGIN, y, line, fontsize=SMALL, color=COLOURS.quiet)
 
     # A bar beside each row; a single one beside the first rows, within about 5 inches
     for scale, top in zip(scales, tops, strict=False):
@@ -267,9 +265,8 @@ def mosaic(
             end = min(tops[-1] + high, max(end, 750))
         place = (right + 18, top, 18, end - top)
         scale.draw_bar(axes.inset_axes(place, transform=axes.transData), (end - top) / DPI)
-    if scales:
-        text = fitted(unit, (width - right - 21) / DPI * 72, SMALL)
-        axes.text(right + 18, tops[0] - 14, text, fontsize=SMALL, color=COLOURS.quiet)
+    unit = fitted(unit, (width - right - 21) / DPI * 72, SMALL)
+    axes.text(right + 18, tops[0] - 14, unit, fontsize=SMALL, color=COLOURS.quiet)
     if legend:
         axes.legend(
             list(legend.values()),
@@ -278,50 +275,52 @@ def mosaic(
             ncols=in_line,
             handlelength=1.1,
             handleheight=1.1,
-            bbox_to_anchor=(MARGIN, keys_top + 4),
+            bbox_to_anchor=(MARGIN, foot + 12),
             bbox_transform=axes.transData,
-            borderaxespad=0,
-            borderpad=0,
             labelcolor=COLOURS.quiet,
-            columnspacing=1.6,
         )
     return figure
 
 
-def paste(canvas: np.ndarray, top: int, left: int, picture: np.ndarray) -> None:
-    """Paste a picture with a rim of one dot: white patches (uniform attention) have an edge."""
-    high, wide = picture.shape[:2]
+def paste(canvas: np.ndarray, top: int, left: int, tile: Tile) -> None:
+    """Paste a tile with a rim of one dot, and outline its marked patch, with dark rims.
+
+    White patches (uniform attention) need an edge, and an outline has to show on every colour.
+    """
+    high, wide = tile.picture.shape[:2]
     canvas[top - 1 : top + high + 1, left - 1 : left + wide + 1] = as_bytes(COLOURS.absent)
-    canvas[top : top + high, left : left + wide] = picture
+    canvas[top : top + high, left : left + wide] = tile.picture
+    if tile.marked:
+        y, x, bottom, right = np.array(tile.marked) + [top, left] * 2
+        inside = canvas[y + 2 : bottom - 2, x + 2 : right - 2].copy()
+        for reach, colour in ((3, COLOURS.ink), (2, MARK), (-1, COLOURS.ink)):
+            canvas[y - reach : bottom + reach, x - reach : right + reach] = as_bytes(colour)
+        canvas[y + 2 : bottom - 2, x + 2 : right - 2] = inside
 
 
-def outline(canvas: np.ndarray, top: int, left: int, bottom: int, right: int) -> None:
-    """Outline a patch, with dark rims, so that the line shows on every colour."""
-    inside = canvas[top + 2 : bottom - 2, left + 2 : right - 2].copy()
-    for reach, colour in ((3, COLOURS.ink), (2, MARK), (-1, COLOURS.ink)):
-        canvas[top - reach : bottom + reach, left - reach : right + reach] = as_bytes(colour)
-    canvas[top + 2 : bottom - 2, left + 2 : right - 2] = inside
-
-
-def caption(name: str, dots: int) -> tuple[list[str], float]:
-    """Return a name as up to two lines that fit so many dots, and their size in points."""
+def caption(name: str, dots: int) -> tuple[str, float]:
+    """Return a name in up to two lines that fit so many dots, and its size in points."""
     # A word a little wider than the picture is written smaller, not broken
     room = dots / DPI * 72
     size = SMALL
-    widest = max((text_width(word, size) for word in printable(name)[:1000].split()), default=0)
+    name = printable(name[:1000])
+    widest = max((text_width(word, size) for word in name.split()), default=0)
     if room < widest < 1.25 * room:
         size *= 0.99 * room / widest
-    lines = wrapped(name[:1000], room, size)
-    if len(lines) > 2:
-        lines = [lines[0], fitted(" ".join(lines[1:]), room, size)]
-    return lines, size
+    first, *others = wrapped(name, room, size) or [""]
+    if others:
+        first += "\n" + fitted(" ".join(others), room, size)
+    return first, size
 
 
-def with_size(title: str, images: Tensor) -> str:
-    """Return a title that also says how many pixels the images (..., H, W) have; "" stays empty."""
-    if not title:
-        return ""
-    return f"{title} ({images.shape[-2]} x {images.shape[-1]} pixels)"
+def lines_of(name: str, dots: int) -> int:
+    """Return how many lines the caption takes."""
+    return len(caption(name, dots)[0].splitlines())
+
+
+def with_size(title: str, size: Sequence[int]) -> str:
+    """Return a title that also says how many pixels the images have, (H, W); "" stays empty."""
+    return f"{title} ({size[0]} x {size[1]} pixels)" if title else ""
 
 
 # --- Pixels --------------------------------------------------------------------------------------

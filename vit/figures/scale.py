@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize, TwoSlopeNorm
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from vit.figures.style import COLOURS
 
@@ -110,14 +110,10 @@ class Scale:
         bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
 
         # Numbers: the top, uniform, and round ones, where they touch no other
-        wanted = [
-            self.top,
-            *MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.top),
-        ]
+        round_values: Any = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.top)
         if self.log:
-            wanted = [self.top]
-            for multiples in ((1.0,), (3.0,), (2.0, 5.0)):
-                wanted += [*LogLocator(subs=multiples).tick_values(self.low, self.top)]
+            round_values = np.outer(10.0 ** np.arange(-9, 9), [1, 3]).ravel()
+        wanted = [self.top, *round_values]
         if self.share:
             wanted.insert(1, 1.0)
         bottom = 0.0
