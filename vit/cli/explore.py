@@ -28,11 +28,6 @@ MAX_WEIGHTS = 100_000_000
 ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
-# Weights (B, h, N, N) by layer, of the encoder's visible patches in grid order; the decoder's, none
-# if it did not run; and the reconstructions, float32 (B, C, H, W) from 0 to 1, or None
-Explored = tuple[dict[int, Tensor], dict[int, Tensor], Tensor | None]
-
-
 def run(options: Namespace) -> int:
     """Write the page, and the numbers beside it."""
     # Files that cannot be written are refused before anything is loaded
@@ -46,25 +41,21 @@ def run(options: Namespace) -> int:
     require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
-
-    # The model alone is a moment without a name
     arrays: dict[str, Any] = {"images": subject.pixels, "names": subject.names}
     if subject.mask is not None:
         arrays["hidden"] = subject.masked
+
+    # A moment for each snapshot, loaded one after the other; the model alone has no name
+    moments = []
     if not snapshots:
-        explored = explore(subject, options.layers)
-        moments = [Moment("", explored_images(subject, explored))]
-        arrays |= arrays_of(explored)
+        moments.append(explore(subject, "", options.layers, arrays))
     else:
-        # A moment for each snapshot, loaded one after the other
-        moments = []
         arrays["moments"] = list(snapshots)
-        for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
-            model = load_model(path, strict=True, **load_options(options))
-            snapshot = replace(subject, model=model)
-            explored = explore(snapshot, options.layers)
-            arrays |= arrays_of(explored, f"_moment{len(moments)}")
-            moments.append(Moment(name, explored_images(snapshot, explored)))
+    for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
+        model = load_model(path, strict=True, **load_options(options))
+        suffix = f"_moment{len(moments)}"
+        snapshot = replace(subject, model=model)
+        moments.append(explore(snapshot, name, options.layers, arrays, suffix))
 
     page = page_of(options, subject, moments)
     make_folder(out.parent)
@@ -75,19 +66,6 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def arrays_of(explored: Explored, suffix: str = "") -> dict[str, Tensor]:
-    """Return all by name: layer0, ..., decoder0, ..., filled."""
-    encoder, decoder, filled = explored
-    arrays = {}
-    for number, weights in encoder.items():
-        arrays[f"layer{number}{suffix}"] = weights
-    for number, weights in decoder.items():
-        arrays[f"decoder{number}{suffix}"] = weights
-    if filled is not None:
-        arrays[f"filled{suffix}"] = filled
-    return arrays
-
-
 def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:
     """Refuse a page that is far too large before anything is computed.
 
@@ -96,30 +74,36 @@ def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots:
     """
     # Each head of each layer has a weight for each pair of visible tokens
     config = subject.model.encoder.config
-    layers = config.depth
-    if options.layers is not None:
-        layers = len(set(options.layers))
-    tokens = subject.geometry.num_tokens
-    if options.mask is not None:
-        tokens -= round(options.mask * tokens)
+    layers = len(set(options.layers or range(config.depth)))
+    all_tokens = subject.geometry.num_tokens
+    tokens = all_tokens - round((options.mask or 0) * all_tokens)
     weights_per_image = layers * config.num_heads * tokens**2
     # Under a mask, the decoder has weights between all tokens
     if options.mask is not None and subject.model.decoder is not None:
         decoder = subject.model.decoder.config
-        weights_per_image += decoder.depth * decoder.num_heads * subject.geometry.num_tokens**2
+        weights_per_image += decoder.depth * decoder.num_heads * all_tokens**2
     count = max(snapshots, 1) * len(subject.names) * weights_per_image
     if count > MAX_WEIGHTS:
         raise UserError(f"the page would hold {count:,} weights, too many for one page; {ADVICE}")
 
 
-def explore(subject: ModelWithImages, layers: Sequence[int] | None) -> Explored:
-    """Capture a model's attention on its images, and under a mask its reconstructions.
+def explore(
+    subject: ModelWithImages,
+    name: str,
+    layers: Sequence[int] | None,
+    arrays: dict[str, Any],
+    suffix: str = "",
+) -> Moment:
+    """Return a model's attention on its images, and under a mask its reconstructions.
 
     Args:
         subject: the model and the images.
+        name: of the moment.
         layers: of the encoder, negative from the last; None for all.
+        arrays: get the numbers too: layer0, ..., decoder0, ..., filled.
+        suffix: of their names.
     """
-    # The encoder's weights, of its visible patches
+    # The encoder's weights, of its visible patches in grid order
     model: Any = subject.model
     mask = subject.mask
     prefix = subject.geometry.num_prefix_tokens
@@ -128,41 +112,34 @@ def explore(subject: ModelWithImages, layers: Sequence[int] | None) -> Explored:
     encoder = {}
     for number, weights in maps.weights.items():
         encoder[number] = in_grid_order(weights, mask, prefix)
-    if mask is None or model.decoder is None:
-        return encoder, {}, None
+        arrays[f"layer{number}{suffix}"] = encoder[number]
 
-    # The decoder's weights, of all patches, and what it fills in
-    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
-        model(subject.inputs, mask)
-    return encoder, maps.weights, fill_in(subject).filled
-
-
-def explored_images(subject: ModelWithImages, explored: Explored) -> list[ExploredImage]:
-    """Return what the page holds of each image."""
-    # Reconstructions as bytes, as the page stores pixels
-    encoder, decoder, reconstructions = explored
+    # The decoder's weights, of all patches, and what it fills in, as bytes like the images
+    decoder: dict[int, Tensor] = {}
     filled: Any = [None] * len(subject.names)
-    if reconstructions is not None:
-        filled = (reconstructions * 255).round().to(torch.uint8)
+    if mask is not None and model.decoder is not None:
+        with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+            model(subject.inputs, mask)
+        decoder = maps.weights
+        arrays |= {f"decoder{number}{suffix}": weights for number, weights in decoder.items()}
+        arrays[f"filled{suffix}"] = fill_in(subject).filled
+        filled = (arrays[f"filled{suffix}"] * 255).round().to(torch.uint8)
 
     # A photo is shown as it is, where there is a file with more pixels than the input
     images = []
-    for i, name in enumerate(subject.names):
-        photo = b""
-        if subject.paths:
-            photo = photo_of(subject.paths[i], subject.model.origin)
+    for i, image in enumerate(subject.pixels):
         images.append(
             ExploredImage(
-                name,
-                image=subject.pixels[i],
+                subject.names[i],
+                image,
                 weights={number: weights[i] for number, weights in encoder.items()},
-                hidden=None if subject.mask is None else subject.masked[i],
+                hidden=None if mask is None else subject.masked[i],
                 decoder={number: weights[i] for number, weights in decoder.items()},
                 filled=filled[i],
-                photo=photo,
+                photo=photo_of(subject.paths[i], model.origin) if subject.paths else b"",
             )
         )
-    return images
+    return Moment(name, images)
 
 
 def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Moment]) -> str:

@@ -85,7 +85,7 @@ def curves_figure(
     for place, curve in zip(places, curves, strict=False):
         axes = figure.add_subplot(place)
         _draw(axes, metrics, curve)
-        axes.legend(frameon=True, borderpad=0.4, borderaxespad=0.5)
+        axes.legend(frameon=True)
     for place, curve in zip(small, STEERING, strict=True):
         _draw(figure.add_subplot(place), metrics, curve)
     return figure

@@ -212,9 +212,9 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
     heads, (last, -1).
     """
     # For each image, the visible patches near each visible patch, (L, L)
-    rows, columns = torch.meshgrid(*map(torch.arange, grid), indexing="ij")
-    row = rows.flatten()
-    column = columns.flatten()
+    number = torch.arange(math.prod(grid))
+    row = number // grid[1]
+    column = number % grid[1]
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
     neighbours = []
     for image in images:
@@ -230,32 +230,25 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
     for place, layer in enumerate(sorted(images[0].weights)):
         # Per head, means over images: attention on patches, on neighbours, and its entropy
         shares = []
-        on_patches = []
-        on_neighbours = []
-        entropies = []
+        measured = []
         for image, close in zip(images, neighbours, strict=True):
             weights = image.weights[layer][:, prefix:, prefix:].detach().cpu().double()  # (h, L, L)
             share = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
-            logs = share.clamp(min=1e-12).log2()
             shares.append(share)
-            on_patches.append(weights.sum(-1).mean(-1))
-            on_neighbours.append((share * close).sum(-1).mean(-1))
-            entropies.append(-(share * logs).sum(-1).mean(-1))
-        entropy = torch.stack(entropies).mean(0)  # (h,)
+            bits = -share * share.clamp(min=1e-12).log2()
+            sums = [part.sum(-1).mean(-1) for part in (weights, share * close, bits)]
+            measured.append(torch.stack(sums))  # (3, h)
+        on_patches, on_neighbours, entropy = torch.stack(measured).mean(0)
 
-        # What two images share
-        overlap = torch.zeros_like(entropy)
+        # A head that looks at something in particular, of its own choice, in each image
+        qualifies = (on_patches >= 0.5) & (on_neighbours <= 0.5)
         if unmasked:
             overlaps = [torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(shares)]
-            overlap = torch.stack(overlaps).mean(0)
-        # A head that looks at something in particular, of its own choice, in each image
-        qualifies = torch.stack(on_patches).mean(0) >= 0.5
-        qualifies &= torch.stack(on_neighbours).mean(0) <= 0.5
-        qualifies &= overlap <= 0.5
-        for head in qualifies.nonzero().flatten().tolist():
-            if float(entropy[head]) < lowest:
-                lowest = float(entropy[head])
-                chosen = (place, head)
+            qualifies &= torch.stack(overlaps).mean(0) <= 0.5
+        best = entropy.where(qualifies, math.inf).min(0)
+        if float(best.values) < lowest:
+            lowest = float(best.values)
+            chosen = (place, int(best.indices))
     return chosen
 
 
@@ -294,33 +287,25 @@ def _described(stream: bytearray, name: str, states: Sequence[ExploredImage]) ->
         stream.extend(part)
         return start
 
-    # The image, and the codes of the encoder in all moments
     image = states[0]
     channels, height, width = image.image.shape
-    described: dict[str, Any] = {
+    hidden = None
+    if image.hidden is not None:
+        hidden = "".join(str(int(cell)) for cell in image.hidden.flatten())
+    # The codes of the encoder in all moments; the decoder's and reconstructions, if there are any
+    return {
         "name": printable(name),
         "channels": channels,
         "height": height,
         "width": width,
         "pixels": add(_pixels(image.image)),
-        "photo": None,
-        "hidden": None,
-        "encoder": None,
-        "decoder": None,
-        "filled": None,
+        "photo": [add(image.photo), len(image.photo)] if image.photo else None,
+        "hidden": hidden,
+        "encoder": [add(_codes(state.weights)) for state in states],
+        "decoder": [add(_codes(state.decoder)) for state in states if state.decoder] or None,
+        "filled": [add(_pixels(state.filled)) for state in states if state.filled is not None]
+        or None,
     }
-    if image.photo:
-        described["photo"] = [add(image.photo), len(image.photo)]
-    if image.hidden is not None:
-        described["hidden"] = "".join(str(int(cell)) for cell in image.hidden.flatten())
-    described["encoder"] = [add(_codes(state.weights)) for state in states]
-
-    # The decoder's codes and reconstructions, where there is one
-    if image.decoder:
-        described["decoder"] = [add(_codes(state.decoder)) for state in states]
-    filled = [add(_pixels(state.filled)) for state in states if state.filled is not None]
-    described["filled"] = filled or None
-    return described
 
 
 def _pixels(image: Tensor) -> bytes:

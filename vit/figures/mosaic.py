@@ -277,6 +277,9 @@ def mosaic(
             handleheight=1.1,
             bbox_to_anchor=(MARGIN, foot + 12),
             bbox_transform=axes.transData,
+            borderaxespad=0,
+            borderpad=0,
+            columnspacing=1.6,
             labelcolor=COLOURS.quiet,
         )
     return figure

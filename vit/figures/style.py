@@ -322,6 +322,8 @@ def legend_below(axes: Axes, down: float, **options: Any) -> None:
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=below,
+        borderaxespad=0,
+        borderpad=0,
         **options,
     )
 
