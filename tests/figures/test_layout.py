@@ -103,7 +103,6 @@ METRICS = [
     {"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)
 ]
 METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
-SPIKE = {"epoch": 3.1, "loss": 1e4, "lr": 0.0, "grad_norm": 1e7}
 HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
@@ -128,38 +127,23 @@ FIGURES = {
     "16 images, one map": lambda: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4)),
     "strongest": strongest,
     "masked": masked,
-    "dots": lambda: layers_figure(
-        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2,
-        *T,
-        dots="a head",
-    ),
     "confusion": lambda: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T),
     "reliability": lambda: draw.reliability_figure(BINS, 0.1, *T),
     "dynamics": lambda: dynamics(MATRICES),
-    "one image, one map": lambda: attention(1, 1),
     "12 heads": lambda: attention(1, 13, (14, 14), masses=rand(1, 13), scale="log"),
     "wide": lambda: attention(2, 4, (2, 9), query=(1, 8)),
     "hostile names": lambda: draw.attention_figure(
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
-    "dots of named layers": lambda: layers_figure(
-        [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
-    ),
-    "named layers": lambda: layers_figure(
-        [Panel("a", {"b": rand(3, 13).numpy()})] * 3, *T, [f"block {i}" for i in range(13)]
-    ),
     "confusion of many": lambda: draw.confusion_figure(
         torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""
     ),
     "reconstruction of 16": lambda: reconstruction(16),
-    "reconstruction of one": lambda: reconstruction(1),
     "reconstruction of a row of patches": lambda: reconstruction(3, (4, 64)),
-    "sheet": lambda: sheet(False),
     "sheet with parts": lambda: sheet(True),
     "three curves": lambda: draw.curves_figure(
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
     ),
-    "two curves, with a spike": lambda: draw.curves_figure([*METRICS, SPIKE], [LOSS, HELD], *T),
     "four panels of layers": lambda: layers_figure(
         [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
     ),
