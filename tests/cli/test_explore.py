@@ -144,3 +144,10 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
         in error
     )
     assert not (models / "p.html").exists()
+
+
+def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
+    line = ("explore", "encoder", "one.png", "mae/config.json", "--on-bad-image", "skip")
+    code, _, error = vit(*line, "--numbers", "--out", tmp_path / "p.html")
+    assert code == 0, error
+    assert len(np.load(tmp_path / "p.npz")["images"]) == 1

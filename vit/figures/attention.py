@@ -367,7 +367,7 @@ def _scaled(
     # The colours, and values beyond the end of the bar
     note = f"Colour: {unit or f'{what} in multiples of uniform'}; {SCALES[kind]}."
     if share:
-        note += " 1 is what each patch gets if all that are visible get the same"
+        note += " 1 is what a patch gets if all get the same"
         note += "." if overlay else ": white."
     notes = [note]
     if overlay:
