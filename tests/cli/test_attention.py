@@ -58,7 +58,7 @@ def test_heads_of_the_last_layer(shown, weights_of, vit):
     np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
     np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
     np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
-    assert "layer 2, the last" in str(numbers["title"])
+    assert "layer 2 of 0 to 2" in str(numbers["title"])
     caption = str(numbers["caption"])
     assert caption.startswith("encoder: 3 layers x 2 heads, width 16, patch 4, trained on pictures")
     with Image.open(vit.out / "attention.png") as picture:

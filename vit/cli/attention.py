@@ -19,7 +19,7 @@ from vit.cli.options import images_or_data, load_options
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.cli.parsers import named_data
 from vit.data.images import class_key
-from vit.errors import ConfigError, RunError, one_line, plural
+from vit.errors import ConfigError, one_line, plural
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import usual_query
@@ -144,21 +144,6 @@ def load_with_images(
     if data is None:
         return with_readable_files(model, images)
     return with_data(model, data, str(options.root), options.count, options.on_bad_image)
-
-
-def snapshots_of(checkpoint: str) -> dict[str, Path]:
-    """Return a run's snapshots by name.
-
-    Raises:
-        RunError: there are none.
-    """
-    snapshots = RunFiles(Path(checkpoint)).saved_snapshots()
-    if not snapshots:
-        raise RunError(
-            f"{checkpoint} holds no snapshots; "
-            "a run with --run.snapshots 8 keeps its weights along the way"
-        )
-    return snapshots
 
 
 def with_mask_and_query(
@@ -378,17 +363,12 @@ def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] |
     # Attention that is uniform over all tokens has these values, to compare with
     tokens = subject.geometry.num_tokens
     uniform = torch.full((1, 1, tokens, tokens), 1 / tokens)
-    measured = (
-        (
-            "mean distance to the patches attended to",
-            statistics.distance,
-            "pixels",
-            float(attention_distance(uniform, subject.geometry)),
-        ),
-        ("entropy of the weights", statistics.entropy, "bits", math.log2(tokens)),
-    )
+    far = float(attention_distance(uniform, subject.geometry))
     panels = []
-    for title, values, unit, even in measured:
+    for title, values, unit, even in (
+        ("mean distance to the patches attended to", statistics.distance, "pixels", far),
+        ("entropy of the weights", statistics.entropy, "bits", math.log2(tokens)),
+    ):
         series = {"mean of the heads": values.T.numpy()}
         lines = {"uniform attention": even}
         panels.append(figures.Panel(title, series, unit, lines, limits=(0, None)))
@@ -454,7 +434,7 @@ def query_name(query: Query) -> str:
 
 
 def layer_name(options: Namespace, subject: ModelWithImages) -> str:
-    """Return the layer to draw in words: "layer 2 of 0 to 5", "layer 5, the last".
+    """Return the layer to draw in words: "layer 2 of 0 to 5".
 
     All layers have a map each, which does not say its head: "layer by layer, mean of heads".
     """
@@ -465,10 +445,7 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
 
     # Layers are counted from 0, so the highest number shows how many there are
     depth = subject.model.encoder.config.depth
-    number = layer % depth
-    if number == depth - 1:
-        return f"layer {number}, the last"
-    return f"layer {number} of 0 to {depth - 1}"
+    return f"layer {layer % depth} of 0 to {depth - 1}"
 
 
 def class_number(label: str, class_names: Sequence[str], count: int) -> int:
@@ -481,7 +458,6 @@ def class_number(label: str, class_names: Sequence[str], count: int) -> int:
     keys = [class_key(name) for name in class_names]
     if class_key(label) in keys:
         return keys.index(class_key(label))
-    if label.isdecimal() and len(label) < 9 and int(label) < count:
-        return int(label)
-    examples = f", such as {', '.join(class_names[:5])}" if class_names else ""
-    raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0{examples}")
+    if not label.isdecimal() or len(label) > 8 or int(label) >= count:
+        raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0")
+    return int(label)

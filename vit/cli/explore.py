@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from vit.atomic import make_folder, write_npz, write_text
 from vit.checkpoints import load_model
-from vit.cli.attention import load_with_images, snapshots_of
+from vit.cli.attention import load_with_images
 from vit.cli.images import photo_of
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
-from vit.errors import UserError, one_line, plural
+from vit.errors import RunError, UserError, one_line, plural
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
 from vit.look.subject import ModelWithImages, model_caption
 from vit.progress import track
+from vit.runs import RunFiles
 
 # Ten times what the largest page holds, however well they compress
 MAX_WEIGHTS = 100_000_000
@@ -64,6 +66,21 @@ def run(options: Namespace) -> int:
     if options.numbers:
         write_npz(numbers, arrays)
     return 0
+
+
+def snapshots_of(checkpoint: str) -> dict[str, Path]:
+    """Return a run's snapshots by name.
+
+    Raises:
+        RunError: there are none.
+    """
+    snapshots = RunFiles(Path(checkpoint)).saved_snapshots()
+    if not snapshots:
+        raise RunError(
+            f"{checkpoint} holds no snapshots; "
+            "a run with --run.snapshots 8 keeps its weights along the way"
+        )
+    return snapshots
 
 
 def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:

@@ -12,7 +12,6 @@ from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.figures.images import patch_colours_figure, reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel, layers_figure
-from vit.figures.scale import Scale, in_multiples_of_uniform
 from vit.figures.style import png_of, save_figure
 
 __all__ = [
@@ -20,13 +19,11 @@ __all__ = [
     "ExploredImage",
     "Moment",
     "Panel",
-    "Scale",
     "attention_figure",
     "confusion_figure",
     "curves_figure",
     "dynamics_figure",
     "explore_page",
-    "in_multiples_of_uniform",
     "layers_figure",
     "masked_figure",
     "patch_colours_figure",

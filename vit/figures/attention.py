@@ -15,7 +15,7 @@ from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
 from vit.figures.mosaic import MARK, Sheet, Tile, as_bytes, brightness, to_bytes
-from vit.figures.scale import Scale, in_multiples_of_uniform, short
+from vit.figures.scale import Scale, short
 from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
@@ -360,7 +360,7 @@ def _scaled(
     share = unit is None
     # Shares become comparable between grids: 1 is uniform, whatever their size
     if share:
-        values = in_multiples_of_uniform(values)
+        values = values * (~np.isnan(values)).sum((-2, -1), keepdims=True)
     groups = values if kind == "row" else [values]
     scales = [Scale(group, share, kind == "log", overlay) for group in groups]
 

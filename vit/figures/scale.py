@@ -133,11 +133,6 @@ class Scale:
         axes.tick_params(labelsize=7, width=0.6, length=2.5)
 
 
-def in_multiples_of_uniform(maps: np.ndarray) -> np.ndarray:
-    """Divide attention (..., rows, columns) by a uniform share, 1 / number of patches not nan."""
-    return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
-
-
 def short(value: float) -> str:
     """Return a number as it is written beside a bar."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

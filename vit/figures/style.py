@@ -302,16 +302,10 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
 
 def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
     """Return how many entries of a legend fit side by side in `width` inches."""
-    # The most columns whose widest entries fit side by side
-    widths = [text_width(name, size) + 44 for name in names]
-    for columns in range(len(names), 1, -1):
-        rows = math.ceil(len(names) / columns)
-        if (
-            sum(max(widths[start : start + rows]) for start in range(0, len(names), rows))
-            <= width * 72
-        ):
-            return math.ceil(len(names) / rows)  # lines of equal length
-    return 1
+    widest = max(text_width(name, size) for name in names) + 44
+    most = min(max(int(width * 72 / widest), 1), len(names))
+    # Lines of equal length
+    return math.ceil(len(names) / math.ceil(len(names) / most))
 
 
 def legend_below(axes: Axes, down: float, **options: Any) -> None:
@@ -341,12 +335,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     Equal figures give equal files.
     """
-    kind = path.suffix
-    options: dict[str, Any] = {}
     # Without a date, equal figures give equal files
-    if kind == ".pdf":
-        options["metadata"] = {"CreationDate": None}
-    elif kind == ".svg":
-        options["metadata"] = {"Date": None}
+    dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with replacing(path) as temporary, style():
-        figure.savefig(temporary, **options)
+        figure.savefig(temporary, metadata=dates.get(path.suffix))
