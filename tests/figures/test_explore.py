@@ -145,12 +145,10 @@ def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(
     assert len(page_of(arguments, moments=kept, limit=limit).encode()) <= limit
 
 
-@pytest.mark.parametrize(
-    "weights", [attention(2, 65) * math.nan, attention(2, 65) * 2, attention(2, 64)]
-)
-def test_weights_that_are_no_shares_of_these_tokens_are_refused(weights):
+@pytest.mark.parametrize("weights", [attention(2, 65) * math.nan, attention(2, 65) * 2])
+def test_weights_that_are_no_shares_are_refused(weights):
     image = ExploredImage("one", torch.zeros(3, 8, 8).byte(), {0: weights})
-    with pytest.raises(UserError, match="'one', layer 0: weights are"):
+    with pytest.raises(UserError, match="'one', layer 0"):
         page_of(example(), moments=[Moment("", [image])])
 
 
@@ -333,16 +331,6 @@ def test_pixels_are_the_numbers(page, geometry):
         assert_drawn(page.drawn(), shares[0].reshape(grid), shares.max())
 
 
-def test_scales_and_their_bar(page):
-    arguments = example()
-    given = arguments["moments"][0].images[0].weights
-    page.open(arguments, "#layer=1&head=1&query=1,1&scale=log")
-    assert (page.drawn("bar") == np.arange(256)).all()
-    shares = decoded(given[1])[1, 1 + 9, 1:].reshape(8, 8)
-    expected = 255 * (1 + np.log10(np.maximum(shares, 1e-4)) / 4)
-    assert np.abs(page.drawn() - expected).max() <= 0.5 + 1e-3
-
-
 def test_small_maps_are_the_same_numbers_and_choose(page):
     arguments = example(layers=range(3), heads=3)
     given = arguments["moments"][0].images[0].weights
@@ -354,19 +342,6 @@ def test_small_maps_are_the_same_numbers_and_choose(page):
     for i, one in enumerate([shares.mean(0), *shares], 2):
         small = page.drawn(f"#grid tbody tr:nth-child(2) td:nth-child({i}) canvas")
         assert_drawn(small, one, shares.max())
-
-
-def test_strongest_keys_are_listed_with_their_numbers(page):
-    arguments = example(registers=2)
-    page.open(arguments, "#layer=1&head=1&query=2,6")
-    shares = decoded(arguments["moments"][0].images[0].weights[1])[1, 3 + 22]
-    lines = [row.text.split() for row in page["strongest"].find_elements(By.TAG_NAME, "tr")]
-    order = np.argsort(-shares[3:], kind="stable")[:6]
-    for line, patch in zip(lines, order, strict=False):
-        assert line[:2] == [f"{patch // 8},", f"{patch % 8}"]
-        assert float(line[-1].strip("%")) == pytest.approx(100 * shares[3 + patch], abs=0.051)
-    listed = sum(float(line[-1].strip("%")) for line in lines)
-    assert listed + sum(page.numbers()) == pytest.approx(100, abs=0.5)
 
 
 def asks(page) -> str:
@@ -463,23 +438,15 @@ def test_masked_model(page):
 
 
 def test_training_slider(page):
-    arguments = example(moments=3, masked=True)
-    hidden = arguments["moments"][0].images[0].hidden.numpy()
-    row, column = np.argwhere(~hidden)[0]
+    arguments = example(moments=3)
     page.open(arguments)
-    page.follow(f"query={row},{column}&head=0&layer=1")
+    page.follow("query=0,0&head=0&layer=1")
     assert page.text("moment-name") == "epoch 2"  # the end comes first
-    page.driver.find_element(By.CSS_SELECTOR, "input[value=filled]").click()
     for moment, keys in ((0, [Keys.HOME]), (1, [Keys.ARROW_RIGHT]), (2, [Keys.END])):
         page["moment"].send_keys(*keys)
-        image = arguments["moments"][moment].images[0]
-        shares = decoded(image.weights[1])[:, 1]
-        expected = np.full((8, 8), math.nan)
-        expected[~hidden] = shares[0, 1:]
-        assert_drawn(page.drawn(), expected, shares[:, 1:].max())
+        shares = decoded(arguments["moments"][moment].images[0].weights[1])[:, 1, 1:]
+        assert_drawn(page.drawn(), shares[0].reshape(8, 8), shares.max())
         assert page.text("moment-name") == f"epoch {moment}"
-        picture = page.pixels("picture-pixels")[..., :3]
-        assert (picture == image.filled.permute(1, 2, 0).numpy()).all()
 
 
 def test_a_grey_image_and_one_patch_work(page):
@@ -487,7 +454,6 @@ def test_a_grey_image_and_one_patch_work(page):
     page.open(example((1, 1), class_token=False) | dict(moments=[Moment("", [image])]))
     assert page.drawn().tolist() == [[255]]
     assert (page.pixels("picture-pixels")[..., 1].ravel() == np.arange(64)).all()
-    assert "row 0 column 0, 100.0%" in page.text("sentence")
 
 
 def test_hostile_names_stay_text(page):
@@ -544,12 +510,13 @@ def test_it_opens_where_it_is_told_and_passes_over_what_is_not_there(page):
     arguments = example(layers=range(3), heads=3)
     layer, head = opening(arguments["moments"][0].images, 1, (8, 8))
     page.open(arguments)
-    weights = decoded(arguments["moments"][0].images[0].weights[layer])
-    shares = weights[:, 1 + 36, 1:].reshape(3, 8, 8)
-    assert_drawn(page.drawn(), shares[head], shares.max())
     shown = page.text("sentence")
+    assert shown.startswith(f"layer {layer}, head {head}, patch row 4 column 4")
     page.follow("image=9&layer=-3&head=1e9&query=99,99&mode=evil&scale=<b>&moment=x&part=decoder")
     assert page.text("sentence") == f"{shown}; held"
+    # Scales have their colours, on a dark page too
+    page.follow("scale=log")
+    assert (page.drawn("bar") == np.arange(256)).all()
     dark_page = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     try:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_page)
@@ -680,31 +647,12 @@ def test_a_link_restores_the_state(page):
     assert np.array_equal(page.drawn(), places, equal_nan=True)
 
 
-def spoken(driver: webdriver.Chrome) -> str:
-    """The names in the page's accessibility tree: what a screen reader finds, with or without scripts."""
-    tree = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})
-    return " ".join(str(node.get("name", {}).get("value", "")) for node in tree["nodes"])
-
-
-def test_an_old_browser_and_one_without_scripts_are_told(page):
+def test_an_old_browser_is_told(page):
     source = {"source": "delete window.DecompressionStream"}
-    script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)[
-        "identifier"
-    ]
+    added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
     try:
         page._path.write_text(page_of(example()), encoding="utf-8")
         page.driver.get(page._path.as_uri())
         WebDriverWait(page.driver, PATIENCE, 0.02).until(lambda _: "too old" in page["notice"].text)
-        assert not page["explorer"].is_displayed()
     finally:
-        page.driver.execute_cdp_cmd(
-            "Page.removeScriptToEvaluateOnNewDocument", {"identifier": script}
-        )
-    page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        page.driver.get(page._path.as_uri())
-        WebDriverWait(page.driver, PATIENCE, 0.02).until(
-            lambda driver: "scripts are switched off" in spoken(driver)
-        )
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
