@@ -424,6 +424,6 @@ def pasted_figure(
     for images, texts in zip(rows, words, strict=True):
         pictures = resized(image_bytes(images), size)
         named = zip(pictures, columns, texts, strict=True)
-        tiles.append([Tile(picture, column, [text], box) for picture, column, text in named])
+        tiles.append([Tile(picture, column, text, box) for picture, column, text in named])
     legend = {"the patch that is the same in all images of a row": OUTLINED}
     return mosaic(tiles, title, subtitle, names=names, legend=legend)

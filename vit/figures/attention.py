@@ -162,7 +162,7 @@ def strongest_figure(
         for panel, chosen in enumerate(strongest[image]):
             pictures[image].append(_lit(picture, sheet.enlarged(chosen)))
             count = f"{chosen.sum()} of {present[image, panel].sum()} patches"
-            below[image][1 + panel].insert(0, count)
+            below[image][1 + panel] = f"{count}\n{below[image][1 + panel]}"
 
     # There is no bar, since the colours are the images' own
     notes = [
@@ -247,8 +247,8 @@ def masked_figure(
         for map_ in values[image]:
             painted = _painted(sheet, scale_of_image, map_, original)
             pictures[image].append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
-        shares = [[f"{percent(found)} on visible"] for found in on_visible[image]]
-        below.append([[], [], [], *shares])
+        shares = [f"{percent(found)} on visible" for found in on_visible[image]]
+        below.append(["", "", "", *shares])
 
     return figure(
         sheet,
@@ -274,7 +274,7 @@ def figure(
     pictures: Sequence[Sequence[np.ndarray]],
     labels: Sequence[str],
     names: Sequence[str],
-    below: Sequence[Sequence[Sequence[str]]],
+    below: Sequence[Sequence[str]],
     query: Patch | Sequence[Patch] | None,
     title: str,
     subtitle: str,
@@ -290,7 +290,7 @@ def figure(
         pictures: of each image, the image first.
         labels: a name for each image.
         names: of the other pictures of each image.
-        below: for each picture, lines of words.
+        below: words for each picture, in lines.
         query: (row, column) of the patch to outline, of all images or of each; None for none.
         title, subtitle: the heading.
         mark: what the outlined patch is.
@@ -383,8 +383,8 @@ def _scaled(
 
 def _on_patches(
     masses: Tensor | None, shape: Sequence[int], what: str = "attention"
-) -> tuple[list[list[list[str]]], list[str]]:
-    """Return the lines below each image and its maps, (B, 1 + P), and a note that explains them.
+) -> tuple[list[list[str]], list[str]]:
+    """Return the words below each image and its maps, (B, 1 + P), and a note that explains them.
 
     Args:
         masses: (B, P), the share on tokens without a place in the image.
@@ -392,14 +392,14 @@ def _on_patches(
         what: is shared out.
     """
     count, panels = shape
-    below: list[list[list[str]]] = [[[] for _ in range(1 + panels)] for _ in range(count)]
+    below = [[""] * (1 + panels) for _ in range(count)]
     if masses is None or not masses.any():
         return below, []
     # As written: 89.7% is 90%, and not below it
     shares = 1 - masses.detach().cpu().double().numpy()
     low = np.argwhere(shares.round(2) < MOST)
     for image, panel in low:
-        below[image][1 + panel].append(f"{percent(shares[image, panel])} on patches")
+        below[image][1 + panel] = f"{percent(shares[image, panel])} on patches"
     if len(low):
         note = f"%: share of the {what} on patches, where it is below {MOST:.0%};"
         return below, [f"{note} the remainder stays on {NO_PLACE}."]

@@ -63,13 +63,13 @@ class Tile(NamedTuple):
     Attributes:
         picture: uint8 (height, width, 3), as large as all others.
         above: its name, cut to its width.
-        below: lines of text.
+        below: text, in lines.
         marked: (top, left, bottom, right) of a patch to outline, if any.
     """
 
     picture: np.ndarray
     above: str = ""
-    below: Sequence[str] = ()
+    below: str = ""
     marked: Sequence[int] = ()
 
 
@@ -223,8 +223,8 @@ def mosaic(
     tops = []
     foot = 0
     for tiles in rows:
-        above = max(lines_of(tile.above, wide) for tile in tiles)
-        below = max(sum(lines_of(line, wide) for line in tile.below) for tile in tiles)
+        above = max(len(caption(printable(tile.above), wide)[0]) for tile in tiles)
+        below = max(len(caption(tile.below, wide)[0]) for tile in tiles)
         tops.append(foot + above * LINE + 6)
         foot = tops[-1] + max(high + below * LINE + 8, LINE)
 
@@ -245,15 +245,15 @@ def mosaic(
         axes.text(MARGIN, top + high / 2, name, fontsize=8.5, va="center")
     for top, tiles in zip(tops, rows, strict=True):
         for x, tile in zip(lefts, tiles, strict=False):
-            text, size = caption(tile.above, wide)
-            look: dict[str, Any] = {"ha": "center", "linespacing": 1.1}
-            axes.text(x + wide / 2, top - 5, text, fontsize=size, **look)
-            y = top + high + 4
-            look |= {"va": "top", "color": COLOURS.quiet}
-            for line in tile.below:
-                text, size = caption(line, wide)
-                axes.text(x + wide / 2, y, text, fontsize=size, **look)
-                y += lines_of(line, wide) * LINE
+            under = {"va": "top", "color": COLOURS.quiet}
+            for words, y, look in (
+                (printable(tile.above), top - 5, {}),
+                (tile.below, top + high + 4, under),
+            ):
+                parts, size = caption(words, wide)
+                text = "\n".join(parts)
+                look |= {"ha": "center", "linespacing": 1.1, "fontsize": size}
+                axes.text(x + wide / 2, y, text, **look)
     for number, line in enumerate(lines):
         y = notes_top + 17 + number * LINE
         axes.text(MARGIN, y, line, fontsize=SMALL, color=COLOURS.quiet)
@@ -301,24 +301,21 @@ def paste(canvas: np.ndarray, top: int, left: int, tile: Tile) -> None:
         canvas[y + 2 : bottom - 2, x + 2 : right - 2] = inside
 
 
-def caption(name: str, dots: int) -> tuple[str, float]:
-    """Return a name in up to two lines that fit so many dots, and its size in points."""
+def caption(text: str, dots: int) -> tuple[list[str], float]:
+    """Return text in up to two lines a line that fit so many dots, and its size in points."""
     # A word a little wider than the picture is written smaller, not broken
     room = dots / DPI * 72
     size = SMALL
-    name = printable(name[:1000])
-    widest = max((text_width(word, size) for word in name.split()), default=0)
+    widest = max((text_width(printable(word), size) for word in text[:1000].split()), default=0)
     if room < widest < 1.25 * room:
         size *= 0.99 * room / widest
-    first, *others = wrapped(name, room, size) or [""]
-    if others:
-        first += "\n" + fitted(" ".join(others), room, size)
-    return first, size
-
-
-def lines_of(name: str, dots: int) -> int:
-    """Return how many lines the caption takes."""
-    return len(caption(name, dots)[0].splitlines())
+    lines = []
+    for part in text[:1000].splitlines():
+        first, *others = wrapped(part, room, size) or [""]
+        lines.append(first)
+        if others:
+            lines.append(fitted(" ".join(others), room, size))
+    return lines, size
 
 
 def with_size(title: str, size: Sequence[int]) -> str:
