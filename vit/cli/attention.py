@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,9 +34,7 @@ from vit.look.panels import (
     rollout_panels,
 )
 from vit.look.subject import ModelWithImages, with_files
-from vit.pretrained import located
 from vit.progress import track
-from vit.runs import RunFiles
 
 # What the maps of a result's inputs are, for the caption
 NOTES = {
@@ -111,30 +109,22 @@ def layer_to_draw(options: Namespace) -> int | None:
 # --- The model, its images, mask and query -------------------------------------------------------
 
 
-def load_with_images(
-    options: Namespace, snapshots: Mapping[str, Path] | None = None
-) -> ModelWithImages:
+def load_with_images(options: Namespace, checkpoint: Path | None = None) -> ModelWithImages:
     """Load a model, and the images to show it.
 
     Args:
         options: of `vit attention` or `vit explore`.
-        snapshots: of the run, if these are shown: while it still trains, the last is the model.
+        checkpoint: of the model; None for that of the options.
 
     Raises:
         ConfigError: neither files nor data are named, or both are; a file is missing.
         CheckpointError: the model is missing or cannot be loaded.
     """
-    # All names are checked before the weights are read
+    # Names are checked before the weights are read
     images, data = images_or_data(options)
-    located(options.checkpoint)
     if data is not None:
         named_data(data)
-
-    # A run that still trains has snapshots, and no final weights yet
-    checkpoint: str | Path = options.checkpoint
-    if snapshots and not RunFiles(Path(checkpoint)).model.is_file():
-        checkpoint = list(snapshots.values())[-1]
-    model = load_model(checkpoint, strict=True, **load_options(options))
+    model = load_model(checkpoint or options.checkpoint, strict=True, **load_options(options))
     if data is None and options.on_bad_image == "stop":
         return with_files(model, images)
 

@@ -37,9 +37,15 @@ def run(options: Namespace) -> int:
     numbers = out.with_suffix(".npz")
     if options.numbers:
         require_free([numbers], options.overwrite, "--numbers")
-    snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
+    # A run that still trains has snapshots, and no final weights yet: the last is the model
+    snapshots: dict[str, Path] = {}
+    last = None
+    if options.snapshots:
+        snapshots = snapshots_of(options.checkpoint)
+        if not RunFiles(Path(options.checkpoint)).model.is_file():
+            *_, last = snapshots.values()
 
-    subject = load_with_images(options, snapshots)
+    subject = load_with_images(options, last)
     require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
