@@ -1,7 +1,6 @@
 """Law: the page to explore attention, in a real browser, draws the numbers that it was given."""
 
 import base64
-import io
 import math
 import re
 import time
@@ -13,7 +12,6 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
@@ -410,20 +408,19 @@ def test_masked_model(page):
     arguments = example(grid=(4, 6), masked=True, registers=1)
     image = arguments["moments"][0].images[0]
     hidden = image.hidden.numpy()
-    (row, column), (hidden_row, hidden_column) = np.argwhere(~hidden)[1], np.argwhere(hidden)[1]
+    row, column = np.argwhere(~hidden)[1]
     page.open(arguments, f"#part=encoder&layer=1&head=1&query={row},{column}")
-    token = 2 + list(map(tuple, np.argwhere(~hidden))).index((row, column))
     shares = np.full((2, 4, 6), math.nan)
-    shares[:, ~hidden] = decoded(image.weights[1])[:, token, 2:]
+    shares[:, ~hidden] = decoded(image.weights[1])[:, 2 + 1, 2:]
     assert_drawn(page.drawn(), shares[1], np.nanmax(shares))
-    page.follow(f"part=encoder&layer=1&head=1&query={hidden_row},{hidden_column}")
+    row, column = np.argwhere(hidden)[1]
+    page.follow(f"part=encoder&layer=1&head=1&query={row},{column}")
     assert np.isnan(page.drawn()).all()
     assert "masked: the encoder does not see it" in page.text("sentence")
 
     # The decoder asks from it
-    page.follow(f"part=decoder&layer=1&head=2&query={hidden_row},{hidden_column}")
-    weights = decoded(image.decoder[1])[:, 2 + hidden_row * 6 + hidden_column]
-    shares = weights[:, 2:].reshape(3, 4, 6)
+    page.follow(f"part=decoder&layer=1&head=2&query={row},{column}")
+    shares = decoded(image.decoder[1])[:, 2 + row * 6 + column, 2:].reshape(3, 4, 6)
     assert_drawn(page.drawn(), shares[2], shares.max())
     on_visible = float(re.search(r"([\d.]+)% is on visible", page.text("note"))[1])
     assert on_visible == pytest.approx(100 * shares[2][~hidden].sum(), abs=0.06)
@@ -539,28 +536,6 @@ def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_t
     assert np.abs(page.pixels("picture-map")[..., 3] - full / 2).max() <= 1
     page.press("o")
     assert not page["picture-map"].is_displayed()
-
-
-def jpeg(size: tuple[int, int]) -> bytes:
-    """A file of (height, width) pixels, red at the left and blue at the right."""
-    pixels = np.zeros((*size, 3), dtype=np.uint8)
-    pixels[:, : size[1] // 2, 0] = pixels[:, size[1] // 2 :, 2] = 255
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format="jpeg", quality=95)
-    return file.getvalue()
-
-
-def test_a_photograph_is_shown_in_its_own_pixels_or_as_the_model_takes_it(page):
-    arguments = example(grid=(4, 6))
-    one = arguments["moments"][0].images[0]
-    arguments["moments"] = [Moment("", [replace(one, photo=jpeg((80, 120)))])]
-    page.open(arguments, "#layer=1&head=0&query=1,1")
-    shown = page.pixels("picture-pixels")
-    assert shown.shape[:2] == (80, 120)
-    assert (shown[40, 20, :3] > 200).tolist() == [True, False, False]
-    assert (shown[40, 100, :3] > 200).tolist() == [False, False, True]
-    page.driver.find_element(By.CSS_SELECTOR, "input[value=original]").click()
-    assert (page.pixels("picture-pixels")[..., :3] == one.image.permute(1, 2, 0).numpy()).all()
 
 
 def saved_words(page, *links) -> list[dict]:

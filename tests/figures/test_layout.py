@@ -135,9 +135,6 @@ FIGURES = {
     "hostile names": lambda: draw.attention_figure(
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
-    "confusion of many": lambda: draw.confusion_figure(
-        torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""
-    ),
     "reconstruction of 16": lambda: reconstruction(16),
     "reconstruction of a row of patches": lambda: reconstruction(3, (4, 64)),
     "sheet with parts": lambda: sheet(True),
