@@ -167,6 +167,15 @@ def test_a_scale_is_shared_or_the_rows_own():
         assert len(bars(first)) == count
 
 
+def test_a_bar_stands_beside_the_maps_of_its_scale():
+    figure = draw(weights(2, 17), scale="row")  # two lines of maps each
+    tops = sorted({top for top, *_ in TILES[figure]})
+    in_dots = figure.axes[0].transData.inverted()
+    boxes = [bar.get_window_extent().transformed(in_dots) for bar in bars(figure)]
+    starts = [round(box.y1) for box in boxes]
+    assert starts == [tops[0], tops[2]]
+
+
 def test_a_logarithmic_scale_has_equal_steps_for_equal_factors():
     scale = Scale(np.array([0.001, 0.01, 0.1, 1.0]), share=False, log=True)
     steps = np.diff(scale.places(np.array([0.003, 0.03, 0.3])))

@@ -204,7 +204,7 @@ def mosaic(
         title, subtitle: the heading; none without a title.
         names: at the left of the rows.
         group: tiles side by side that belong together; 0 for all.
-        scales: a colour bar beside the first rows, or one beside each row.
+        scales: a colour bar for all rows, or one for each, or for each two, ....
         unit: written above the bar.
         legend: words -> what matplotlib's legend shows.
         notes: sentences for the foot of the sheet.
@@ -258,11 +258,11 @@ def mosaic(
         y = notes_top + 17 + number * LINE
         axes.text(MARGIN, y, line, fontsize=SMALL, color=COLOURS.quiet)
 
-    # A bar beside each row; a single one beside the first rows, within about 5 inches
-    for scale, top in zip(scales, tops, strict=False):
-        end = top + high
-        if len(scales) == 1:
-            end = min(tops[-1] + high, max(end, 750))
+    # A bar beside the rows of its tiles, within about 5 inches: a longer one is no easier to read
+    of_each = len(tops) // max(len(scales), 1)
+    for scale, first in zip(scales, range(0, len(tops), of_each), strict=False):
+        top = tops[first]
+        end = min(tops[first + of_each - 1] + high, top + max(high, 720))
         place = (right + 18, top, 18, end - top)
         scale.draw_bar(axes.inset_axes(place, transform=axes.transData), (end - top) / DPI)
     unit = fitted(unit, (width - right - 21) / DPI * 72, SMALL)
