@@ -212,7 +212,7 @@ def test_a_large_jpeg_stays_as_it_is_and_is_within_rounding_of_its_file(place):
     [torch.rand(3, 20, 20), torch.zeros(20, 20, dtype=torch.uint8), torch.zeros(4, 9, 9).byte()],
 )
 def test_other_tensors_are_refused(wrong, place):
-    with pytest.raises(DataError, match="images are uint8, B x 3 x height x width"):
+    with pytest.raises(DataError, match="images are uint8"):
         load_model("bicubic").origin.transform(wrong)
 
 

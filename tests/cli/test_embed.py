@@ -14,7 +14,7 @@ from vit.cli import main
 from vit.cli.images import BATCH
 from vit.config import DataConfig
 from vit.data.folder import list_splits
-from vit.data.sources import SOURCES, load_data
+from vit.data.sources import load_data
 from vit.look.predict import embed
 
 
@@ -113,8 +113,8 @@ def test_images_without_classes_and_a_folder_with_splits(embedded, models, tmp_p
 
 def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, models, monkeypatch):
     parts = dataset(9, 6)
-    monkeypatch.setitem(SOURCES, "cifar10", lambda *_: (parts.train, parts.test))
-    monkeypatch.setattr("vit.data.sources._fetch", lambda _: "")
+    monkeypatch.setattr("vit.data.sources._load_source", lambda *_: (parts.train, parts.test))
+    monkeypatch.setattr("vit.data.sources._unavailable", lambda _: "")
     found, model = embedded("mae", "cifar10", "--limit", 3), load_model(models / "mae")
     assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [
         f"test/{i:05d}" for i in (0, 2, 4)

@@ -86,7 +86,7 @@ def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
 def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
     images = torch.arange(count)[:, None].view(torch.uint8).view(count, 2, 2, 2)
     dataset = ImageSet(images, torch.arange(count), (), "")
-    train, test, _ = hold_out_test_images(dataset, "")
+    train, test = hold_out_test_images(dataset, "", "folder")
     numbers = torch.arange(held_out) * count // held_out
     assert torch.equal(test.labels, numbers)
     assert sorted([*train.labels.tolist(), *numbers.tolist()]) == list(range(count))
@@ -120,7 +120,7 @@ def test_copies_of_the_only_image_are_held_out_like_others():
 
 def test_a_single_image_cannot_be_held_out():
     with pytest.raises(DataError, match="photos: has 1 image"):
-        hold_out_test_images(image_set([0], ("a",)), "photos")
+        hold_out_test_images(image_set([0], ("a",)), "photos", "folder")
 
 
 def test_an_image_hash_knows_the_pixels_and_goes_with_a_subset(monkeypatch):

@@ -12,9 +12,8 @@ from torch import Tensor
 from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
-from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws
-from vit.data.images import match_classes
+from vit.data.images import NAMED_CLASSES, match_classes
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.mae import Model
