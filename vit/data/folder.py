@@ -168,13 +168,13 @@ def list_folder(root: Path, ignored: Counter[str] | None = None) -> dict[str, li
         if not present:
             folders = ["", *folders]
         split, class_name, *_ = (*folders, "", "")
-        if not is_image(path):
-            ignored[path.suffix.lower() or "without a suffix"] += 1
-        elif split not in splits:
-            ignored[f"images in {split or root.name}"] += 1
-        else:
+        if split in splits and is_image(path):
             name = path.relative_to(root).as_posix()
             splits[split].append(ImageFile(class_key(class_name), name))
+        elif is_image(path):
+            ignored[f"images in {split or root.name}"] += 1
+        elif split in splits:
+            ignored[path.suffix.lower() or "without a suffix"] += 1
     for split, files in splits.items():
         if not files:
             raise DataError(f"{root / split}: no images; searched it for {' '.join(EXTENSIONS)}")
