@@ -203,7 +203,7 @@ class Trained:
         if not path.exists():
             options = Options(
                 masks=((self.config.mask.kind, self.config.mask.ratio),),
-                raw_pixels=False,
+                baselines=False,
                 held_out=torch.arange(len(self.data.train)) % 10 == 9,
                 # The weakest regularisations take longest to fit, and help only with far more
                 # images than dimensions.
@@ -214,8 +214,8 @@ class Trained:
             measured = evaluation.scores
             scores = {
                 "loss": measured["reconstruction"][0]["loss"],
-                "knn": measured["knn"]["accuracy"],
-                "linear": measured["linear"]["accuracy"],
+                "knn": measured["knn"][0]["accuracy"],
+                "linear": measured["linear"][0]["accuracy"],
             }
             write_json(path, scores)
         return read_mapping(path)

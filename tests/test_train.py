@@ -196,8 +196,8 @@ def test_summary_says_what_came_out_and_from_what(whole):
     summary = json.loads((folder / "summary.json").read_text())
     losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl")]
     assert summary["final_train_loss"] == pytest.approx(sum(losses[-3:]) / 3)
-    neighbours, data = summary["neighbours"], summary["data"]
-    assert (neighbours["bank"], neighbours["queries"]) == (TRAIN_IMAGES, TEST_IMAGES)
+    (neighbours,), data = summary["scores"]["knn"], summary["data"]
+    assert (neighbours["bank"], neighbours["images"]) == (TRAIN_IMAGES, TEST_IMAGES)
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
     state = load_state(saved_states(folder / "checkpoints")[-1])
     assert data["content_hash"] == state["data_content_hash"]
@@ -613,7 +613,7 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     folder = place / "unlabelled"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | {"tensorboard"}
     assert any(path.name.startswith("events.") for path in (folder / "tensorboard").iterdir())
-    assert json.loads((folder / "summary.json").read_text())["neighbours"] is None
+    assert "knn" not in json.loads((folder / "summary.json").read_text())["scores"]
     assert "neighbour" not in done.out
     assert load_model(folder).origin.class_names == ()
 
@@ -660,12 +660,13 @@ def test_summary_of_a_classification_fits_together(classified):
     data = summary["data"]
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
     assert data["tested_on"] == "held-out training images"
-    table = np.array(summary["test_confusion"])
+    (scores,) = summary["scores"]["head"]
+    table = np.array(scores["confusion"])
     assert table.sum(1).tolist() == [2, 2]  # of each class its share
-    assert summary["test_accuracy"] == pytest.approx(table.trace() / 4)
-    assert f"{summary['test_accuracy']:.0%}" in done.out
+    assert scores["accuracy"] == pytest.approx(table.trace() / 4)
+    assert f"{scores['accuracy']:.0%}" in done.out
     assert "reconstructions" not in done.out
     lines = read_metrics(folder / "metrics.jsonl")
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
-    assert held_out[-1]["val_loss"] == summary["test_loss"]
+    assert held_out[-1]["val_loss"] == scores["cross_entropy"]

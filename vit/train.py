@@ -68,8 +68,8 @@ def fit(
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
 
-    `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report
-    FOLDER` then makes the page.
+    `vit.report.pictures.draw_pictures(run, run.folder, run.summary["scores"])` draws those; `vit
+    report FOLDER` then makes the page.
 
     The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
     torch, signal handlers.

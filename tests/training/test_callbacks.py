@@ -173,8 +173,9 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
 @pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (3, [9]), (1, [3, 6, 9, 12]), (0, [])])
 def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
     run = run_at(0, val_every=every)
+    scores = {"reconstruction": [{"loss": 0.5}]}
     lines = [
-        Validation(lambda run, baselines: {"test_loss": 0.5}).on_step(run, done_at(step, step / 3))
+        Validation(lambda run, baselines: scores).on_step(run, done_at(step, step / 3))
         for step in range(1, 13)
     ]
     expected = [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]

@@ -73,15 +73,14 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     with torch.no_grad():
         expected = model.forward_head(model(inputs))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
-    assert measured["test_accuracy"] == pytest.approx(
-        float((logits.argmax(1) == test.labels).float().mean())
-    )
+    (row,) = measured["head"]
+    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
     along_the_way = validation_metrics(measure(run, baselines=False))
     assert along_the_way == {
-        "val_loss": measured["test_loss"],
-        "val_accuracy": measured["test_accuracy"],
+        "val_loss": row["cross_entropy"],
+        "val_accuracy": row["accuracy"],
     }
-    for confidence, accuracy, count in zip(*measured["test_reliability"].values(), strict=True):
+    for confidence, accuracy, count in zip(*row["reliability"].values(), strict=True):
         assert (confidence is None) == (accuracy is None) == (count == 0)  # JSON has no nan
     summary = summarize(run, [], measured)
     assert summary["weights"] == ("the average over the steps" if ema else "those of the last step")
@@ -97,10 +96,10 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run.config = changed(run.config, {"run": RunConfig(knn_images=searched)})
     measured = measure(run)
     along_the_way = validation_metrics(measure(run, baselines=False))
-    neighbours = measured["neighbours"]
+    (neighbours,) = measured["knn"]
     assert along_the_way == {
-        "val_loss": measured["test_loss"],
-        "val_knn_accuracy": neighbours["encoder_accuracy"],
+        "val_loss": measured["reconstruction"][0]["loss"],
+        "val_knn_accuracy": neighbours["accuracy"],
     }
     # of 16 images, five at equal distances
     bank = torch.arange(16)
@@ -108,9 +107,8 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
         bank = torch.tensor([0, 3, 6, 9, 12])
     data = replace(run.data, train=run.data.train.subset(bank))
     expected = evaluate(run.result, data, ["knn"], prepare(run), run.compute).scores["knn"]
+    assert [neighbours] == expected
     assert neighbours["bank"] == len(bank)
-    assert neighbours["encoder_accuracy"] == expected["accuracy"]
-    assert neighbours["raw_pixel_accuracy"] == expected["raw_pixel_accuracy"]
 
 
 @pytest.mark.parametrize("methods", [["knn"], ["knn", "linear"]])
@@ -124,17 +122,19 @@ def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(
         run.data, source="dataset", train=train, test=replace(train, content_hash="test")
     )
     options = Options(knn_images=20)
-    scores = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores["knn"]
+    scores = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores["knn"][
+        0
+    ]
     assert scores["bank"] == 20
-    assert scores["raw_pixel_accuracy"] > 0.6
+    assert scores["baselines"]["raw_pixels"] > 0.6
 
 
-def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():
+def test_without_labels_there_are_no_neighbours():
     run = trained("reconstruct")
-    assert "raw_pixel_accuracy" not in measure(run, baselines=False)["neighbours"]
+    assert "baselines" not in measure(run, baselines=False)["knn"][0]
     run.data = replace(run.data, train=replace(run.data.train, class_names=()))
     assert list(validation_metrics(measure(run, baselines=False))) == ["val_loss"]
-    assert measure(run)["neighbours"] is None
+    assert "knn" not in measure(run)
 
 
 @pytest.mark.parametrize("views", [1, 2])

@@ -16,7 +16,7 @@ import torch
 from vit.atomic import make_folder, replacing
 from vit.data import Dataset
 from vit.device import device_name
-from vit.evaluation import Options, as_summary, evaluate
+from vit.evaluation import Options, evaluate
 from vit.machine import versions
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import SampleImages, read_saved_part
@@ -87,8 +87,8 @@ class Validation(Callback):
     """Measures the model on the validation images after every `run.val_every`-th epoch.
 
     Args:
-        measure: returns the scores of a run by their names in summary.json; `baselines` says
-            whether also those of what the model is compared with.
+        measure: returns the scores of a run; `baselines` says whether also those of what the model
+            is compared with.
     """
 
     def __init__(self, measure: Callable[..., Mapping[str, Any]]):
@@ -102,15 +102,18 @@ class Validation(Callback):
         return {"step": done.step, "epoch": done.epoch, **validation_metrics(scores)}
 
 
+VALIDATION = (
+    ("val_loss", "reconstruction", "loss"),
+    ("val_loss", "head", "cross_entropy"),
+    ("val_accuracy", "head", "accuracy"),
+    ("val_knn_accuracy", "knn", "accuracy"),
+)
+"""What metrics.jsonl holds of the scores: its name there, method and measure."""
+
+
 def validation_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return scores, by their names in summary.json, under those in metrics.jsonl."""
-    neighbours = scores.get("neighbours") or {}
-    values = {
-        "val_loss": scores.get("test_loss"),
-        "val_accuracy": scores.get("test_accuracy"),
-        "val_knn_accuracy": neighbours.get("encoder_accuracy"),
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    """Return scores under their names in metrics.jsonl."""
+    return {name: scores[method][0][key] for name, method, key in VALIDATION if method in scores}
 
 
 class Snapshots(Callback):
@@ -265,7 +268,7 @@ def summarize(
         "steps": run.step,
         "epochs": config.train.epochs,
         "final_train_loss": final_loss,
-        **measured,
+        "scores": measured,
         "weights": weights,
         "images_per_second": images / run.seconds,
         "seconds": run.seconds,
@@ -287,16 +290,16 @@ def sample_images(data: Dataset) -> SampleImages:
     )
 
 
-def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
+def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:
     """Measure `run.result` on `run.data.test` by the methods that the objective names.
 
     Args:
         run: at the step to be measured.
-        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
-            not need them.
+        baselines: also measure what the k-NN accuracy is compared with. Validation does not need
+            it.
 
     Returns:
-        Plain values by their names in summary.json.
+        Its scores: see `vit.metrics`.
 
     Raises:
         TrainingError: a feature or logit is nan or infinite.
@@ -312,8 +315,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     # as in training, with the same share of masked patches
     options = Options(
         masks=((config.mask.kind, config.mask.ratio),),
-        raw_pixels=baselines,
+        baselines=baselines,
         knn_images=config.run.knn_images,
     )
-    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
-    return as_summary(evaluation.scores)
+    return evaluate(run.result, data, methods, run.prepare, run.compute, options).scores
