@@ -43,8 +43,7 @@ from vit.look.panels import (
     reconstruction_relevance,
     rollout_panels,
 )
-from vit.look.predict import embed, predict
-from vit.look.similar import nearest
+from vit.look.predict import embed, nearest, predict
 from vit.look.subject import with_files
 from vit.runs import read_mapping
 from vit.training.distributed import Distributed, gather_batch

@@ -13,13 +13,13 @@ from torch import Tensor
 from vit.atomic import make_folder, write_npz, write_text
 from vit.checkpoints import load_model
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.images import photo_of
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import UserError, one_line, plural
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
+from vit.look.photos import photo_of
 from vit.look.subject import ModelWithImages, model_caption
 from vit.progress import track
 
@@ -149,8 +149,9 @@ def explored_images(subject: ModelWithImages, explored: Explored) -> list[Explor
     images = []
     for i, name in enumerate(subject.names):
         photo = b""
-        if subject.paths:
-            photo = photo_of(subject.paths[i], subject.model.origin)
+        path = subject.collection.path(i)
+        if path is not None:
+            photo = photo_of(path, subject.model.origin)
         images.append(
             ExploredImage(
                 name,
@@ -182,7 +183,7 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
 
     facts = [
         ("model", model_caption(subject.model)),
-        ("images", subject.data),
+        ("images", subject.collection.title),
         ("tokens", tokens),
     ]
     if subject.mask is not None:

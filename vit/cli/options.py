@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vit.cli.parsers import tell_apart
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
-from vit.errors import ConfigError
+from vit.errors import ConfigError, DataError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
 
@@ -56,3 +58,12 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
 def _is_data(name: str) -> bool:
     """Return whether this names data rather than an image file."""
     return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))
+
+
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Add to the message about an unreadable image the option that leaves such files out."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; --on-bad-image skip leaves out all such files") from error

@@ -444,7 +444,7 @@ def embed_parser() -> Parser:
     add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
 
     # How many, and where to
-    out = "file to write, .npz"
+    out = "file to write, .npz or .csv"
     add("--out", required=True, type=path, metavar="FILE", help=out)
     limit = "use only this many images per split, evenly spaced; 0: all"
     add("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
@@ -470,6 +470,9 @@ def similar_parser() -> Parser:
     count = "number of images to find, the nearest first (default: 12)"
     add("--count", type=typed(Positive), default=12, metavar="N", help=count)
     add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
+
+    features = "their features, as vit embed wrote them of FOLDER to a .npz; else computed anew"
+    add("--features", type=path, metavar="FILE", help=features)
 
     # The answer
     add("--out", type=path, metavar="FILE", help="page to write, .html")
