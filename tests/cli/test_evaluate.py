@@ -155,6 +155,8 @@ def test_the_models_own_head_also_on_mirror_images(place, measured):
     shares = logits[0].softmax(1)
     for mistake in mistakes:
         image = mistake["image"]
+        assert mistake["file"] == test.files[image]
+        assert mistake["file"].startswith(f"test/{mistake['class']}/")
         assert mistake["class"] == test.class_names[test.labels[image]] != mistake["predicted"]
         assert mistake["confidence"] == pytest.approx(float(shares[image].max()), abs=1e-5)
     sureness = [mistake["confidence"] for mistake in mistakes]

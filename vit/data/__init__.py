@@ -38,6 +38,7 @@ class ImageSet:
         skipped: paths of unreadable files, left out on request.
         notes: lines for the user on what was decided without them.
         known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
+        files: of each image its file within the folder; empty if they come from elsewhere.
     """
 
     images: Images
@@ -47,6 +48,7 @@ class ImageSet:
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known_hashes: Tensor | None = None
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -83,7 +85,8 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> ImageSet:
         """Return the images at `indices`, int64 (M,) or bool (N,), as a set with its own hash."""
-        images: Images = Rows(self.images, torch.arange(len(self))[indices])
+        numbers = torch.arange(len(self))[indices]
+        images: Images = Rows(self.images, numbers)
         size = math.prod(images.shape)
         # a small subset is copied, as reading it row by row would take longer
         if size <= LARGE:
@@ -102,6 +105,7 @@ class ImageSet:
             labels=labels,
             content_hash=content_hash(identified, labels),
             known_hashes=hashes,
+            files=tuple(self.files[number] for number in numbers.tolist()) if self.files else (),
         )
 
 

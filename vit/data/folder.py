@@ -101,7 +101,11 @@ def load_folder(
             size,
             on_bad_image,
         )
-        return replace(images, class_names=class_names)
+        skipped = set(images.skipped)
+        names = [
+            file.name for file in files if one_line(os.path.join(root, file.name)) not in skipped
+        ]
+        return replace(images, class_names=class_names, files=tuple(names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.

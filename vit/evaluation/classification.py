@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.data import ImageSet
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import TrainingError
+from vit.errors import TrainingError, one_line
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
@@ -69,8 +69,8 @@ def confident_mistakes(logits: Tensor, test: ImageSet, most: int = 12) -> list[d
     """Return the wrong predictions that the model is surest of, as plain values.
 
     Returns:
-        Up to `most`, the surest first: "image", its number; "class" and "predicted", by name; and
-        the "confidence".
+        Up to `most`, the surest first: "image", its number; "file", "" if it has none; "class" and
+        "predicted", by name; and the "confidence".
     """
     confidence, predicted = logits.softmax(1).max(1)  # each (N,)
     wrong = (predicted != test.labels).nonzero().flatten()
@@ -80,6 +80,7 @@ def confident_mistakes(logits: Tensor, test: ImageSet, most: int = 12) -> list[d
         mistakes.append(
             {
                 "image": image,
+                "file": one_line(test.files[image]) if test.files else "",
                 "class": test.class_names[int(test.labels[image])],
                 "predicted": test.class_names[int(predicted[image])],
                 "confidence": float(confidence[image]),
