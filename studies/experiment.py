@@ -42,8 +42,8 @@ from vit.training.callbacks import Progress
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.initial import architecture_of, freeze, initial_model
 from vit.training.loop import train_and_save
-from vit.training.run import find_state, setup
-from vit.training.run_folder import RunFolder
+from vit.training.run import setup
+from vit.training.run_folder import RunFolder, find_state
 from vit.training.step import Callback, restore
 from vit.weights import build_model, checkpoint_hash
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import locale
 import logging
 import os
@@ -21,7 +20,6 @@ import torch.nn.functional as F
 from PIL import Image
 from tiny import RECONSTRUCT, assert_same, noise, without_layout
 from torch import Tensor, nn
-from torch.utils.data import random_split
 from tqdm import tqdm
 
 import vit
@@ -42,7 +40,6 @@ from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.training.process import SIGNALS
 from vit.training.run import Run
-from vit.training.step import Callback, Step
 
 CONFIG = changed(
     RECONSTRUCT,
@@ -68,32 +65,6 @@ def patched() -> dict[str, int]:
     return found
 
 
-class Memory(ctypes.Structure):
-    """The beginning of glibc's `struct mallinfo2`, and room for its end."""
-
-    _fields_ = (
-        ("arena", ctypes.c_size_t),
-        ("free_chunks", ctypes.c_size_t),
-        ("fast_chunks", ctypes.c_size_t),
-        ("mapped_blocks", ctypes.c_size_t),
-        ("others", ctypes.c_size_t * 6),
-    )
-
-
-def maps_large_blocks() -> bool | None:
-    """Whether glibc maps a large block on its own, as by default; None with another C library."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
-        return None
-    library.malloc.restype = ctypes.c_void_p
-    library.mallinfo2.restype = Memory
-    before = library.mallinfo2().mapped_blocks
-    block = ctypes.c_void_p(library.malloc(2**28))
-    after = library.mallinfo2().mapped_blocks
-    library.free(block)
-    return after > before
-
-
 def state() -> dict[str, object]:
     """What a library could leave changed, by name."""
     autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
@@ -109,7 +80,6 @@ def state() -> dict[str, object]:
         "NumPy's generator": [str(numpy_state[0]), numpy_state[1].tolist(), *numpy_state[2:]],
         "threads": torch.get_num_threads(),
         "threads between operations": torch.get_num_interop_threads(),
-        "allocator": maps_large_blocks(),
         "running threads": sorted(thread.name for thread in threading.enumerate()),
         "gradients": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
@@ -198,37 +168,6 @@ def test_a_call_leaves_the_process_as_it_was(name, calls):
             after[key] = {logger: after[key][logger] for logger in value}
         assert after[key] == value, key
     assert set(calls) == set(NAMES)
-
-
-def test_folds_around_a_training_differ(tmp_path):
-    """Cross-validation: each `random_split` draws from where the one before left the generator."""
-    torch.manual_seed(2024)
-    expected = [random_split(PAIRS, [18, 6])[1].indices for _ in range(3)]
-    torch.manual_seed(2024)
-    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
-    folds = []
-    for number in range(3):
-        train, test = random_split(PAIRS, [18, 6])
-        folds.append(test.indices)
-        vit.fit(config, tmp_path / str(number), train, test)
-    assert folds == expected
-    assert folds[0] != folds[1] != folds[2]
-
-
-def test_random_numbers_drawn_during_a_training_come_once(tmp_path):
-    """By a callback here, by another thread of a notebook in general."""
-    drawn = []
-
-    class Draw(Callback):
-        def on_step(self, run: Run, done: Step) -> None:
-            drawn.append(float(torch.rand(())))
-
-    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
-    torch.manual_seed(7)
-    run = vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6], [Draw()])
-    drawn.append(float(torch.rand(())))
-    torch.manual_seed(7)
-    assert drawn == [float(torch.rand(())) for _ in range(run.step + 1)]
 
 
 class Ambient:

@@ -21,11 +21,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from forks import Forks, calls, environment
 from PIL import Image
 
-import vit
 from vit.checkpoints import load_model
 from vit.runs import read_metrics
 from vit.training.run_folder import load_state, saved_states
@@ -190,51 +188,7 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
             assert picture.convert("RGB").getcolors(maxcolors=20) is None
 
 
-def test_summary_says_what_came_out_and_from_what(whole):
-    """What is measured, and how, is held in tests of evaluation."""
-    folder, _ = whole
-    summary = json.loads((folder / "summary.json").read_text())
-    losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl")]
-    assert summary["final_train_loss"] == pytest.approx(sum(losses[-3:]) / 3)
-    (neighbours,), data = summary["scores"]["knn"], summary["data"]
-    assert (neighbours["bank"], neighbours["images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    state = load_state(saved_states(folder / "checkpoints")[-1])
-    assert data["content_hash"] == state["data_content_hash"]
-    known = {"name": "images", "source": "folder", "warning": None, "skipped": 0}
-    assert known.items() <= data.items()
-    known = {"steps": STEPS, "epochs": 4, "seed": 0, "threads": 1, "precision": "fp32"}
-    assert known.items() <= summary.items()
-    assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
-    versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}
-    assert versions.items() <= summary["versions"].items()
-
-
-def test_snapshots_are_the_weights_along_the_way(whole):
-    folder, _ = whole
-    moments = sorted(path.name for path in (folder / "snapshots").iterdir())
-    assert moments == ["step-00000000", "step-00000003", "step-00000012"]
-    first, _, last = (load_model(folder / "snapshots" / name) for name in moments)
-    end = load_model(folder)
-    for name, value in end.state_dict().items():
-        assert torch.equal(last.state_dict()[name], value.half().float())
-    assert not torch.equal(
-        first.encoder.patch_embed.proj.weight, last.encoder.patch_embed.proj.weight
-    )
-    assert last.origin.normalize.mean == end.origin.normalize.mean
-
-
 # --- again ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_finished_run_resumed_is_finished_again(whole, place, run):
-    shutil.copytree(whole[0], place / "finished")
-    states = content(place / "finished" / "checkpoints")
-    done = run(place, "--resume", "--out", "finished")
-    assert done.code == 0, done.err
-    assert_same_run(place / "finished", whole[0])
-    assert content(place / "finished" / "checkpoints") == states
 
 
 def test_a_trained_run_without_its_states_is_not_trained_anew_by_resume(whole, place, run):
@@ -265,34 +219,6 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
     # and a second start is refused too
     assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error
     assert content(whole[0]) == before
-
-
-# before a state was saved, and after
-@pytest.mark.parametrize("killed_at", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at, place, run):
-    out = f"longer-{killed_at}"
-    argv = ("--config", "mine.yaml", "--out", out, "--optim.cooldown=0.2")
-    assert run(place, *argv, before=at_step(killed_at, "SIGKILL")).code == -signal.SIGKILL
-    if killed_at > SAVE_EVERY:
-        refused = run(place, "--out", out, "--resume", "--train.epochs=1").error
-        assert "train.epochs: the run is at step 5" in refused
-    for epochs in (6, 4):  # a change of mind, before a state was saved
-        run(
-            place,
-            "--out",
-            out,
-            "--resume",
-            f"--train.epochs={epochs}",
-            before=at_step(killed_at, "SIGKILL"),
-        )
-        assert (
-            yaml.safe_load((place / out / "config.yaml").read_text())["train"]["epochs"] == epochs
-        )
-    done = run(place, "--out", out, "--resume", "--train.epochs=5", pictures=False)
-    assert done.code == 0, done.err
-    assert f"15 steps{', from step 5' * (killed_at > SAVE_EVERY)}\n" in done.out
-    kept = yaml.safe_load((place / out / "config.yaml").read_text())
-    assert (kept["train"]["epochs"], kept["optim"]["cooldown"]) == (5, 0.2)
 
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
@@ -642,7 +568,6 @@ MIXED = (
 )
 AVERAGED = "--optim.ema=0.9 --optim.layer_decay=0.7 --data.val_size=4 --run.val_every=2"
 CLASSIFY = [*MIXED.split(), *AVERAGED.split(), "--model.global_pool=token"]
-EPOCH = 2  # steps, of the 16 images that remain
 
 
 @pytest.fixture(scope="module")
@@ -650,23 +575,3 @@ def classified(whole, place, run) -> tuple[Path, Done]:
     """The folder and the words of a fine-tuning of the whole run."""
     done = run(place, *CLASSIFY, "--out", "classified")
     return place / "classified", done
-
-
-def test_summary_of_a_classification_fits_together(classified):
-    folder, done = classified
-    summary = json.loads((folder / "summary.json").read_text())
-    known = {"objective": "classify", "init": "runs/mine", "steps": 4 * EPOCH}
-    assert known.items() <= summary.items()
-    data = summary["data"]
-    assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
-    assert data["tested_on"] == "held-out training images"
-    (scores,) = summary["scores"]["head"]
-    table = np.array(scores["confusion"])
-    assert table.sum(1).tolist() == [2, 2]  # of each class its share
-    assert scores["accuracy"] == pytest.approx(table.trace() / 4)
-    assert f"{scores['accuracy']:.0%}" in done.out
-    assert "reconstructions" not in done.out
-    lines = read_metrics(folder / "metrics.jsonl")
-    held_out = [line for line in lines if "loss" not in line]
-    assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
-    assert held_out[-1]["val_loss"] == scores["cross_entropy"]

@@ -70,7 +70,7 @@ OBJECTIVES = {
     "reconstruct": ObjectiveInfo(("mask", "reconstruct")),
     "classify": ObjectiveInfo(("classify",), labels=True),
 }
-"""The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
+"""What is known of each objective; its class stands in `vit.training.objectives`."""
 
 
 def unread_sections(objective: str) -> set[str]:

@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, dataset, noise
+from tiny import RECONSTRUCT, dataset
 from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig, changed
-from vit.data import ImageSet
-from vit.errors import ConfigError
-from vit.evaluation import Options, evaluate
+from vit.evaluation import evaluate
 from vit.inputs import to_float
 from vit.train import measure
-from vit.training.callbacks import summarize, validation_metrics
+from vit.training.callbacks import Validation, summarize
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
+from vit.training.step import Step
 
 
 def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
@@ -39,26 +38,16 @@ def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
     return run
 
 
+def validated(run: Run) -> dict[str, float]:
+    run.config = changed(run.config, {"data.val_size": 1, "run.val_every": 1})
+    line = Validation().on_step(run, Step(run.step, 2.0, 0.0, 0, {}))
+    assert (line.pop("step"), line.pop("epoch")) == (run.step, 2)
+    return line
+
+
 def prepare(run: Run) -> Callable[[Tensor], Tensor]:
     """Images as the model takes them."""
     return lambda images: run.normalize(to_float(images, (16, 16)))
-
-
-def test_lines_of_a_callback_are_no_steps():
-    run = trained("reconstruct")
-    steps = [{"step": 1, "epoch": 0.5, "loss": 3.0, "lr": 0.1}]
-    steps.append({"step": 4, "epoch": 2.0, "loss": 1.0, "lr": 0.0})
-    measured = measure(run, baselines=False)
-    alone = summarize(run, steps, measured)
-    assert alone["final_train_loss"] == 1
-    others = [*steps, {"step": 4, "loss": 7.0}, {"step": 4, "epoch": 2.0, "lr": 0.5}]
-    assert summarize(run, others, measured)["final_train_loss"] == 1
-
-
-def test_another_method_is_refused():
-    run = trained("classify")
-    with pytest.raises(ConfigError, match="got k-nn"):
-        evaluate(run.result, run.data, ["k-nn", "head"], prepare(run), run.compute)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
@@ -75,7 +64,7 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
     (row,) = measured["head"]
     assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
-    along_the_way = validation_metrics(measure(run, baselines=False))
+    along_the_way = validated(run)
     assert along_the_way == {
         "val_loss": row["cross_entropy"],
         "val_accuracy": row["accuracy"],
@@ -95,7 +84,7 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run = trained("reconstruct")
     run.config = changed(run.config, {"run": RunConfig(knn_images=searched)})
     measured = measure(run)
-    along_the_way = validation_metrics(measure(run, baselines=False))
+    along_the_way = validated(run)
     (neighbours,) = measured["knn"]
     assert along_the_way == {
         "val_loss": measured["reconstruction"][0]["loss"],
@@ -118,13 +107,11 @@ def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(
     labels = torch.arange(200) % 10
     images = noise(10)[labels]
     train = ImageSet(images, labels, tuple("abcdefghij"), "train")
-    data = replace(
-        run.data, source="dataset", train=train, test=replace(train, content_hash="test")
-    )
+    test = replace(train, content_hash="test")
+    data = replace(run.data, source="dataset", train=train, test=test)
     options = Options(knn_images=20)
-    scores = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores["knn"][
-        0
-    ]
+    measured = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores
+    (scores,) = measured["knn"]
     assert scores["bank"] == 20
     assert scores["baselines"]["raw_pixels"] > 0.6
 
@@ -133,7 +120,7 @@ def test_without_labels_there_are_no_neighbours():
     run = trained("reconstruct")
     assert "baselines" not in measure(run, baselines=False)["knn"][0]
     run.data = replace(run.data, train=replace(run.data.train, class_names=()))
-    assert list(validation_metrics(measure(run, baselines=False))) == ["val_loss"]
+    assert list(validated(run)) == ["val_loss"]
     assert "knn" not in measure(run)
 
 

@@ -5,8 +5,6 @@ It leaves no trace in the training; its file comes back as it was, or says why n
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +14,6 @@ from tiny import RECONSTRUCT, assert_same, dataset
 from torch import Tensor
 
 from vit.config import Config, changed
-from vit.errors import RunError
-from vit.mae import build_autoencoder
 from vit.training.dynamics import (
     Dynamics,
     DynamicsRecorder,
@@ -25,7 +21,8 @@ from vit.training.dynamics import (
     read_dynamics,
 )
 from vit.training.loop import save, train_steps
-from vit.training.run import Run, find_state, setup
+from vit.training.run import Run, setup
+from vit.training.run_folder import find_state
 from vit.training.step import Callback, Step, restore
 
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
@@ -258,22 +255,6 @@ def test_a_training_that_is_watched_is_the_same_to_the_bit(case):
     assert_same(case.run.result.state_dict(), alone.result.state_dict())
 
 
-def test_nothing_is_measured_between_records(monkeypatch, tmp_path):
-    """A step that is not recorded costs a comparison of numbers."""
-    model = build_autoencoder(CONFIG.model.vit_config(), CONFIG.model.decoder_config(), True)
-    recorder = DynamicsRecorder(model, 100, 1000, tmp_path / "dynamics.jsonl")
-    monkeypatch.setattr(torch.linalg, "vector_norm", lambda *_: pytest.fail("it measures"))
-    for step in (3, 99, 101, 999):
-        recorder.on_gradient(step)
-        recorder.on_step(None, Step(step, 0.0, 0.0, 0, {}))
-    with pytest.raises(pytest.fail.Exception):
-        recorder.on_gradient(100)
-    monkeypatch.undo()
-    recorder.on_gradient(200)  # of a step that was not made, as its gradient was not finite
-    recorder.on_save()
-    assert (tmp_path / "dynamics.jsonl").read_text() == ""
-
-
 # --- resume ---------------------------------------------------------------------------------------
 
 
@@ -288,26 +269,6 @@ def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
     same = (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
     assert same  # by itself: pytest would take minutes to tell how they differ
     assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
-
-
-def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
-    recorded(CONFIG, tmp_path / "whole")
-    run, recorder = recording(CONFIG, tmp_path / "resumed")
-    train_to(run, recorder, 3)
-    save(run, [recorder], tmp_path)
-    data = dataset()
-    state = find_state(tmp_path, CONFIG, data)
-    alone = setup(changed(CONFIG, {"run.dynamics_every": 0}), data, state=state)
-    train_to(alone, Callback(), 5)
-    alone.save(tmp_path)
-    run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path)
-    train_to(run, recorder, STEPS)
-    recorder.on_save()
-    resumed = read_dynamics(tmp_path / "resumed")
-    whole = read_dynamics(tmp_path / "whole")
-    assert resumed.steps.tolist() == [1, 2, 8, 9]  # not 4
-    for name, drift in resumed.recorded["drift"].items():
-        assert torch.equal(drift[-1], whole.recorded["drift"][name][-1])
 
 
 def test_records_after_the_last_state_are_made_again(tmp_path):
@@ -330,36 +291,3 @@ def test_records_after_the_last_state_are_made_again(tmp_path):
 
 
 # --- the file -------------------------------------------------------------------------------------
-
-RECORDS = [
-    {
-        "step": step,
-        "gradient_norm": {
-            "encoder.W_Q": [0.1 * step, 0.2],
-            "decoder.W_Q": [0.3],
-            "encoder.W_E": [0.4],
-        },
-        "drift": {"encoder.W_Q": [step / 3, 0.0], "decoder.W_Q": [0.5], "encoder.W_E": [math.nan]},
-    }
-    for step in (1, 2, 4)
-]
-
-
-def write(path: Path, *records: object) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
-    write(path := tmp_path / "dynamics.jsonl", *RECORDS)
-    dynamics = read_dynamics(path)
-    assert dynamics.steps.tolist() == [1, 2, 4]
-    assert_same(dynamics.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
-    assert_same(dynamics.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
-    assert dynamics.of("drift", "W_E").isnan().all()
-    assert dynamics.names() == {"W_Q", "W_E"}
-    assert dynamics.names("decoder") == {"W_Q"}
-
-
-def test_without_records_there_are_no_dynamics(tmp_path):
-    with pytest.raises(RunError, match="holds no dynamics"):
-        read_dynamics(tmp_path / "dynamics.jsonl")

@@ -10,7 +10,6 @@ import pytest
 import tiny
 import torch
 from tiny import RECONSTRUCT, assert_same, dataset
-from torch import Tensor
 
 import vit.data.draws
 import vit.device
@@ -23,16 +22,15 @@ from vit.data.augment import augment
 from vit.device import Compute
 from vit.errors import ConfigError, RunError, UserError
 from vit.runs import read_metrics
-from vit.train import measure
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
 from vit.training.dynamics import DynamicsRecorder
-from vit.training.loop import save, train_and_save, train_steps
-from vit.training.run import Run, find_state, setup
+from vit.training.loop import train_and_save, train_steps
+from vit.training.run import Run, setup
 from vit.training.run_folder import (
     RunFolder,
+    find_state,
     load_state,
-    refusing_other_states,
     save_state,
     saved_states,
     state_path,
@@ -93,7 +91,7 @@ def go_and_save(run: Run, states: Path, until: int | None = None) -> None:
     train_and_save(run, [], states, lambda: run.step == until)
 
 
-def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
+def assert_resumes(config: Config, cuts: list[int], folder: Path) -> None:
     """Cut after each of `cuts`, saved and begun anew, a run is the one that was not cut.
 
     It has the same losses, weights and moments.
@@ -119,7 +117,6 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
     for one, other in zip(*parts, strict=True):
         assert_same(one.state_dict(), other.state_dict())
     assert resumed.step == whole.step == steps
-    return resumed
 
 
 # --- exact resume ---------------------------------------------------------------------------------
@@ -156,31 +153,8 @@ def test_run_that_was_cut_continues_as_if_it_had_not_been(config, tmp_path):
     assert_resumes(config, [3, 4, 5], tmp_path)  # within and at the end of an epoch
 
 
-def test_run_may_be_cut_at_every_step(tmp_path, monkeypatch):
-    """Its images come once an epoch, and what is frozen stays."""
-    seen = []
-    batch_indices = vit.data.draws.batch_indices
-
-    def recording(config: Config, step: int, count: int) -> Tensor:
-        indices = batch_indices(config, step, count)
-        seen.append((step, indices.tolist()))
-        return indices
-
-    monkeypatch.setattr(vit.data.draws, "batch_indices", recording)
-    resumed = assert_resumes(CONFIG, list(range(1, STEPS + 1)), tmp_path)
-    assert [step for step, _ in seen] == [*range(STEPS), *range(STEPS)]
-    epochs = [
-        [i for step, ids in seen[STEPS:] if step // PER_EPOCH == epoch for i in ids]
-        for epoch in range(EPOCHS)
-    ]
-    for ids in epochs:
-        assert sorted(ids) == list(range(IMAGES))
-    assert epochs[0] != epochs[1] != epochs[2]
-    for block, first in zip(
-        resumed.model.encoder.blocks, begin(CONFIG).model.encoder.blocks, strict=True
-    ):
-        thirds = zip(block.attn.qkv.weight.chunk(3), first.attn.qkv.weight.chunk(3), strict=True)
-        assert [torch.equal(one, other) for one, other in thirds] == [True, False, False]
+def test_run_may_be_cut_at_every_step(tmp_path):
+    assert_resumes(CONFIG, list(range(1, STEPS + 1)), tmp_path)
 
 
 def test_run_from_a_checkpoint_continues_without_it(tmp_path):
@@ -239,18 +213,6 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
     assert str(newest) in run.notes[0]
 
 
-@pytest.mark.parametrize("part", ["config", "model", "optimizer", "seconds", "encoder"])
-def test_a_whole_state_that_lacks_a_part_is_another_versions(part, states):
-    state = load_state(state_path(states, 5))
-    del state[part]
-    save_state(states, 5, state)
-    with (
-        pytest.raises(RunError, match=rf"not as this version saves it \(KeyError: '{part}'\)"),
-        refusing_other_states(),
-    ):
-        begin(CONFIG, states)
-
-
 def test_other_data_is_refused(saved):
     before = dataset(IMAGES)
     other = dataset(IMAGES, seed=1)
@@ -272,10 +234,8 @@ def test_other_data_is_refused(saved):
         ({"train.epochs": 4}, "train.epochs: the run in .* has 3, not 4"),
         ({"model.freeze": []}, r"model.freeze: the run in .* has \['W_Q'\], not \[\]"),
         ({"optim.name": "muon"}, "optim.name: the run in .* has 'adamw', not 'muon'"),
-        (
-            {"run.dynamics_every": 5},
-            r"^run\.dynamics_every: [^\n]+ leave it out$",
-        ),  # nothing was recorded
+        # nothing was recorded
+        ({"run.dynamics_every": 5}, r"^run\.dynamics_every: [^\n]+ leave it out$"),
     ],
 )
 def test_other_settings_are_refused(saved, change, key):
@@ -334,10 +294,10 @@ def test_a_run_whose_steps_a_shorter_or_a_falling_one_would_not_have_made_is_ref
     states = tmp_path / "run" / "checkpoints"
     run = begin(held)
     go_and_save(run, states)
-    with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*--model\.init \S+run --out DIR$"):
+    with pytest.raises(ConfigError, match=r"^train\.epochs: [^\n]*are not kept; [^\n]*$"):
         begin(changed(held, {"train.epochs": 1}), states)
     state_path(states, run.held_steps).unlink()
-    with pytest.raises(RunError, match=r"^train\.epochs: [^\n]*no state is kept; [^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^train\.epochs: [^\n]*are not kept; [^\n]*$"):
         begin(changed(held, {"train.epochs": 4}), states)
 
 
@@ -366,9 +326,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     compute = Compute(torch.device("cpu"), "fp32")
     monkeypatch.setattr(vit.training.run, "choose_compute", lambda *_, **__: compute)
     run = begin(config, tmp_path / "bf16")
-    assert [note.rpartition("; ")[2] for note in run.notes] == [
-        "there is no bf16 here: from here it computes in fp32"
-    ]
+    assert [note.rpartition("; ")[2] for note in run.notes] == ["from here it computes in fp32"]
     go(run, 1)
 
 
@@ -431,43 +389,7 @@ def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     assert state.origin.normalize.mean == model.origin.normalize.mean == run.normalize.mean
 
 
-def test_frozen_parts_of_a_classifier_stay():
-    run = begin(changed(CLASSIFY, {"model.freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}))
-    before = {name: value.clone() for name, value in run.model.state_dict().items()}
-    go(run)
-    for name, value in run.model.state_dict().items():
-        thirds = 3 if "qkv" in name else 1
-        same = [
-            torch.equal(a, b)
-            for a, b in zip(value.chunk(thirds), before[name].chunk(thirds), strict=True)
-        ]
-        frozen = name.startswith(("patch_embed", "blocks.0.mlp", "pos_embed"))
-        assert same == ([False, True, False] if "qkv" in name else [frozen]), name
-
-
 # --- what a run writes ----------------------------------------------------------------------------
-
-
-def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(
-    tmp_path,
-):
-    config = changed(CONFIG, {"data.val_size": 1, "run.val_every": 1})
-    seconds = {}  # of training, by step
-    for hours in (0, 2):  # of another session
-        run = begin(config, tmp_path)
-        run.seconds += 3600 * hours
-        callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(measure)]
-        for done in train_steps(run, callbacks):
-            seconds[done.step] = run.seconds
-            if done.step == 5 and not hours:
-                save(run, callbacks, tmp_path)
-                break
-    lines = read_metrics(tmp_path / "metrics.jsonl")
-    assert [line["step"] for line in lines if "loss" in line] == list(seconds)
-    assert len(lines) == STEPS + EPOCHS
-    for line in lines:
-        assert abs(line["seconds"] - seconds[line["step"]]) <= 0.05 + 1e-9
-        assert (line["seconds"] >= 7200) == (line["step"] > 5)
 
 
 class Fails(Callback):
@@ -518,7 +440,7 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
 
     def train(folder: Path, failing: bool) -> Run:
         run = begin(config, folder)
-        callbacks = [MetricsFile(folder / "metrics.jsonl", run), Validation(measure)]
+        callbacks = [MetricsFile(folder / "metrics.jsonl", run), Validation()]
         if failing and where.startswith("on_"):
             callbacks.insert(0, Fails(where, 5))  # before those that write
         restore(callbacks, run.callback_states)
@@ -571,8 +493,3 @@ def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(
     train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
     assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
     assert run.step == saved[-1]
-
-
-def test_a_state_that_the_memory_does_not_hold_is_not_said_to_be_of_another_version():
-    with pytest.raises(RuntimeError, match="allocate"), refusing_other_states():
-        torch.empty(1 << 60, dtype=torch.uint8)
