@@ -147,21 +147,6 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(
         fit(Config.read(folder / "config.yaml"), tmp_path / "new")
 
 
-def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
-    shutil.copytree(whole[0].folder.path, tmp_path / "base")
-    lean = changed(config, {"model": ModelConfig(init=str(tmp_path / "base"), depth=7)})
-    with pytest.raises(
-        ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"
-    ):
-        fit(lean, tmp_path / "run", PAIRS, TEST)
-    with pytest.raises(KeyError):
-        fit(lean, tmp_path / "run", PAIRS, TEST, [Witness(5)], init=load_model(tmp_path / "base"))
-    shutil.rmtree(tmp_path / "base")
-    assert fit(lean, tmp_path / "run", PAIRS, TEST, [Witness()], resume=True).step == 6
-    words = ["train", "--out", str(tmp_path / "run"), "--resume"]
-    assert cli.main(words) == 2  # the images came from Python: its first objection
-
-
 def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_path):
     base = whole[0].folder.path
     bare = changed(config, {"model": ModelConfig()})  # the architecture is the model's
@@ -234,30 +219,6 @@ def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
         ):
             fit(changed(held, {f"{section}.{key}": value}), folder, PAIRS, TEST, resume=True)
     assert fit(changed(held, {"train.epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
-
-
-def test_an_average_of_the_weights_comes_back_as_any_other_model(config, tmp_path):
-    averaging = changed(config, {"optim.ema": 0.9, "model.freeze": ["W_Q"]})
-    run = fit(averaging, tmp_path / "run", PAIRS, TEST)
-    assert not any(module.training for module in run.result.modules())
-    learns = [weight.requires_grad for weight in run.result.parameters()]
-    assert learns == [weight.requires_grad for weight in run.model.parameters()]
-    assert any(learns)
-
-
-def test_a_line_of_a_callback_says_where_the_run_is(config, tmp_path):
-    class Saying(Callback):
-        def on_start(self, run):
-            return {"beginning": True}
-
-        def on_step(self, run, done):
-            return {"answer": 42}
-
-    run = fit(config, tmp_path / "run", PAIRS, TEST, [Saying()])
-    lines = read_metrics(run.folder.metrics)
-    assert [line["step"] for line in lines if "beginning" in line] == [0]
-    answers = [(line["step"], line["epoch"]) for line in lines if "answer" in line]
-    assert answers == [(step, step / 3) for step in range(1, run.total_steps + 1)]
 
 
 def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):

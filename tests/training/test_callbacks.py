@@ -74,21 +74,6 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     ]
 
 
-@pytest.mark.parametrize(("how", "kept"), [("longer", [1, 2]), ("shorter", [2, 3]), ("gone", [])])
-def test_of_a_file_that_somebody_has_edited_whole_lines_stay(tmp_path, how, kept):
-    path = tmp_path / "metrics.jsonl"
-    states = write(path, range(1, 4), run_at(0))
-    content = path.read_bytes()
-    if how == "longer":
-        path.write_bytes(content.replace(b'"step": 1', b'"step":      1'))
-    elif how == "shorter":
-        path.write_bytes(content[content.index(b"\n") + 1 :])
-    else:
-        path.unlink()
-    write(path, range(4, 6), resumed_at(3, states[-1]))
-    assert [line["step"] for line in read_metrics(path)] == [*kept, 4, 5]
-
-
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
     """A CPU checks each step anyway; a GPU only those with a line."""
     run = run_at(0)

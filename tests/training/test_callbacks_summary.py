@@ -103,25 +103,16 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
 @pytest.mark.parametrize("methods", [["knn"], ["knn", "linear"]])
 def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(methods):
     """Of ten classes in turn, every tenth image was of one class."""
-    run = trained("reconstruct")
+    run = trained(RECONSTRUCT)
     labels = torch.arange(200) % 10
-    images = noise(10)[labels]
-    train = ImageSet(images, labels, tuple("abcdefghij"), "train")
+    train = ImageSet(noise(10)[labels], labels, tuple("abcdefghij"), "train")
     test = replace(train, content_hash="test")
     data = replace(run.data, source="dataset", train=train, test=test)
     options = Options(knn_images=20)
-    measured = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores
+    measured = evaluate(run.result, data, methods, run.prepare, run.compute, options).scores
     (scores,) = measured["knn"]
     assert scores["bank"] == 20
     assert scores["baselines"]["raw_pixels"] > 0.6
-
-
-def test_without_labels_there_are_no_neighbours():
-    run = trained("reconstruct")
-    assert "baselines" not in measure(run, baselines=False)["knn"][0]
-    run.data = replace(run.data, train=replace(run.data.train, class_names=()))
-    assert list(validated(run)) == ["val_loss"]
-    assert "knn" not in measure(run)
 
 
 @pytest.mark.parametrize("views", [1, 2])

@@ -272,29 +272,6 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
 
 
-TWICE = """
-import time
-from vit.config import Config
-from vit.training.distributed import init_distributed
-
-for number in (1, 2):
-    with init_distributed(Config()) as here:
-        assert here.all_reduce_max(here.rank * number) == number
-    time.sleep(2 * here.is_main)  # it finishes the run
-"""
-
-
-@pytest.mark.slow
-def test_a_script_may_train_twice(tmp_path):
-    (tmp_path / "twice.py").write_text(TWICE)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [*TORCHRUN, tmp_path / "twice.py"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_what_stops_one_stops_all_in_one_line(place):
     """The exit code is torchrun's, which also says how each process ended."""

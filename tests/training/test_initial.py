@@ -21,7 +21,7 @@ from vit.errors import CheckpointError, ConfigError, DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.training.initial import follow, initial_model
-from vit.weights import checkpoint_hash, write_weights
+from vit.weights import write_weights
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -152,20 +152,6 @@ def test_the_head_of_a_bare_file_is_kept_where_the_data_names_its_numbers(tmp_pa
         assert torch.equal(model.head.weight, made.head.weight[rows]) == is_kept
 
 
-@pytest.mark.parametrize("objective", ["classify", "reconstruct"])
-def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
-    folder, before = mae
-    settings = config(objective, folder, drop_path=0.3, global_pool="token")
-    model, _ = begin(settings, image_size=32)
-    assert model.encoder.config.drop_path == model.encoder.blocks[-1].drop_path1.rate == 0.3
-    assert model.encoder.config.global_pool == "token"
-    assert model.encoder.patch_embed.grid_size == (8, 8)
-    assert torch.equal(model.encoder.pos_embed, load_model(folder, image_size=32).encoder.pos_embed)
-    assert torch.equal(
-        model.encoder.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight
-    )
-
-
 # --- from others ----------------------------------------------------------------------------------
 
 
@@ -268,22 +254,6 @@ def notes(settings: Config, data: Dataset | None = None) -> str:
     lines = initial(settings, data)[2]
     assert all(line.startswith("model.init: ") for line in lines)
     return "; ".join(lines)
-
-
-def test_what_is_new_is_said(mae, tmp_path):
-    classifier(tmp_path / "same")
-    classifier(tmp_path / "other", ("a", "b", "c"))
-    assert notes(config()) == initial(config())[3] == ""
-    began = initial(config(init=mae[0]))
-    assert began[3] == checkpoint_hash(load_model(mae[0], part="encoder"))
-    for init, head in {
-        mae[0]: "a new",
-        tmp_path / "other": "a new",
-        tmp_path / "same": "its",
-    }.items():
-        assert notes(config("classify", init)).endswith(f"with {head} head"), init
-    for init, decoder in {mae[0]: "its", tmp_path / "same": "a new"}.items():
-        assert notes(config("reconstruct", init)).endswith(f"with {decoder} decoder"), init
 
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, tmp_path):

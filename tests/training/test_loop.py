@@ -13,12 +13,9 @@ from torch import Tensor, nn
 
 import vit.mae
 from vit.config import (
-    ClassifyConfig,
     Config,
-    ModelConfig,
     OptimConfig,
     RunConfig,
-    TrainConfig,
     changed,
     flat_settings,
 )
@@ -28,7 +25,7 @@ from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import asks_to_stop, learning_rate, train_steps
-from vit.training.run import CPU_TOKENS, Run, setup
+from vit.training.run import Run, setup
 from vit.training.run_folder import find_state
 from vit.training.step import Step
 
@@ -109,30 +106,6 @@ def test_accumulation_does_not_change_a_run(settings, accum_steps):
         )
     undropped = losses_of(changed(settings, {"model.drop_path": 0.0}))
     assert [step.loss for step in whole] != pytest.approx(undropped, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("patch_size", "classify", "longest"),
-    [
-        (1, None, 1025),
-        (2, dict(drop_patches=0.75), 65),
-        (2, dict(drop_patches=0.75, whole_epochs=1), 257),
-    ],
-)
-def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, classify, longest):
-    objective = "reconstruct" if classify is None else "classify"
-    settings = Config(
-        model=ModelConfig(preset="micro", patch_size=patch_size),
-        classify=ClassifyConfig(**classify or {}),
-        train=TrainConfig(objective=objective, batch_size=256, precision="fp32"),
-        run=CONFIG.run,
-    )
-    run = start(settings, torch.zeros(3, 3, 32, 32, dtype=torch.uint8))
-    assert run.grad_accum_steps == math.ceil(256 * longest / CPU_TOKENS)
-    run.compute = Compute(torch.device("cuda"))
-    assert run.grad_accum_steps == 1
-    run.config = changed(run.config, {"run.grad_accum_steps": 5})
-    assert run.grad_accum_steps == 5
 
 
 class Unheard(Distributed):
@@ -241,43 +214,6 @@ def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
 
 
 # --- how it is computed changes nothing -----------------------------------------------------------
-
-# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten
-# times as much for a single one. Rounding grows along a run.
-WAYS = {
-    "flash parts": (dict(run=dict(attention="flash", grad_accum_steps=4)), 1e-5),
-    "bf16 flash parts": (
-        dict(train=dict(precision="bf16"), run=dict(attention="flash", grad_accum_steps=3)),
-        1e-2,
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def plain() -> list[float]:
-    return way_losses(run=dict(attention="math", grad_accum_steps=1))
-
-
-def way_losses(**sections: dict) -> list[float]:
-    settings = changed(
-        CONFIG, {"train.epochs": 50, "train.batch_size": 16, **flat_settings(sections)}
-    )
-    return losses_of(
-        settings, noise(64)[:, :, :2, :2].repeat_interleave(8, 2).repeat_interleave(8, 3)
-    )
-
-
-@pytest.mark.slow  # a processor may take minutes for bfloat16
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_computing_has_the_losses_of_the_plain_one_over_200_steps(way, plain):
-    sections, tolerance = WAYS[way]
-    losses = way_losses(**sections)
-    assert len(losses) == len(plain) == 200
-    differences = [abs(one - other) / other for one, other in zip(losses, plain, strict=True)]
-    assert sum(differences) / 200 < tolerance
-    assert max(differences) < 10 * tolerance
-    assert losses != plain  # it was another way
-    assert plain[-1] < 0.9 * plain[0]  # and something was learnt
 
 
 @pytest.mark.slow

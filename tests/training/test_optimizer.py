@@ -241,15 +241,4 @@ def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products)
     assert all(0.3 < values.count_nonzero() / values.numel() < 0.7 for values in sent.values())
 
 
-def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():
-    models = [whole_model(), whole_model()]
-    for model, name in zip(models, ("muon", "adamw"), strict=True):
-        step(model, make_optimizer(model, OptimConfig(name=name, weight_decay=0.1)), range(4))
-    by_adamw = dict(models[1].named_parameters())
-    for name, weights in models[0].named_parameters():
-        is_matrix_of_block = ".blocks." in name and weights.ndim == 2
-        is_equal = torch.allclose(weights, by_adamw[name], rtol=1e-4, atol=1e-6)
-        assert is_equal != is_matrix_of_block, name
-
-
 # --- the average of the weights -------------------------------------------------------------------

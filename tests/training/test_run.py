@@ -31,7 +31,6 @@ from vit.training.run_folder import (
     RunFolder,
     find_state,
     load_state,
-    save_state,
     saved_states,
     state_path,
 )
@@ -243,19 +242,6 @@ def test_other_settings_are_refused(saved, change, key):
         begin(changed(CONFIG, change), saved)
 
 
-def test_length_may_change_until_the_learning_rate_falls(tmp_path):
-    """A run of three epochs that is given four, or two, is the run that began so, to the bit."""
-    first = begin(held := changed(CONFIG, {"optim.cooldown": 0.5}))
-    losses = go(first, 3)
-    first.save(tmp_path / "states")
-    for epochs in (2, 4):
-        whole = begin(other := changed(held, {"train.epochs": epochs}))
-        resumed = begin(other, tmp_path / "states")
-        assert losses + go(resumed) == go(whole)
-        assert resumed.step == epochs * PER_EPOCH
-        assert_same(resumed.model.state_dict(), whole.model.state_dict())
-
-
 MUON = changed(CONFIG, {"optim.name": "muon", "optim.ema": 0.9, "augment.views": 2})
 WHOLE_AT_LAST = changed(CLASSIFY, {"classify.drop_patches": 0.5, "classify.whole_epochs": 1})
 
@@ -301,17 +287,6 @@ def test_a_run_whose_steps_a_shorter_or_a_falling_one_would_not_have_made_is_ref
         begin(changed(held, {"train.epochs": 4}), states)
 
 
-def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
-    state = load_state(state_path(states, 5))
-    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"]
-    for key in ("computed_on", "torch"):
-        save_state(states, 5, state | {key: "something else"})
-        run = begin(CONFIG, states)
-        assert run.step == 5
-        assert len(run.notes) == 1
-        assert "something else" in run.notes[0]
-
-
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     config = changed(CONFIG, {"train.precision": "auto"})
     for began, now in (("fp32", True), ("bf16", False)):
@@ -328,36 +303,6 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     run = begin(config, tmp_path / "bf16")
     assert [note.rpartition("; ")[2] for note in run.notes] == ["from here it computes in fp32"]
     go(run, 1)
-
-
-@pytest.fixture
-def _long_runs_are_compiled(monkeypatch):
-    """Long is what has all of `CONFIG`'s steps; compiling, a minute's work, does nothing here."""
-    monkeypatch.setattr(vit.machine, "COMPILE_FROM_STEPS", STEPS)
-    monkeypatch.setattr(vit.machine, "missing_for_compile", lambda device: "")
-    monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module, parts: module)
-
-
-@pytest.mark.usefixtures("_long_runs_are_compiled")
-def test_a_resumed_run_computes_as_it_began_however_few_steps_remain(tmp_path):
-    config = changed(CONFIG, {"train.precision": "bf16", "optim.name": "muon"})
-    run = begin(config)
-    go(run, STEPS - 1)
-    run.save(tmp_path)
-    for each in (run, begin(config, tmp_path)):
-        assert (each.compute.compile, each.optimizer.dtype) == (True, torch.bfloat16)
-    assert not begin(changed(config, {"train.epochs": 2})).compute.compile
-
-
-@pytest.mark.usefixtures("_long_runs_are_compiled")
-def test_all_processes_compute_as_the_main_one(monkeypatch):
-    class Second(Distributed):
-        def broadcast_from_main(self, make: object) -> str:
-            return "bf16"
-
-    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: False)  # as on this machine
-    run = setup(changed(CONFIG, {"train.precision": "auto"}), dataset(IMAGES), Second())
-    assert (run.compute.precision, run.compute.compile) == ("bf16", True)
 
 
 # --- a state is a model ---------------------------------------------------------------------------
@@ -483,13 +428,3 @@ def test_a_run_that_an_error_ends_is_saved_and_continues_exactly(
         strict=True,
     ):
         assert_same(one.state_dict(), other.state_dict())
-
-
-@pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])
-def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(
-    tmp_path, every, stop_at, saved
-):
-    run = begin(changed(CONFIG, {"run.save_every": every}))
-    train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
-    assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
-    assert run.step == saved[-1]

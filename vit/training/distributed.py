@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.config import Config
 from vit.device import usable_cores
@@ -122,11 +123,9 @@ class Distributed:
         if self.world_size == 1:
             return
         gradients = [value.grad for value in parameters if value.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat = _flatten_dense_tensors(gradients)
         dist.all_reduce(flat)
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-        torch._foreach_copy_(gradients, sums)
+        torch._foreach_copy_(gradients, _unflatten_dense_tensors(flat, gradients))
 
     def __str__(self) -> str:
         return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
