@@ -122,24 +122,3 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
         freeze(small_model(), [name])
     for part in str(error.value).partition("it has ")[2].split(", "):
         freeze(small_model(), [part])
-
-
-@pytest.mark.parametrize(
-    "more", [["W_Q"], ["encoder.W_Q"], ["encoder.blocks.0", "decoder.blocks.0"]]
-)
-def test_a_third_that_is_named_twice_or_frozen_with_all_else_counts_once(more):
-    def learning(names: list[str]) -> int:
-        model = small_model()
-        rows = sum(row.numel() for row in freeze(model, names))
-        return (
-            sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-            - rows
-        )
-
-    frozen = {name for name in more if "blocks" in name}
-    third = sum(
-        p.numel() // 3
-        for key, p in small_model().named_parameters()
-        if "qkv" in key and not frozen & {key[:16]}
-    )
-    assert learning(["W_Q", *more]) == learning([*more, "W_Q"]) == learning([*frozen]) - third
