@@ -13,7 +13,7 @@ from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.draws import Draws
-from vit.data.images import NAMED_CLASSES, match_classes
+from vit.data.images import match_classes
 from vit.encoder import VisionTransformer
 from vit.errors import DataError, shortened
 from vit.mae import Model
