@@ -159,8 +159,8 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
         ("hf/me/tiny@v9", "the hub has no such revision"),
         ("hf/me/bare", "holds none of model.safetensors"),
         ("hf/a/b/c", "is not a model name on the hub"),
-        ("timm/resnet18.a1_in1k", "not a plain vision transformer"),
-        ("timm/vit_none_at_all", "timm has no model 'vit_none_at_all'"),
+        ("timm/resnet18.a1_in1k", "no plain vision transformer called resnet18"),
+        ("timm/vit_none_at_all", "no plain vision transformer called vit_none_at_all"),
     ):
         assert reason in refused(name)
 

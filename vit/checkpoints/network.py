@@ -345,7 +345,7 @@ def _read_hints(file_format: Format, source: Source, prefix: str, options: LoadO
     try:
         hints = file_format.hints(source)
     except ValidationError as error:
-        place = error.errors()[0]["loc"][0]
+        place = ".".join(map(str, error.errors()[0]["loc"]))
         problem = shorten(reason(error.errors()), 200)
         raise source.error(f"its settings cannot be used: {place}: {problem}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
