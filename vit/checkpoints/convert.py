@@ -64,14 +64,14 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         return _write_native(model, origin, out, half)
     if half:
         raise CheckpointError(f"half precision is for safetensors, not for {to}")
-    outgoing = FOREIGN[to](model, origin)
+    tensors, config, preprocessor, notes = FOREIGN[to](model, origin)
     # config.json, the last of `write_weights`, says that all is there: without the preprocessor,
     # transformers would take another mean
-    if outgoing.preprocessor:
+    if preprocessor:
         make_folder(out)
-        write_json(out / "preprocessor_config.json", outgoing.preprocessor)
-    write_weights(out, outgoing.tensors, outgoing.config)
-    return outgoing.notes
+        write_json(out / "preprocessor_config.json", preprocessor)
+    write_weights(out, tensors, config)
+    return notes
 
 
 def _update_head(model: Model) -> None:
