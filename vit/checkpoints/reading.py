@@ -24,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vit.errors import CheckpointError, one_line
-from vit.weights import CONFIG_HASH, NAME, config_hash
+from vit.weights import NAME
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
@@ -35,10 +35,9 @@ FOLDER_FILES = (
 )
 OF_THESE_WEIGHTS = (
     "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash",
-    "figures", "sha256", CONFIG_HASH,
+    "figures", "sha256",
 )  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
-HASHES = ("sha256", CONFIG_HASH)
 SAVED_AGAIN = (
     "transformers has saved it again: the SHA-256 and figures in config.json are of other weights"
 )
@@ -151,11 +150,11 @@ def read_checkpoint(path: str | Path) -> Source:
     if main.name in FOLDER_FILES or _weights_in(main.parent) == [main]:
         config = _read_json(main.parent / "config.json")
         preprocessor = _read_json(main.parent / "preprocessor_config.json")
-        if "transformers_version" in config and not config.keys().isdisjoint(HASHES):
+        if "transformers_version" in config and "sha256" in config:
             # saved again by transformers, it keeps our keys, which tell of other weights
             config = without_ours(config)
             notes = (SAVED_AGAIN,)
-        _check_hashes(config, parts)
+        _check_hash(config, parts)
 
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -227,14 +226,8 @@ def _parse_json(text: str | bytes, place: str) -> dict[str, Any]:
         raise CheckpointError(f"{place} is damaged: {error}") from error
 
 
-def _check_hashes(config: dict[str, Any], parts: list[Path]) -> None:
-    """Refuse our config.json or a file of weights, of which it holds the SHA-256, if changed."""
-    place = parts[0].parent / "config.json"
-    if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
-        raise CheckpointError(
-            f"{place} is damaged: its SHA-256 is not the one in it; "
-            f"if it was edited on purpose, remove {CONFIG_HASH} from it"
-        )
+def _check_hash(config: dict[str, Any], parts: list[Path]) -> None:
+    """Refuse a file of weights whose SHA-256 is not that in config.json."""
     if "sha256" in config:
         with parts[0].open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
