@@ -74,10 +74,6 @@ class Hints:
     head_problem: str = ""
     twin: nn.Module | None = None
 
-    def __post_init__(self) -> None:
-        if len(self.mean or ()) != len(self.std or ()):
-            raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
-
 
 def class_names(labels: Mapping[Any, Any] | Iterable[Any]) -> tuple[str, ...]:
     """Return the names of classes; none if transformers made them up: LABEL_0, LABEL_1, ...
