@@ -91,18 +91,10 @@ def training_hints(source: Source) -> Hints:
         if key.startswith("args.model_kwargs."):
             arguments[option.removeprefix("model_kwargs.")] = value
 
-    # the input; a tag of another version, or other channels than the images have, say nothing
+    # the input, heads and pooling of the architecture; a tag of another version, or other channels
+    # than the images have, say nothing
     name = str(args.get("model"))
     keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
-    inputs: dict[str, Any] = {}
-    try:
-        usual = timm.get_pretrained_cfg(name)
-        if usual:
-            inputs = resolve_data_config({key: args.get(key) for key in keys}, usual.to_dict())
-    except (RuntimeError, AssertionError):
-        pass
-
-    # the heads and the pooling of the architecture, unless other options say another pooling
     known: dict[str, Any] = {}
     pooling = args.get("gp")
     if timm.is_model(name):
@@ -111,17 +103,20 @@ def training_hints(source: Source) -> Hints:
             model, twin = _built(
                 name, {key: arguments[key] for key in arguments.keys() & ARGUMENTS}
             )
+            options = {key: args.get(key) for key in keys}
+            known = _inputs(resolve_data_config(options, model.pretrained_cfg))
         except Exception:  # timm raises nearly anything on invalid arguments
-            pass
+            known = {}
         else:
             heads = {model.embed_dim: model.blocks[0].attn.num_heads}
-            known = {"blocks_known": True, "code_heads": heads, "twin": twin}
+            known |= {"blocks_known": True, "code_heads": heads, "twin": twin}
+            # other options may say another pooling
             if pooling not in ("token", "avg"):
                 pooling = model.global_pool
     encoder = {}
     if pooling in ("token", "avg"):
         encoder["global_pool"] = pooling
-    return Hints(encoder, **known, **_inputs(inputs))
+    return Hints(encoder, **known)
 
 
 def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
