@@ -84,13 +84,13 @@ def compare_outputs(network: Network) -> None:
         for value in possible:
             if isinstance(answer, Tensor) and answer.shape == value.shape:
                 compared.append(("answer", value, answer))
-    for place, value, other in compared:
+    for place, value, their_value in compared:
         # None if it was not computed at all
         difference = float("inf")
-        if other is not None and other.shape == value.shape:
+        if their_value is not None and their_value.shape == value.shape:
             # values that are nan or infinite are refused, or allowed, elsewhere
             finite = value.nan_to_num()
-            difference = float((finite - other.nan_to_num()).abs().max() / finite.abs().max())
+            difference = float((finite - their_value.nan_to_num()).abs().max() / finite.abs().max())
         if difference > TOLERANCE:
             raise network.error(
                 f"its {place} computes something else than this encoder: "

@@ -60,10 +60,10 @@ def _renamed(
     for name, value in model.state_dict().items():
         state[name.removeprefix("encoder.")] = value.detach().cpu()
     tensors, unmapped = map_out(rules, state, channels=model.encoder.config.channels)
-    needed = [name for name in unmapped if not name.startswith(optional)]
-    if needed:
+    homeless = [name for name in unmapped if not name.startswith(optional)]
+    if homeless:
         raise CheckpointError(
-            f"{target} has no place for {', '.join(needed[:4])}: it does not compute that"
+            f"{target} has no place for {', '.join(homeless[:4])}: it does not compute that"
         )
     if unmapped:
         reason = f"{target} has no such part, or computes it otherwise"

@@ -202,18 +202,18 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         differences: gets what of it is not done here.
     """
     # what the file says; a step that is null is not done
-    given = {}
+    stated = {}
     for key, value in source.preprocessor.items():
         if value is not None or key.startswith("do_"):
-            given[key] = value
+            stated[key] = value
 
     # its class, by its name or by that of the model, says the rest
     usual = OF_TYPE.get(str(source.config.get("model_type")), "ViT")
-    name = str(given.get("image_processor_type", given.get("feature_extractor_type", usual)))
+    name = str(stated.get("image_processor_type", stated.get("feature_extractor_type", usual)))
     kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
     settings = PROCESSORS.get(kind, _VIT)
-    size = _sides(given.get("size", settings["size"]), "height" in settings["size"])
-    settings = settings | given
+    size = _sides(stated.get("size", settings["size"]), "height" in settings["size"])
+    settings = settings | stated
 
     # Their pixels from 0 to 255 are multiplied by a factor, then normalised. Ours are from 0 to 1,
     # so mean and deviation are divided by 255 times the factor.
@@ -232,41 +232,41 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
     # how pictures are resized: one size of two sides squashes, unlike the shorter side alone
     resizes = bool(settings["do_resize"])
     crops = bool(settings["do_center_crop"])
-    whole = (0, 0)
+    resized = (0, 0)
     if resizes:
         edge = size.get("shortest_edge", 0)
-        whole = (size.get("height", edge), size.get("width", edge))
+        resized = (size.get("height", edge), size.get("width", edge))
 
     # how much of that is kept
-    made = whole
+    cropped = resized
     if crops:
         crop = _sides(settings["crop_size"], True)
-        made = (crop["height"], crop["width"])
-    has_border = resizes and (made[0] > whole[0] or made[1] > whole[1])
+        cropped = (crop["height"], crop["width"])
+    has_border = resizes and (cropped[0] > resized[0] or cropped[1] > resized[1])
     crop_share = 1.0
     if resizes and crops and not has_border:
-        crop_share = made[0] / whole[0]
-    is_even = not crops or abs(crop_share * whole[1] - made[1]) < 1
+        crop_share = cropped[0] / resized[0]
+    is_even = not crops or abs(crop_share * resized[1] - cropped[1]) < 1
 
     # what of that is not done here
     sides = shorten(" and ".join(size))
     unlike = {
         f"is a {shorten(name)}, whose steps are not known here; mean, std and crop_share set what "
         "is done": kind not in PROCESSORS,
-        "pads pictures, which is not done here": given.get("do_pad"),
+        "pads pictures, which is not done here": stated.get("do_pad"),
         f"resizes pictures by {sides}; here they are cropped to the model's shape": resizes
         and size.keys() not in ({"height", "width"}, {"shortest_edge"}),
         "cuts out the middle of pictures as they are; here they are resized first": crops
         and not resizes,
         "adds a black border, which is not done here": has_border,
-        f"keeps {size_text(made)} of {size_text(whole)} pixels; here the same share of height and "
-        "width is kept, the height's": resizes and not has_border and not is_even,
+        f"keeps {size_text(cropped)} of {size_text(resized)} pixels; here the same share of "
+        "height and width is kept, the height's": resizes and not has_border and not is_even,
     }
     differences += [f"its preprocessor {what}" for what, applies in unlike.items() if applies]
 
     # the settings may say another size, at which the model was made
-    if all(made) and pair(source.config.get("image_size") or made) != made:
-        inputs["prepared_size"] = made
+    if all(cropped) and pair(source.config.get("image_size") or cropped) != cropped:
+        inputs["prepared_size"] = cropped
     return inputs | {
         "interpolation": FILTERS.get(settings["resample"], f"filter {settings['resample']}"),
         "crop_share": crop_share,

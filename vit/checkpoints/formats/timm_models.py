@@ -95,7 +95,7 @@ def training_hints(source: Source) -> Hints:
     # than the images have, say nothing
     name = str(args.get("model"))
     keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
-    known: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     pooling = args.get("gp")
     if timm.is_model(name):
         _require_plain(name, str(source.path))
@@ -104,19 +104,19 @@ def training_hints(source: Source) -> Hints:
                 name, {key: arguments[key] for key in arguments.keys() & ARGUMENTS}
             )
             options = {key: args.get(key) for key in keys}
-            known = _inputs(resolve_data_config(options, model.pretrained_cfg))
+            fields = _inputs(resolve_data_config(options, model.pretrained_cfg))
         except Exception:  # timm raises nearly anything on invalid arguments
-            known = {}
+            fields = {}
         else:
             heads = {model.embed_dim: model.blocks[0].attn.num_heads}
-            known |= {"blocks_known": True, "code_heads": heads, "twin": twin}
+            fields |= {"blocks_known": True, "code_heads": heads, "twin": twin}
             # other options may say another pooling
             if pooling not in ("token", "avg"):
                 pooling = model.global_pool
     encoder = {}
     if pooling in ("token", "avg"):
         encoder["global_pool"] = pooling
-    return Hints(encoder, **known)
+    return Hints(encoder, **fields)
 
 
 def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
