@@ -553,8 +553,6 @@ def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
     save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     grey = load_model(tmp_path / "m", channels=1).origin.read_images([tmp_path / "a.png"])
     assert grey.shape == (1, 1, 16, 16)
-    with pytest.raises(CheckpointError, match="takes 5 channels"):
-        load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
     (tmp_path / "c.png").write_text("no image")
     with pytest.raises(DataError, match=r"c\.png: its content is not an image"):
         load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])

@@ -117,7 +117,9 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, inputs):
     data = load_data(DataConfig(source="scenes", limit=10), SIZE)
     transform = load_model(name).origin.transform
     test = transform(data.test.images)
-    assert torch.equal(torch.cat([transform(data.train.images), test]), torch.cat(inputs))
+    expected = torch.cat([transform(data.train.images), test])
+    # an untrained network is shown them again
+    assert torch.equal(torch.cat(inputs)[: len(expected)], expected)
     assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), test[0])
     grey = data.test.images[:, :1]
     in_colour = transform(grey.expand(-1, 3, -1, -1))
