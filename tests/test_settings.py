@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from vit.cli import main
-from vit.cli.parsers import given_settings, parse_train_command, settings_parser
+from vit.cli import parse as parse_command
+from vit.cli.parsers import Parser, command_of, given_settings
 from vit.config import (
     OBJECTIVES,
     SYNONYMS,
@@ -43,11 +44,11 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def train_command(*argv: object) -> TrainCommand:
-    return parse_train_command([str(argument) for argument in argv])
+    return command_of(parse_command(["train", *map(str, argv)])[1])
 
 
 def parse(*argv: object) -> Config:
-    options = settings_parser("train").read([str(argument) for argument in argv])
+    options = Parser("train").read([str(argument) for argument in argv])
     return Config.of(read_settings(*options.config), given_settings(options))
 
 

@@ -52,9 +52,9 @@ run: {grad_accum_steps: 2, save_every: 5, device: cpu, threads: 1, snapshots: 3}
 PREPARED = """
 # the first, which an optimizer imports, takes longest
 import torch._dynamo, vit.train, vit.report.page
-from vit.cli.parsers import parse_train_command
+from vit.cli import parse
 from vit.config import Config
-parse_train_command([])  # makes the parser, which each run would make anew
+parse(["train"])  # makes the parser, which each run would make anew
 Config.read("quickstart")
 """
 

@@ -12,11 +12,7 @@ import torch
 from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.checkpoints import load_model
-from vit.cli.options import (
-    choose_device,
-    load_options,
-    require_data,
-)
+from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import (
     print_json,
     refuse_among_images,
@@ -24,7 +20,7 @@ from vit.cli.outputs import (
     require_free,
     talk,
 )
-from vit.cli.parsers import named_data, tell_apart
+from vit.cli.parsers import named_data
 from vit.config import DataConfig
 from vit.data import Dataset
 from vit.data.sources import load_data
@@ -62,8 +58,7 @@ def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
     load = load_options(options)
-    require_data(options)
-    tell_apart(options.data)
+    named_data(options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vit.cli.parsers import tell_apart
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
 from vit.errors import ConfigError, DataError
@@ -27,16 +26,6 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
     return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
 
 
-def require_data(options: Namespace) -> None:
-    """Refuse to go on without the name of the data.
-
-    Raises:
-        ConfigError: it is missing.
-    """
-    if options.data is None:
-        raise ConfigError("data", "required, the name of a data set or a folder of images")
-
-
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
     """Return the image files of a command line, and the data; a single place may name either.
 
@@ -50,8 +39,6 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
         images = []
     if bool(images) == (data is not None):
         raise ConfigError("name image files, or a folder or data set with --data, and not both")
-    if data is not None:
-        tell_apart(data)
     return images, data
 
 
