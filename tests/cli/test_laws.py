@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
     for file, said in (
         ("there.odd", "'there.odd' cannot be used; name a file that ends in "),
         ("x" * 300 + suffix, "File name too long"),
-        (f"photo.png/there{suffix}", "photo.png is not a folder"),
+        (f"photo.png/there{suffix}", "photo.png is not a folder to write to"),
     ):
         assert said in refused(*line.format(file).split())
     assert sorted(place.rglob("*")) == before
