@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -163,70 +162,45 @@ def test_commands_are_found():
 
 # --- the answers in docs/questions: their numbers are held to the tables folded below, their length to a page
 
-# Numbers that follow from the tables, which the sentences combine.
 LOSS, PROBE = "loss over masked patches", "linear probe"
-GUESS = "no model: mean of the visible patches, raw pixels  "  # with its empty cells
 
 
-def above(row: str, column: str, usual: str = "all learn") -> Callable[[Cells], float]:
-    return lambda cell: cell[row, column] - cell[usual, column]
+def combined(name: str, cell: Cells) -> dict[str, float]:
+    """The numbers that the sentences of an answer combine from its tables, by how they stand there."""
+    if name == "attention-or-cause":
+        return {"60": 60, "25": round(0.4 * 64) - 1, "26": round(0.4 * 64)}  # epochs, patches
+    if name == "fixed-or-learned":
+        # with its empty cells
+        guess = cell["no model: mean of the visible patches, raw pixels  ", LOSS]
+        usual, gain = cell["all learn", LOSS], guess - cell["all learn", LOSS]
+        probe = cell["all learn", PROBE]
+        return {
+            "0.147": gain,
+            "13": 100 * (cell["all three frozen", LOSS] - usual) / gain,
+            "67": 100 * (cell["uniform attention", LOSS] - usual) / gain,
+            "78": 100 * (cell["no positions at all", LOSS] - usual) / gain,
+            "10.4": probe - cell["uniform attention", PROBE],
+            "5.1": probe - cell["no positions in the encoder", PROBE],
+            "0.6": probe - cell["W_E frozen", PROBE],
+        }
+    if name == "identity-case":
+        frozen = cell["the three matrices, frozen at random", LOSS]
+        return {"1.5": 100 / 65, "0.020": frozen - cell["learned matrices", LOSS]}  # of 65 tokens
+    if name == "one-hot":
+        return {"48": 4 * 4 * 3}
+    if name == "static-and-contextual":
+        row = "nothing: random weights"
+        return {"3.5": cell[row, "mean of the image"] / cell[row, "its own patch"]}
+    if name == "who-trains-them":
+        end = {row: cell[row, "gradient at the end"] for row in ("W_Q", "W_K", "W_V", "W_O")}
+        more = cell["MLP frozen", "more than where all learn"]
+        return {
+            "0.25": (end["W_Q"] + end["W_K"]) / (end["W_V"] + end["W_O"]),
+            "19": 100 * more / (0.827 - cell["all learn ", LOSS]),
+        }
+    return {}
 
 
-def mean(*places: tuple[str, str]) -> Callable[[Cells], float]:
-    return lambda cell: sum(cell[place] for place in places) / len(places)
-
-
-def ratio(moment: str) -> Callable[[Cells], float]:
-    asking, giving = (
-        mean(*((name, moment) for name in names)) for names in (("W_Q", "W_K"), ("W_V", "W_O"))
-    )
-    return lambda cell: asking(cell) / giving(cell)
-
-
-def gain(guess: str, column: str) -> Callable[[Cells], float]:
-    return lambda cell: cell[guess, column] - cell["all learn", column]
-
-
-def share_of_gain(row: str, guess: str, column: str) -> Callable[[Cells], float]:
-    return lambda cell: 100 * above(row, column)(cell) / gain(guess, column)(cell)
-
-
-def by_own_patch(row: str, column: str) -> Callable[[Cells], float]:
-    return lambda cell: cell[row, column] / cell[row, "its own patch"]
-
-
-DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
-    "attention-or-cause": {
-        "60": lambda cell: 60,  # configs/cifar10_tiny_p4.yaml
-        "25": lambda cell: round(0.4 * 64) - 1,
-        "26": lambda cell: round(0.4 * 64),
-    },
-    "fixed-or-learned": {
-        "0.147": gain(GUESS, LOSS),
-        "13": share_of_gain("all three frozen", GUESS, LOSS),
-        "67": share_of_gain("uniform attention", GUESS, LOSS),
-        "78": share_of_gain("no positions at all", GUESS, LOSS),
-        "10.4": lambda cell: -above("uniform attention", PROBE)(cell),
-        "5.1": lambda cell: -above("no positions in the encoder", PROBE)(cell),
-        "0.6": lambda cell: -above("W_E frozen", PROBE)(cell),
-    },
-    "identity-case": {
-        "1.5": lambda cell: 100 / 65,  # of 64 patches and the class token
-        "0.020": above("the three matrices, frozen at random", LOSS, "learned matrices"),
-    },
-    "one-hot": {"48": lambda cell: 4 * 4 * 3},
-    "static-and-contextual": {
-        "3.5": by_own_patch("nothing: random weights", "mean of the image"),
-    },
-    "who-trains-them": {
-        "0.25": ratio("gradient at the end"),
-        "19": lambda cell: (
-            100
-            * cell["MLP frozen", "more than where all learn"]
-            / (0.827 - cell["all learn ", LOSS])
-        ),
-    },
-}
 CITED = re.compile(r"\[[^\]]*\]\(https://arxiv\.org/[^)]*\)")
 """A paper: its year is no measurement of ours."""
 
@@ -262,9 +236,9 @@ def test_each_number_in_the_sentences_of_an_answer_is_in_its_tables_or_follows_f
     # with titles
     tables = "\n".join(line for line in folded.splitlines() if line.startswith(("|", "**")))
     missing = figures_that_are_missing(CITED.sub("", prose_of(page)), tables)
-    derived = DERIVED.get(name, {})
+    derived = combined(name, cells_of(page))
     for said, value in derived.items():  # of rounded cells
-        assert agrees(said, value(cells_of(page)), 1.5), said
+        assert agrees(said, value, 1.5), said
     assert missing == derived.keys()
 
 

@@ -63,10 +63,3 @@ def test_what_a_page_names_is_there(page):
     assert extras <= set(PROJECT["optional-dependencies"])
     for name, place in re.findall(r"`([A-Z]\w+)` of `(vit/[\w/.]+)`", text):
         assert re.search(rf"^{name}\b.* = ", (ROOT / place).read_text(), re.MULTILINE), name
-
-
-def test_the_page_about_installing_names_every_extra():
-    named = re.search(
-        r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE
-    )[0]
-    assert set(PROJECT["optional-dependencies"]) <= {*re.findall(r"`(\w+)`", named)}
