@@ -10,7 +10,7 @@ from itertools import product
 from bench.job import Job
 from vit.atomic import make_folder, write_json
 from vit.cli.outputs import output_file
-from vit.cli.parsers import OneLineParser, path, typed
+from vit.cli.parsers import OneLineParser, Place, typed
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, PRESETS, BelowOne, Positive
 from vit.errors import ConfigError
@@ -131,7 +131,7 @@ def bench_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="check in three minutes what only a GPU shows, print a table, and time nothing else",
     )
-    add("--json", type=path, metavar="FILE", help="write all measurements")
+    add("--json", type=typed(Place), metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
     return parser
 

@@ -1,8 +1,8 @@
 """`python -m bench --gpu-check`: what no CPU can show, in three minutes on the first card.
 
-The tests run every configuration on a simulated GPU, which sees devices that do not match and waits
-of the host. It cannot see CUDA graphs, compiled kernels, nccl or speed: these are checked here, and
-printed as a table to paste into an issue.
+The tests run steps on "meta", which shows devices that do not match and waits of the host. What it
+cannot show, CUDA graphs, compiled kernels, nccl and speed, is checked here, and printed as a table
+to paste into an issue.
 """
 
 from __future__ import annotations

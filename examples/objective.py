@@ -16,7 +16,7 @@ from vit import fit
 from vit.config import Config
 from vit.mae import masked_patch_loss
 from vit.masking import mask_from_noise
-from vit.training.objectives.reconstruct import Reconstruct
+from vit.training.objectives import Reconstruct
 
 
 class Teach(Reconstruct):

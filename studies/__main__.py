@@ -10,7 +10,7 @@ from pathlib import Path
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
 from vit.cli.outputs import require_folder
-from vit.cli.parsers import OneLineParser, given_settings, path, settings_parser, typed
+from vit.cli.parsers import OneLineParser, Parser, Place, given_settings, typed
 from vit.cli.startup import start
 from vit.config import OBJECTIVES, Config, NonNegative, read_settings
 from vit.errors import ConfigError, one_line
@@ -44,7 +44,7 @@ def study_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "--out",
-        type=path,
+        type=typed(Place),
         default=Path("runs/studies"),
         metavar="FOLDER",
         help="a subfolder for each study's results, one for the models",
@@ -134,7 +134,7 @@ def study_settings(
     files = [str(CONFIGS / "base.yaml")]
     if options.quick:
         files.append(str(CONFIGS / "quick.yaml"))
-    words = settings_parser(PROGRAM).read(settings)
+    words = Parser(PROGRAM).read(settings)
     config = Config.of(read_settings(*files, *words.config), given_settings(words))
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")

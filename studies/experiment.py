@@ -42,8 +42,8 @@ from vit.training.callbacks import Progress
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.initial import architecture_of, freeze, initial_model
 from vit.training.loop import train_and_save
-from vit.training.run import find_state, setup
-from vit.training.run_folder import RunFolder
+from vit.training.run import setup
+from vit.training.run_folder import RunFolder, find_state
 from vit.training.step import Callback, restore
 from vit.weights import build_model, checkpoint_hash
 
@@ -203,7 +203,7 @@ class Trained:
         if not path.exists():
             options = Options(
                 masks=((self.config.mask.kind, self.config.mask.ratio),),
-                raw_pixels=False,
+                baselines=False,
                 held_out=torch.arange(len(self.data.train)) % 10 == 9,
                 # The weakest regularisations take longest to fit, and help only with far more
                 # images than dimensions.
@@ -214,8 +214,8 @@ class Trained:
             measured = evaluation.scores
             scores = {
                 "loss": measured["reconstruction"][0]["loss"],
-                "knn": measured["knn"]["accuracy"],
-                "linear": measured["linear"]["accuracy"],
+                "knn": measured["knn"][0]["accuracy"],
+                "linear": measured["linear"][0]["accuracy"],
             }
             write_json(path, scores)
         return read_mapping(path)

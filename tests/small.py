@@ -73,8 +73,7 @@ def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def change(folder: Path, within: str = "", without: str = "", **settings: object) -> None:
     """Change config.json, or the part of it called `within`; leave `without` out."""
     config = json.loads((folder / "config.json").read_text())
-    for key in ("config_sha256", without):
-        config.pop(key, None)
+    config.pop(without, None)
     (config[within] if within else config).update(settings)
     (folder / "config.json").write_text(json.dumps(config))
 

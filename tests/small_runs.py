@@ -12,7 +12,6 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig, changed, flat_settings
 from vit.data import Dataset
-from vit.report.baselines import measure_baselines
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import measure
@@ -91,7 +90,6 @@ def make_run(
         save(folder, torch.float32)
         measured = measure(run)
         summary = summarize(run, read_metrics(place.metrics), measured)
-        summary["baselines"] = measure_baselines(run)
         write_json(place.summary, summary)
         if pictures:
             with without_layout():

@@ -331,6 +331,6 @@ def test_the_reading_path_is_short():
     page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
     table = page.partition("## Read the code")[2].partition("## The rest")[0]
     files = re.findall(r"^\| `(vit/\S+\.py)`", table, flags=re.MULTILINE)
-    assert len(files) <= 14
+    assert len(files) <= 13
     lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
-    assert 1_000 < lines <= 3_510
+    assert 1_000 < lines <= 3_200

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny import full_disk, names
 
-from vit.atomic import lock, make_folder, replacing, write_json, write_text
+from vit.atomic import lock_folder, make_folder, replacing, write_json, write_text
 
 
 @pytest.mark.parametrize("old", ["old", None])
@@ -96,14 +96,12 @@ def test_what_a_file_system_cannot_do_is_left_out(tmp_path, monkeypatch, name):
     monkeypatch.setattr(
         os, "fsync", lambda file: (refuse if stat.S_ISDIR(os.fstat(file).st_mode) else fsync)(file)
     )
-    with (tmp_path / "lock").open("w") as file:
-        for work in (
-            lambda: write_text(tmp_path / "file", "new"),
-            lambda: lock(file),
-            lambda: lock(file, wait=True),
-        ):
-            with pytest.raises(OSError, match="cannot") if name == "EIO" else nullcontext():
-                assert not work()
+    for work in (
+        lambda: write_text(tmp_path / "file", "new"),
+        lambda: lock_folder(tmp_path).close(),
+    ):
+        with pytest.raises(OSError, match="cannot") if name == "EIO" else nullcontext():
+            work()
     assert (tmp_path / "file").read_text() == "new"
 
 

@@ -28,8 +28,6 @@ from vit.load_options import LoadOptions
 
 SECTIONS = {name: type(section) for name, section in Config()}
 
-# --- One value ---------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("section", "name", "value", "converted"),
@@ -38,25 +36,15 @@ SECTIONS = {name: type(section) for name, section in Config()}
         (TrainConfig, "epochs", 3.0, 3),
         (TrainConfig, "epochs", np.int64(3), 3),
         (TrainConfig, "epochs", torch.tensor(3), 3),
-        (OptimConfig, "blr", 1, 1.0),
         (OptimConfig, "blr", "4e-3", 4e-3),  # YAML 1.1 reads a number without a point as a text
-        (OptimConfig, "blr", np.float32(0.5), 0.5),
-        (OptimConfig, "betas", [0, 0.5], (0.0, 0.5)),
         (OptimConfig, "betas", np.array([0.5, 0.25]), (0.5, 0.25)),
         (DataConfig, "download", "off", False),
         (DataConfig, "root", Path("a/b"), "a/b"),
         (RunConfig, "compile", False, "off"),  # YAML reads a bare on or off as true or false
-        (RunConfig, "compile", True, "on"),
-        (RunConfig, "track", [], ()),
-        (ModelConfig, "embed_dim", None, None),
         (ModelConfig, "image_size", "8,12", (8, 12)),
-        (ModelConfig, "image_size", [8, 12], (8, 12)),
         (ModelConfig, "image_size", 8, (8, 8)),
-        (ModelConfig, "image_size", "8", (8, 8)),
         (ModelConfig, "freeze", "[W_Q, mlp]", ("W_Q", "mlp")),
-        (ViTConfig, "image_size", 8, (8, 8)),
         (LoadOptions, "norm_pix_loss", "false", False),
-        (LoadOptions, "num_classes", "0", 0),
         (LoadOptions, "allow", "head.*", ("head.*",)),
     ],
 )
@@ -72,30 +60,22 @@ def test_a_value_becomes_the_type_of_its_setting(section, name, value, converted
         (TrainConfig, "epochs", True),
         (TrainConfig, "epochs", 2.5),
         (TrainConfig, "epochs", "1_000"),
-        (TrainConfig, "epochs", None),
         (TrainConfig, "epochs", "9" * 4400),
         (TrainConfig, "seed", 2**64),
-        (OptimConfig, "blr", True),
-        (OptimConfig, "blr", "fast"),
         (OptimConfig, "blr", "nan"),
         (OptimConfig, "blr", float("inf")),
-        (OptimConfig, "betas", [True, 0.5]),
         (OptimConfig, "betas", [0.5]),
         (DataConfig, "name", 3),
-        (DataConfig, "download", "fast"),
         (DataConfig, "root", "ph\udcf6tos"),  # not UTF-8, as YAML must be
         (DataConfig, "root", ""),  # a shell's variable that is not set
         (RunConfig, "compile", 0),
         (ModelConfig, "image_size", [1, 2, 3]),
         (ModelConfig, "image_size", "x" * 5000),
-        (ModelConfig, "freeze", [1]),
+        (ModelConfig, "embed_dim", 3_000_000),
         (TrainConfig, "objective", "mae"),
         (TrainConfig, "nope", 3),
-        (TrainConfig, "lr", 3),
         (Config, "train", 3),
-        (Config, "training", {}),
         (LoadOptions, "num_heads", "many"),
-        (LoadOptions, "heads", 3),
     ],
 )
 def test_what_cannot_be_used_is_one_line_that_carries_its_key(section, name, value):
@@ -103,7 +83,7 @@ def test_what_cannot_be_used_is_one_line_that_carries_its_key(section, name, val
         section(**{name: value})
     key = f"{section.section}.{name}".removeprefix(".")
     message = str(caught.value)
-    assert (caught.value.key, caught.value.exit_code) == (key, 2)
+    assert caught.value.key == key
     assert message.startswith(f"{key}: ")
     assert len(message) < 500
     for word in ("\n", "pydantic", "http", "Value error"):
@@ -115,7 +95,6 @@ def test_an_unknown_name_is_answered_with_what_may_be_meant():
     for section, name, meant in (
         (TrainConfig, "epoch", "epochs"),
         (TrainConfig, "lr", "optim.blr"),
-        (Config, "training", "train"),
         (Config, "epochs", "train.epochs"),
         (LoadOptions, "img_size", "image_size"),
     ):
@@ -142,7 +121,6 @@ def test_one_function_changes_settings_and_checks_them_anew():
     config = changed(Config(), {"train.epochs": "3", "mask": MaskConfig(ratio=0.5)})
     assert (config.train.epochs, config.mask.ratio) == (3, 0.5)
     assert Config().train.epochs == 100
-    assert changed(ViTConfig(), {"depth": 3}).depth == 3
     for changes in ({"train.epochs": 0}, {"optim.warmup_epochs": 101}, {"train.nope": 1}):
         with pytest.raises(ConfigError, match=f"^{next(iter(changes))}: "):
             changed(Config(), changes)
@@ -150,102 +128,66 @@ def test_one_function_changes_settings_and_checks_them_anew():
         config.train.epochs = 4
 
 
-# --- Limits, and settings that must fit each other ---------------------------------------------
-
+# Settings that must fit each other: one that does not, and what is still allowed
 BAD = """
-train.epochs=0
-train.seed=18446744073709551616
-data.root=''
-data.cache=''
-augment.flip=1.1
-augment.crop_scale=[0.0,1.0]
-model.image_size=[32,-32]
-model.image_size=99999999999999999999
-model.image_size=[32,100000]
-model.embed_dim=3000000
-model.patch_size=5
+augment.crop_scale=[0.5,0.4]
 model.patch_size=[4,5]
 model.embed_dim=100
-model.decoder_dim=30
-model.drop_path=1
-mask.ratio=0
-mask.ratio=1
-optim.betas=[0.9,1.0]
-optim.layer_decay=1.1
-run.val_every=1
-data.labels=0.1
-train.objective=mae
-augment.views=1 reconstruct.contrast=0.1
-train.batch_size=1 reconstruct.contrast=0.1 augment.views=2
 model.embed_dim=6 model.num_heads=3
 model.decoder_dim=30 model.decoder_heads=2
+model.mlp_ratio=0.001
+model.global_pool=token model.class_token=false
 model.patch_size=[32,48] model.image_size=[32,48]
 optim.warmup_epochs=2.5 train.epochs=2
+run.val_every=4 train.epochs=3 data.val_size=5
+run.val_every=1
 run.grad_accum_steps=3 train.batch_size=2
-model.global_pool=token model.class_token=false
 reconstruct.contrast=0.1 run.grad_accum_steps=2 augment.views=2
+augment.views=1 reconstruct.contrast=0.1
+train.batch_size=1 reconstruct.contrast=0.1 augment.views=2
 augment.views=2 train.objective=classify
+data.labels=0.1
 classify.whole_epochs=1 train.objective=classify
 classify.whole_epochs=3 train.objective=classify train.epochs=3 classify.drop_patches=0.5
-run.val_every=4 train.epochs=3 data.val_size=5
 """.strip().splitlines()
-# At the limits themselves
 GOOD = """
 model.embed_dim=6 model.num_heads=3 model.pos_embed=learned
 model.image_size=8 model.patch_size=[8,4]
-train.epochs=2 optim.warmup_epochs=2
-train.batch_size=2 run.grad_accum_steps=2
-mask.ratio=0.999
+optim.warmup_epochs=2 train.epochs=2
+run.val_every=3 train.epochs=3 data.val_size=1
+run.grad_accum_steps=2 train.batch_size=2 augment.views=2
 run.grad_accum_steps=1 reconstruct.contrast=0.01 augment.views=2
-run.grad_accum_steps=2 augment.views=2
-train.objective=classify data.labels=0.001 classify.drop_patches=0.99
-train.epochs=3 run.val_every=3 data.val_size=1
-optim.blr=1
+train.objective=classify data.labels=0.001 classify.drop_patches=0.99 classify.whole_epochs=99
 """.strip().splitlines()
 
 
-def settings_of(line: str) -> dict[str, object]:
-    """The settings of a line above, as a YAML file holds them."""
+@pytest.mark.parametrize("line", [*BAD, *GOOD])
+def test_settings_fit_each_other_or_one_is_refused_by_its_key(line):
     pairs = [pair.partition("=") for pair in line.split()]
-    return {key: yaml.safe_load(value) for key, _, value in pairs}
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_a_value_beyond_a_limit_is_refused_by_its_key(line):
-    key = line.partition("=")[0]
-    if line.startswith("augment.views=1"):  # the contrastive loss needs two
-        key = "augment.views"
-    with pytest.raises(ConfigError, match=f"^{key}: .* cannot be used; "):
-        Config.of(settings_of(line))
-
-
-@pytest.mark.parametrize("line", GOOD)
-def test_limits_themselves_are_allowed(line):
-    assert Config.of(settings_of(line)) != Config()
+    settings = {key: yaml.safe_load(value) for key, _, value in pairs}
+    if line in GOOD:
+        assert Config.of(settings) != Config()
+        return
+    with pytest.raises(ConfigError, match=f"^{pairs[0][0]}: .* cannot be used; "):
+        Config.of(settings)
 
 
 def test_settings_of_another_objective_change_nothing():
     """They may stand in a file that serves both: pretraining mixes no images, for example."""
     classify = ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1000)
     assert Config(classify=classify) == Config()
-    mask = MaskConfig(kind="block", ratio=0.5)
-    learns_labels = TrainConfig(objective="classify")
-    contrast = ReconstructConfig(contrast=0.1)
-    both = Config(mask=mask, reconstruct=contrast, train=learns_labels)
-    assert both == Config(train=learns_labels)
+    labels = TrainConfig(objective="classify")
+    both = Config(
+        mask=MaskConfig(ratio=0.5), reconstruct=ReconstructConfig(contrast=1), train=labels
+    )
+    assert both == Config(train=labels)
 
 
 def test_a_resumed_run_may_compute_and_find_its_data_elsewhere_and_change_nothing_else():
     deciding = {key.partition(".")[0] for key in Config().deciding()}
     assert deciding == set(SECTIONS) - {"data", "run"}
-    before = Config(data=DataConfig(limit=7), run=RunConfig(device="cpu"))
-    moved = Config(run=RunConfig(device="cpu", threads=1, grad_accum_steps=1, save_every=7))
-    assert list(moved.conflicts(before.to_dict())) == []
-    other = Config(mask=MaskConfig(ratio=0.5))
+    other = Config(mask=MaskConfig(ratio=0.5), run=RunConfig(threads=1), data=DataConfig(limit=7))
     assert list(other.conflicts(Config().to_dict())) == [("mask.ratio", 0.75, 0.5)]
-
-
-# --- The architecture --------------------------------------------------------------------------
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -255,18 +197,14 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
         layer_scale=0.1, drop_path=0.2,
     )  # fmt: skip
     model = ModelConfig(**settings)
-    assert model.vit_config() == ViTConfig(**settings)
     derived = dict(channels=1, num_classes=5)
     assert model.vit_config(**derived) == ViTConfig(**settings, **derived)
 
-
-def test_a_square_is_one_number_and_a_preset_gives_what_is_not_named():
-    square = ModelConfig(image_size=8, patch_size=2).vit_config()
-    assert square == ViTConfig(image_size=8, patch_size=2, pos_embed="sincos")
-    small = ModelConfig(preset="small", decoder_depth=3).decoder_config()
+    # A preset gives what is not named, and the encoder what the decoder lacks
+    small = ModelConfig(preset="small", decoder_depth=3)
+    assert small.vit_config().embed_dim == 384
     encoder = ViTConfig(mlp_ratio=3.0, qkv="identity", qkv_bias=False)
-    expected = DecoderConfig(
+    assert small.decoder_config().complete(encoder) == DecoderConfig(
         dim=256, depth=3, num_heads=8, mlp_ratio=3.0, qkv="identity", qkv_bias=False,
         qk_norm=False, mlp="gelu", norm_eps=1e-6,
     )  # fmt: skip
-    assert small.complete(encoder) == expected

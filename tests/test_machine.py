@@ -10,7 +10,7 @@ import vit.machine
 from vit.config import RunConfig
 from vit.device import Compute
 from vit.errors import ConfigError
-from vit.machine import bf16_pays, choose_compute, choose_device, choose_precision
+from vit.machine import bf16_pays, choose_compute
 
 CPU = torch.device("cpu")
 
@@ -66,24 +66,6 @@ def test_bf16_pays_by_the_kind_of_processor_alone(monkeypatch, avx512, amx, name
     assert bf16_pays(torch.device("mps")) is False
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_automatic_precision(machine, monkeypatch, pays):
-    machine()
-    monkeypatch.setattr(vit.machine, "bf16_pays", lambda device: pays)
-    assert choose_compute(RunConfig()).precision == ("bf16" if pays else "fp32")
-    for precision in ("bf16", "fp32"):
-        assert choose_compute(RunConfig(), precision=precision).precision == precision
-
-
-def test_bf16_on_a_device_without_it_is_refused(machine):
-    machine("mps")
-    with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
-        choose_compute(RunConfig(), "bf16")
-    # chosen on another device
-    assert choose_precision(choose_device("auto"), "auto", began="bf16") == "fp32"
-    assert choose_precision(choose_device("cpu"), "auto", began="bf16") == "bf16"
-
-
 @pytest.mark.parametrize(
     ("capability", "bf16", "best"),
     [
@@ -107,30 +89,6 @@ def test_gpus_without_bf16_compute_in_fp16_if_that_is_faster(
             choose_compute(RunConfig(), "fp16")
     else:
         assert choose_compute(RunConfig(), "fp16").precision == "fp16"
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
-)
-def test_autocast_computes_products_in_the_precision(precision, dtype):
-    compute, layer = Compute(CPU, precision), torch.nn.Linear(4, 4)
-    with compute.autocast():
-        assert layer(torch.ones(2, 4)).dtype == dtype
-    assert layer(torch.ones(2, 4)).dtype == layer.weight.dtype == torch.float32
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads_are_as_asked_for(threads):
-    before = torch.get_num_threads()
-    try:
-        compute = choose_compute(RunConfig(device="cpu", threads=threads), precision="fp32")
-        assert torch.get_num_threads() == threads
-        assert str(compute).endswith(", 1 thread" if threads == 1 else ", 2 threads")
-        choose_compute(RunConfig(device="cpu", threads=0), precision="fp32")
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -193,11 +151,3 @@ def test_a_step_is_recorded_as_a_cuda_graph_only_where_that_keeps_it_right(
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     compute = Compute(torch.device(device), compile=True)
     assert compute.compiled(nn.Identity(), parts) == mode
-
-
-def test_only_cuda_skips_an_update_without_asking_the_host():
-    """The fused kernel of Apple's GPUs ignores `found_inf`."""
-    checked = {
-        name for name in ("cpu", "cuda", "mps") if Compute(torch.device(name)).checks_each_step
-    }
-    assert checked == {"cpu", "mps"}

@@ -1,70 +1,54 @@
-"""Each metric has one name, one format, and a place in the files that hold it."""
+"""Scores in words: each measure, its error, its baselines and its protocol."""
 
 from __future__ import annotations
 
-from vit.metrics import METRICS, baselines, results_lines
+import pytest
 
-PRETRAINING = {
-    "test_loss": 0.5,
-    "test_loss_of_baselines": {"mean_of_visible_patches": 0.75, "nearest_visible_patch": 0.875},
-    "test_mask": {"kind": "block", "ratio": 0.75, "fixed": True},
-    "neighbours": {"k": 20, "bank": 10, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125},
-    "seconds": 1234.5,
-}
-CLASSIFIER = {
-    "test_accuracy": 0.9,
-    "test_accuracy_with_flip": 0.91,
-    "test_loss": 0.3,
-    "test_calibration_error": 0.02,
-}
-RESULTS = {
-    "knn": {"accuracy": 0.25, "raw_pixel_accuracy": 0.125, "k": 20, "bank": 1000},
-    "linear": {"accuracy": 0.5, "spread": 0.01, "seeds": [0, 1], "layer": [1, 2], "labels": 100, "strength": 0.1,
-               "held_out": [50, 49], "converged": False},
-    "head": {"accuracy": 0.9, "accuracy_with_flip": 0.91, "expected_calibration_error": 0.02, "cross_entropy": 0.3,
-             "classes_named": False},
-    "reconstruction": [{"mask": kind, "ratio": 0.5, "loss": 0.5, "mean_of_visible_patches": 0.75,
-                        "nearest_visible_patch": 0.875} for kind in ("random", "block")],
+from vit.metrics import BASELINES, MEASURES, Measure, aligned, score_lines, usual_scores
+
+SCORES = {
+    "knn": [
+        {"protocol": "k 20", "images": 2500, "accuracy": 0.25, "baselines": {"raw_pixels": 0.125, "untrained": 0.2}},
+        {"protocol": "whitened", "images": 2500, "accuracy": 0.5},
+    ],
+    "linear": [{"protocol": "layer 1, 2", "images": 2500, "accuracy": 0.5, "spread": 0.01, "seeds": [0, 1]}],
+    "head": [{"protocol": "", "images": 4, "accuracy": 1.0, "expected_calibration_error": 0.02}],
+    "reconstruction": [{"protocol": "grid mask", "images": 4, "loss": 0.5, "baselines": {}}],
 }  # fmt: skip
 
 
-def test_every_metric_has_a_place_and_its_value_is_found_there():
-    for metric in METRICS.values():
-        found = [
-            value
-            for value in map(metric.of_summary, (PRETRAINING, CLASSIFIER))
-            if value is not None
-        ]
-        assert len(found) == (1 if metric.in_summary else 0), metric.key
-        method, key = metric.in_results
-        if method:
-            rows = RESULTS[method] if isinstance(RESULTS[method], list) else [RESULTS[method]]
-            assert all(key in row for row in rows), metric.key
-            assert found in ([], [rows[0][key]]), metric.key
-        assert metric.write(0.5).endswith("%") == metric.write(0.5, brief=True).endswith("%")
+def test_every_row_is_a_line_with_its_baselines_and_protocol():
+    assert score_lines(SCORES) == [
+        ("loss on masked patches", "0.5000", "grid mask"),
+        ("classifier accuracy", "100% (4 of 4)", ""),
+        ("expected calibration error", "2%", ""),
+        ("nearest-neighbour accuracy", "25.00% ± 0.87%", "raw pixels 12.50%, an untrained network 20.00%; k 20"),
+        ("nearest-neighbour accuracy", "50.00% ± 1.00%", "whitened"),
+        ("linear probe of frozen features", "50.00% ± 1.00% over 2 seeds", "layer 1, 2"),
+    ]  # fmt: skip
+    # the first row of a method is the usual one
+    assert usual_scores(SCORES)["knn", "accuracy"] == 0.25
 
 
-def test_names_tell_metrics_apart():
+def test_names_tell_scores_apart():
     for names in (
-        [metric.label for metric in METRICS.values()],
-        [metric.short for metric in METRICS.values()],
+        [measure.label for measure in MEASURES.values()],
+        [measure.short for measure in MEASURES.values()],
+        list(BASELINES.values()),
     ):
         assert len(set(names)) == len(names)
-    assert [metric.key for metric in baselines("masked_loss")] == [
-        "mean_visible",
-        "nearest_visible",
-    ]
 
 
-def test_lines_of_results_say_how():
-    lines = {(line.metric.key, line.value): line.remark for line in results_lines(RESULTS)}
-    assert len(results_lines(RESULTS)) == 8
-    assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
-    how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]
-    assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50, 49 held-out")
-    assert how.endswith("has not converged")
-    assert "no names" in lines["accuracy", "90.00%"]
-    by_number = {"head": {**RESULTS["head"], "classes_by_number": True}}
-    (remark, *_) = [line.remark for line in results_lines(by_number)]
-    assert "the data's names are their numbers" in remark
-    assert lines["calibration_error", "2.00%"] == ""
+@pytest.mark.parametrize(
+    ("kind", "value", "images", "brief", "text"),
+    [("accuracy", 0.453, 10_000, False, "45.30% ± 0.50%"), ("accuracy", 0.453, 10_000, True, "45.3% ± 0.5%"),
+     ("accuracy", 0.453, 100, True, "45% ± 5%"), ("accuracy", 0.453, 0, True, "45.3%"),
+     ("accuracy", 0.0, 4, False, "0% (0 of 4)"), ("loss", 0.43123, 100, True, "0.431"), ("error", 0.1, 100, True, "10%")],
+)  # fmt: skip
+def test_a_value_has_as_many_digits_as_its_images_can_tell(kind, value, images, brief, text):
+    assert Measure(kind, "", "").write_with_error(value, images, brief) == text
+
+
+def test_tables_are_aligned():
+    assert aligned([["abc", "1"], ["longer", "22"]]) == ["abc     1", "longer  22"]
+    assert aligned([["abc", "1"], ["longer", "22"]], right=[1]) == ["abc      1", "longer  22"]

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from vit import progress
-from vit.progress import OptionalStream, say, track, work_bar
+from vit.progress import OptionalStream, say, track
 
 
 @pytest.fixture
@@ -32,33 +32,10 @@ def test_lines_come_now_and_then_with_the_time_left(clock, capsys):
     ]
 
 
-def test_a_stream_of_unknown_length_says_how_far_it_is(clock, capsys):
-    for _ in track(iter("a"), "download", unit=" MB"):
-        clock[0] = 90
-    assert capsys.readouterr().err == "download  1 MB  01:30 elapsed\n"
-
-
-def test_short_work_says_nothing(capsys):
-    assert sum(track(range(100), "sum")) == 4950
-    assert capsys.readouterr().err == ""
-
-
 def test_a_terminal_has_a_bar_that_goes(monkeypatch, capsys):
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
     assert list(track([1, 2], "layers")) == [1, 2]
     assert re.search(r"layers: .*0/2 \[", capsys.readouterr().err)
-
-
-def test_within_a_long_item_lines_go_on(clock, capsys):
-    fits = work_bar("linear probe", 2, " fits")
-    for clock[0] in (10, 21, 30):
-        fits.update(0)
-    clock[0] = 45
-    fits.update()
-    assert capsys.readouterr().err.splitlines() == [
-        "linear probe  0/2 fits  00:21 elapsed  ? left",
-        "linear probe  1/2 fits  00:45 elapsed  00:45 left",
-    ]
 
 
 def test_what_a_reader_who_has_gone_would_not_take_is_dropped():

@@ -20,25 +20,17 @@ PAGES = [
 
 def test_citation_says_what_the_package_says():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["message"]
-    assert citation["title"] == PROJECT["name"]
     assert citation["version"] == vit.__version__
     assert citation["license"] == PROJECT["license"]
     assert citation["abstract"] == PROJECT["description"]
-    assert citation["keywords"] == PROJECT["keywords"]
-    assert [list(author) for author in citation["authors"]] == [["name"]]
 
 
 def test_the_workflow_runs_what_a_change_must_pass_and_nothing_else():
     (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())[
         "jobs"
     ].values()
-    checkout, step = job["steps"]
-    assert checkout["uses"].startswith("actions/checkout@")
-    assert step == {"run": ".ci/run"}
+    assert job["steps"][1] == {"run": ".ci/run"}
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert job["container"] == "python:${{ matrix.python }}-bookworm"
     versions = job["strategy"]["matrix"]["python"]
     assert f">={versions[0]}" == PROJECT["requires-python"]
 
@@ -71,10 +63,3 @@ def test_what_a_page_names_is_there(page):
     assert extras <= set(PROJECT["optional-dependencies"])
     for name, place in re.findall(r"`([A-Z]\w+)` of `(vit/[\w/.]+)`", text):
         assert re.search(rf"^{name}\b.* = ", (ROOT / place).read_text(), re.MULTILINE), name
-
-
-def test_the_page_about_installing_names_every_extra():
-    named = re.search(
-        r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE
-    )[0]
-    assert set(PROJECT["optional-dependencies"]) <= {*re.findall(r"`(\w+)`", named)}

@@ -88,7 +88,7 @@ def call(python: Path, program: str) -> str:
 
 
 def test_every_command_works(installed):
-    assert CALLS.keys() == COMMANDS.keys()
+    assert CALLS.keys() == {name.split()[0] for name in COMMANDS}
     assert call(installed, "import vit; print(vit.__file__)").startswith(str(installed.parents[1]))
     lines = [[command, *words.split()] for command, words in CALLS.items()]
     call(

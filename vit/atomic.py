@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakKeyDictionary
@@ -37,17 +37,12 @@ def replacing(path: Path) -> Iterator[Path]:
     the block raises, the temporary file is removed and `path` stays as it was.
 
     The folder exists already: one that is gone does not come back (see `make_folder`).
-
-    Raises:
-        RunError: as `refuse_lost_folder`.
     """
     temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}"
-    is_ours = False
     try:
         # with the mode of any new file; tempfile's are private, and to learn the umask one must
         # set it, for all threads
-        temporary.touch(exist_ok=False)
-        is_ours = True
+        temporary.touch()
         # only now: the file stands in the folder that is looked at, and is renamed within it
         refuse_lost_folder(path)
         yield temporary
@@ -66,16 +61,13 @@ def replacing(path: Path) -> Iterator[Path]:
         # else name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        if is_ours:
-            temporary.unlink(missing_ok=True)
+        # it has its name, or its folder is gone
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; within a locked one, only itself.
-
-    Raises:
-        RunError: as `refuse_lost_folder`.
-    """
+    """Make a folder and those above it; within a locked one, only itself."""
     is_locked = refuse_lost_folder(folder)
     folder.mkdir(parents=not is_locked, exist_ok=True)
 
@@ -83,13 +75,18 @@ def make_folder(folder: Path) -> None:
 def lock_folder(folder: Path) -> IO[bytes]:
     """Lock a folder against other processes, until the returned file is closed.
 
-    Raises:
-        BlockingIOError: another process has locked it.
+    A BlockingIOError says that another process has locked it. Windows and some network file systems
+    have no such locks.
     """
     # a link in the file's place, which could lead to any file, is not followed
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     file = os.fdopen(os.open(folder / LOCK, flags, 0o666), "rb+")
-    lock(file)
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
     _locked[file] = folder.absolute()
     return file
 
@@ -102,9 +99,6 @@ def refuse_lost_folder(path: Path) -> bool:
 
     Returns:
         Whether `path` is a folder that this process has locked, or within one.
-
-    Raises:
-        RunError: that folder is another one now.
     """
     path = path.absolute()
     is_locked = False
@@ -167,30 +161,3 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
     with replacing(path) as temporary:
         np.savez_compressed(temporary, **arrays)
-
-
-def lock(file: IO[Any], wait: bool = False) -> bool:
-    """Lock a file until it is closed or the process ends.
-
-    Args:
-        file: open for writing; its duplicates (os.dup) hold the same lock.
-        wait: until no other process has locked it.
-
-    Returns:
-        True, or False where there are no such locks: on Windows and some network file systems.
-
-    Raises:
-        BlockingIOError: another process has locked it, and `wait` is False.
-    """
-    if sys.platform == "win32":
-        return False
-    operation = fcntl.LOCK_EX
-    if not wait:
-        operation |= fcntl.LOCK_NB
-    try:
-        fcntl.flock(file, operation)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        return False
-    return True

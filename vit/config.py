@@ -34,23 +34,18 @@ from pydantic_core import ErrorDetails
 from vit.errors import ConfigError, UserError, did_you_mean, quoted
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+OnBadImage = Literal["stop", "skip"]
 Tracker = Literal["tensorboard", "wandb"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
+SIZES = ("embed_dim", "depth", "num_heads", "decoder_dim", "decoder_depth", "decoder_heads")
 # Encoder and decoder have the proportions of MAE's: the decoder is narrower, and less deep
-PRESETS: dict[str, dict[str, int]] = {
-    "micro": dict(
-        embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2
-    ),
-    "tiny": dict(
-        embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4
-    ),
-    "small": dict(
-        embed_dim=384, depth=12, num_heads=6, decoder_dim=256, decoder_depth=4, decoder_heads=8
-    ),
-    "base": dict(
-        embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16
-    ),
+PRESETS = {
+    "micro": dict(zip(SIZES, (96, 6, 3, 64, 1, 2), strict=True)),
+    "tiny": dict(zip(SIZES, (192, 12, 3, 128, 2, 4), strict=True)),
+    "small": dict(zip(SIZES, (384, 12, 6, 256, 4, 8), strict=True)),
+    "base": dict(zip(SIZES, (768, 12, 12, 512, 8, 16), strict=True)),
 }
 
 
@@ -70,7 +65,7 @@ OBJECTIVES = {
     "reconstruct": ObjectiveInfo(("mask", "reconstruct")),
     "classify": ObjectiveInfo(("classify",), labels=True),
 }
-"""The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
+"""What is known of each objective; its class stands in `vit.training.objectives`."""
 
 
 def unread_sections(objective: str) -> set[str]:
@@ -212,37 +207,35 @@ class Settings(BaseModel):
 
         # A name that does not exist, with what may be meant
         name = str(first["loc"][0])
-        key = cls.key(name)
         if first["type"] == "extra_forbidden":
-            meant = SYNONYMS.get(name)
             hint = did_you_mean(name, cls.model_fields)
-            if meant is not None and issubclass(cls.refused_by, ConfigError):
-                hint = f"; did you mean {meant}?"
-            return cls.refused_by(key, f"no such setting{hint}")
+            if not hint and name in SYNONYMS:
+                hint = f"; did you mean {SYNONYMS[name]}?"
+            return cls.refused_by(cls.key(name), f"no such setting{hint}")
 
         # A value: of several types, each says what it needs
         same = [item for item in found if item["loc"][0] == name]
         text = f"{quoted(values.get(name))} cannot be used; {reason(same)}"
-        return cls.refused_by(key, text)
+        return cls.refused_by(cls.key(name), text)
 
     @classmethod
     def key(cls, name: str) -> str:
         """Return what a setting is called, with its section."""
-        if cls.section:
-            return f"{cls.section}.{name}"
-        return name
+        return f"{cls.section}.{name}".removeprefix(".")
 
-    def refusal(self, name: str, allowed: str, value: object = None) -> UserError:
-        """Return the error of a setting that does not fit others, with what is allowed.
 
-        Args:
-            name: of the setting.
-            allowed: in words.
-            value: in force, where that of the setting is None.
-        """
-        if value is None:
-            value = getattr(self, name)
-        return self.refused_by(self.key(name), f"{quoted(value)} cannot be used; {allowed}")
+Rule = tuple[Settings, str, bool, str]
+"""Of settings that must fit each other: the section and name of one, whether it does not fit, and
+what is allowed."""
+
+
+def check(*rules: Rule) -> None:
+    """Refuse the first setting that does not fit others."""
+    for settings, name, is_wrong, allowed in rules:
+        if is_wrong:
+            value = getattr(settings, name)
+            text = f"{quoted(value)} cannot be used; {allowed}"
+            raise settings.refused_by(settings.key(name), text)
 
 
 S = TypeVar("S", bound=Settings)
@@ -268,12 +261,14 @@ def changed(settings: S, changes: Mapping[str, Any]) -> S:
     return type(settings)(**values)
 
 
-def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def flat_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten sections of settings to "section.key"."""
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, section in sections.items():
-        for key, value in section.items():
-            settings[f"{name}.{key}"] = value
+        if isinstance(section, Mapping):
+            settings |= {f"{name}.{key}": value for key, value in section.items()}
+        else:
+            settings[str(name)] = section
     return settings
 
 
@@ -360,34 +355,34 @@ class ViTConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # Whole patches
-        for image, patch in zip(self.image_size, self.patch_size, strict=True):
-            if image % patch:
-                divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
-                raise self.refusal("patch_size", f"it must divide {image}: {divisors}")
-
-        # Heads of equal width, and an MLP with a hidden unit
+        height, width = self.image_size
+        p, q = self.patch_size
+        has_whole_patches = height % p == 0 and width % q == 0
         size = self.dimensions
-        self._check_width("embed_dim", "num_heads", self.pos_embed == "sincos")
-        if self.mlp_ratio * size["embed_dim"] < 1:
-            allowed = f"at least 1 / {size['embed_dim']}, for one hidden unit"
-            raise self.refusal("mlp_ratio", allowed)
-
-        # A token for the head to read
-        if self.global_pool == "token" and not self.class_token:
-            raise self.refusal(
-                "global_pool", f"there is no class token ({self.key('class_token')})"
-            )
+        check(
+            (self, "patch_size", not has_whole_patches, f"it must divide {height} x {width}"),
+            # One hidden unit
+            (self, "mlp_ratio", self.mlp_ratio * size["embed_dim"] < 1, "the MLPs have no unit"),
+            # A token for the head to read
+            (
+                self,
+                "global_pool",
+                self.global_pool == "token" and not self.class_token,
+                f"there is no class token ({self.key('class_token')})",
+            ),
+            *self._rules_of_width("embed_dim", "num_heads", self.pos_embed == "sincos"),
+        )
         return self
 
-    def _check_width(self, name: str, heads: str, has_table: bool) -> None:
-        """Refuse a width that its heads do not share, or its sine and cosine of row and column."""
+    def _rules_of_width(self, name: str, heads: str, has_table: bool) -> tuple[Rule, Rule]:
+        """Return that heads share a width, and sine and cosine of row and column too."""
         size = self.dimensions
-        if size[name] % size[heads]:
-            allowed = f"a multiple of {self.key(heads)}, which is {size[heads]}"
-            raise self.refusal(name, allowed, size[name])
-        if has_table and size[name] % 4:
-            raise self.refusal(name, "a multiple of 4, for its sin-cos positions", size[name])
+        shared = f"{size[name]} is no multiple of {self.key(heads)}, which is {size[heads]}"
+        quartered = f"{size[name]} is no multiple of 4, for its sin-cos positions"
+        return (
+            (self, name, size[name] % size[heads] > 0, shared),
+            (self, name, has_table and size[name] % 4 > 0, quartered),
+        )
 
     @property
     def grid_size(self) -> tuple[int, int]:
@@ -460,7 +455,7 @@ class DataConfig(Settings):
     """classification: share of the training images that have labels; only these are trained on"""
 
     # How image files are read
-    on_bad_image: Literal["stop", "skip"] = "stop"
+    on_bad_image: OnBadImage = "stop"
     """if an image of a folder or data set cannot be read: stop and name it, or skip and list it"""
     cache: FolderName = "~/.cache/vit-patch-trainer"
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
@@ -500,8 +495,7 @@ class AugmentConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         low, high = self.crop_scale
-        if low > high:
-            raise self.refusal("crop_scale", "the smallest share comes first")
+        check((self, "crop_scale", low > high, "the smallest share comes first"))
         return self
 
 
@@ -547,25 +541,19 @@ class ModelConfig(ViTConfig):
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:
-        self._check_width("decoder_dim", "decoder_heads", has_table=True)
+        check(*self._rules_of_width("decoder_dim", "decoder_heads", has_table=True))
         return self
 
     @property
     def dimensions(self) -> dict[str, int]:
         """Width, depth and heads of encoder and decoder: as given, else the preset's."""
-        dimensions = dict(PRESETS[self.preset])
-        for key in dimensions:
-            value = getattr(self, key)
-            if value is not None:
-                dimensions[key] = value
-        return dimensions
+        chosen = {name: value for name, value in self if name in SIZES and value is not None}
+        return PRESETS[self.preset] | chosen
 
     def vit_config(self, **derived: Any) -> ViTConfig:
         """Return the encoder's architecture; `derived` are fields that the objective decides."""
-        values = {name: getattr(self, name) for name in ViTConfig.model_fields}
-        for name in super().dimensions:
-            values[name] = self.dimensions[name]
-        return ViTConfig(**values | derived)
+        values = dict(self) | self.dimensions | derived
+        return ViTConfig(**{key: values[key] for key in ViTConfig.model_fields if key in values})
 
     def decoder_config(self) -> DecoderConfig:
         """Return the decoder's architecture; its blocks are like the encoder's."""
@@ -622,8 +610,8 @@ class ClassifyConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.whole_epochs > 0 and self.drop_patches == 0:
-            raise self.refusal("whole_epochs", "it only applies with drop_patches")
+        has_no_effect = self.whole_epochs > 0 and self.drop_patches == 0
+        check((self, "whole_epochs", has_no_effect, "it only applies with drop_patches"))
         return self
 
 
@@ -688,7 +676,7 @@ class RunConfig(Settings):
     section = "run"
 
     # Where and how it computes
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Device = "auto"
     """where to compute; auto: cuda, then mps, then cpu"""
     threads: NonNegative = 0
     """CPU threads per process; 0: torch's choice; another number may change the last bits"""
@@ -768,25 +756,15 @@ def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
         ConfigError: one cannot be read, or holds something else.
     """
     settings: dict[str, Any] = {}
-    for name in names:
-        settings |= _read_file(config_file(name))
-    return settings
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            sections = yaml.load(file, _UniqueKeys)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError("config", f"cannot read {path}: {error}") from error
-    if not isinstance(sections, dict):
-        raise ConfigError("config", f"{path} holds no settings, as `train: {{epochs: 3}}`")
-    settings: dict[str, Any] = {}
-    for section, values in sections.items():
-        if isinstance(values, dict):
-            settings |= {f"{section}.{key}": value for key, value in values.items()}
-        else:
-            settings[str(section)] = values
+    for path in map(config_file, names):
+        try:
+            with path.open("rb") as file:
+                sections = yaml.load(file, _UniqueKeys)
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError("config", f"cannot read {path}: {error}") from error
+        if not isinstance(sections, dict):
+            raise ConfigError("config", f"{path} holds no settings, as `train: {{epochs: 3}}`")
+        settings |= flat_settings(sections)
     return settings
 
 
@@ -814,62 +792,74 @@ class Config(Settings):
             default = type(getattr(self, name))()
             object.__setattr__(self, name, default)  # the settings are frozen
 
-        self._check_sizes()
-        self._check_contrast()
-        self._check_use_of_images()
-        return self
-
-    def _check_sizes(self) -> None:
-        """Refuse what does not fit into the image, the run or the batch."""
         epochs = self.train.epochs
         batch_size = self.train.batch_size
-
-        # Two patches or more: one to mask and one to see
-        if math.prod(self.model.grid_size) < 2:
-            allowed = f"model.image_size {self.model.image_size} must have 2 patches or more"
-            raise self.model.refusal("patch_size", allowed)
-
-        # The run
-        allowed = f"at most train.epochs, which is {epochs}"
-        if self.optim.warmup_epochs > epochs:
-            raise self.optim.refusal("warmup_epochs", allowed)
-        if self.run.val_every > epochs:
-            raise self.run.refusal("val_every", allowed)
-        if self.classify.whole_epochs >= epochs:
-            allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
-            raise self.classify.refusal("whole_epochs", allowed)
-
-        # The batch
-        if self.run.grad_accum_steps > batch_size:
-            allowed = f"at most train.batch_size, which is {batch_size}"
-            raise self.run.refusal("grad_accum_steps", allowed)
-
-    def _check_contrast(self) -> None:
-        """Refuse a contrastive loss that cannot compare two views with a whole batch."""
-        if self.reconstruct.contrast == 0:
-            return
-        if self.run.grad_accum_steps > 1:
-            allowed = "it compares images within a batch: leave run.grad_accum_steps out"
-            raise self.reconstruct.refusal("contrast", allowed)
-        if self.augment.views != 2:
-            raise self.augment.refusal("views", "reconstruct.contrast needs two views per image")
-        if self.train.batch_size == 1:
-            allowed = "2 or more: reconstruct.contrast compares an image with others"
-            raise self.train.refusal("batch_size", allowed)
-
-    def _check_use_of_images(self) -> None:
-        """Refuse what would use the test images too early, or do nothing."""
+        at_most = f"at most train.epochs, which is {epochs}"
+        contrasts = self.reconstruct.contrast > 0
         learns_labels = OBJECTIVES[self.train.objective].labels
-        if self.run.val_every > 0 and self.data.val_size == 0:
-            allowed = (
-                "test images are used once, at the end; hold out training images with data.val_size"
-            )
-            raise self.run.refusal("val_every", allowed)
-        if self.data.labels < 1 and not learns_labels:
-            allowed = "pretraining needs none; data.limit takes fewer images"
-            raise self.data.refusal("labels", allowed)
-        if self.augment.views > 1 and learns_labels:
-            raise self.augment.refusal("views", "several views only apply to pretraining")
+        check(
+            # What does not fit into the image, the run or the batch
+            (
+                self.model,
+                "patch_size",
+                math.prod(self.model.grid_size) < 2,
+                f"model.image_size {self.model.image_size} must have 2 patches or more",
+            ),
+            (self.optim, "warmup_epochs", self.optim.warmup_epochs > epochs, at_most),
+            (self.run, "val_every", self.run.val_every > epochs, at_most),
+            (
+                self.classify,
+                "whole_epochs",
+                self.classify.whole_epochs >= epochs,
+                f"below train.epochs, which is {epochs}, or drop_patches would do nothing",
+            ),
+            (
+                self.run,
+                "grad_accum_steps",
+                self.run.grad_accum_steps > batch_size,
+                f"at most train.batch_size, which is {batch_size}",
+            ),
+            # A contrastive loss compares two views with a whole batch
+            (
+                self.reconstruct,
+                "contrast",
+                contrasts and self.run.grad_accum_steps > 1,
+                "it compares images within a batch: leave run.grad_accum_steps out",
+            ),
+            (
+                self.augment,
+                "views",
+                contrasts and self.augment.views != 2,
+                "reconstruct.contrast needs two views per image",
+            ),
+            (
+                self.train,
+                "batch_size",
+                contrasts and batch_size == 1,
+                "2 or more: reconstruct.contrast compares an image with others",
+            ),
+            # What would use the test images too early, or do nothing
+            (
+                self.run,
+                "val_every",
+                self.run.val_every > 0 and self.data.val_size == 0,
+                "test images are used once, at the end; hold out training images with"
+                " data.val_size",
+            ),
+            (
+                self.data,
+                "labels",
+                self.data.labels < 1 and not learns_labels,
+                "pretraining needs none; data.limit takes fewer images",
+            ),
+            (
+                self.augment,
+                "views",
+                self.augment.views > 1 and learns_labels,
+                "several views only apply to pretraining",
+            ),
+        )
+        return self
 
     @property
     def images_per_step(self) -> int:
@@ -889,14 +879,7 @@ class Config(Settings):
             ConfigError: a key or a value cannot be used, or an override would have no effect.
         """
         overrides = overrides or {}
-        sections: dict[str, Any] = {}
-        for key, value in {**settings, **overrides}.items():
-            section, _, name = key.partition(".")
-            if name:
-                sections.setdefault(section, {})[name] = value
-            else:
-                sections[section] = value
-        config = cls(**sections)
+        config = changed(cls(), {**settings, **overrides})
         unread = unread_sections(config.train.objective)
         for key in overrides:
             if key.partition(".")[0] in unread:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
-from vit.errors import CheckpointError, DataError
+from vit.errors import DataError
 
 INTERPOLATIONS = ("bicubic", "bilinear")
 
@@ -73,15 +73,8 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W).
     """
-    # opening a pipe would wait forever
-    if not os.path.isfile(path):
-        return "not a file"
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            # Pillow warns from its limit on, and refuses only twice as many
-            limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and image.width * image.height > limit:
-                return f"{image.width} x {image.height} pixels, more than {limit:,}"
+        with _open(path) as image:
             # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the
             # size needed
             scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
@@ -94,6 +87,13 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     except Exception as error:
         # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _open(path: str) -> Image.Image:
+    # opening a pipe would wait forever
+    if not os.path.isfile(path):
+        raise OSError("not a file")
+    return Image.open(path, formats=FORMATS)
 
 
 def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
@@ -128,10 +128,8 @@ def fit_picture(
 
 def size_of(path: str) -> tuple[int, int] | None:
     """Return the upright (width, height) of an image file from its header; None if unreadable."""
-    if not os.path.isfile(path):
-        return None
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with _open(path) as image:
             return upright_size(image)
     except Exception:
         # `decode` tells what is wrong with it
@@ -162,14 +160,12 @@ def _rgb(image: Image.Image) -> Image.Image:
         ValueError: its grey values have no known white.
     """
     # 16-bit grey, which Pillow would clip at 255
-    if image.mode.startswith("I"):
-        image = image.convert("I")
-        darkest, brightest = image.getextrema()  # of the one band
-        if not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
-            raise ValueError("grey values of more than 16 bits, whose white level is unknown")
-        return image.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
-    if image.mode == "F":
-        raise ValueError("fractional grey values, whose white level is unknown")
+    if image.mode.startswith(("I", "F")):
+        whole = image.convert("I")
+        darkest, brightest = whole.getextrema()  # of the one band
+        if image.mode == "F" or not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
+            raise ValueError("fractional grey values, or of more than 16 bits: what is white?")
+        return whole.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
     # transparent pixels have colours too, which Pillow would show
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -287,18 +283,13 @@ class Normalization:
         """
         if images.dtype == torch.uint8:
             images = images.float() / 255
-        elif not images.is_floating_point():
-            raise ValueError(
-                f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}"
-            )
+        # not on a GPU, which the check would have to wait for
         elif images.device.type == "cpu" and images.numel():
-            # not on a GPU, which the check would have to wait for
             low, high = (value.item() for value in images.aminmax())
             # resizing overshoots less than that at edges; nan is left to the model
             if low < -0.5 or high > 1.5:
-                raise ValueError(
-                    f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?"
-                )
+                found = f"got {images.dtype} from {low:.3g} to {high:.3g}"
+                raise ValueError(f"images are uint8 or floats from 0 to 1, {found}; divide by 255?")
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 
@@ -363,7 +354,6 @@ class ModelInputs:
 
         Raises:
             DataError: a file is not an image, damaged or too large.
-            CheckpointError: the model takes neither colour nor grey images.
         """
         pictures = []
         for path in paths:
@@ -375,21 +365,12 @@ class ModelInputs:
         return self._in_channels(torch.stack(pictures))
 
     def fit(self, images: Tensor, whole: bool = False) -> Tensor:
-        """Crop and resize a data set's images for the model.
-
-        Args:
-            images: uint8 (B, 3, h, w).
-            whole: ignore `crop_share`, for images that are cropped already.
+        """Crop and resize a data set's images for the model; see `inputs`.
 
         Returns:
             uint8 (B, C, H, W).
-
-        Raises:
-            DataError: the images are no uint8 pictures.
-            CheckpointError: the model takes neither colour nor grey images.
         """
-        resized = self._resize(images, whole)
-        return (255 * resized).round().byte()
+        return (255 * self._resize(images, whole)).round().byte()
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
         """Turn a data set's images into the model's input, as in training.
@@ -405,7 +386,6 @@ class ModelInputs:
 
         Raises:
             DataError: the images are no uint8 pictures.
-            CheckpointError: the model takes neither colour nor grey images.
         """
         return self.normalize(self._resize(images, whole))
 
@@ -418,18 +398,12 @@ class ModelInputs:
 
     def _in_channels(self, images: Tensor) -> Tensor:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""
-        if self.channels not in (1, 3):
-            raise CheckpointError(
-                f"this model takes {self.channels} channels; image files have three, or one"
-            )
+        # floats would become black
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-            shape = " x ".join(map(str, images.shape))
-            raise DataError(
-                "images are uint8, B x 3 x height x width or B x 1 x height x width, "
-                f"got {images.dtype}, {shape}"
-            )
-        if self.channels == 3:
-            return images.expand(-1, 3, -1, -1)
+            found = f"{images.dtype}, {tuple(images.shape)}"
+            raise DataError(f"images are uint8 (B, 3, H, W) or (B, 1, H, W), got {found}")
+        if self.channels != 1:
+            return images.expand(-1, self.channels, -1, -1)
         # torchvision takes seconds to import
         from torchvision.transforms.v2.functional import rgb_to_grayscale
 

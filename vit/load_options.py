@@ -18,6 +18,7 @@ from vit.config import (
     Size,
     Units,
     Within,
+    check,
     several,
 )
 from vit.errors import CheckpointError
@@ -87,9 +88,9 @@ class LoadOptions(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.mean or ()) != len(self.std or ()) or () in (self.mean, self.std):
-            allowed = f"with std {self.std}; both are numbers, one per channel: 0.5,0.5,0.5"
-            raise self.refusal("mean", allowed)
+        pairs = len(self.mean or ()) == len(self.std or ()) and () not in (self.mean, self.std)
+        allowed = f"with std {self.std}; both are numbers, one per channel: 0.5,0.5,0.5"
+        check((self, "mean", not pairs, allowed))
         return self
 
     def allows(self, *names: str) -> bool:

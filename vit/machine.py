@@ -30,98 +30,69 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         config: device, threads and compile are read.
         precision: "auto", "bf16", "fp16" or "fp32".
         steps: of the whole run; `compile: auto` compiles long ones, where it can.
-
-    Raises:
-        ConfigError: this machine does not have what was requested.
     """
     device = choose_device(config.device)
-    set_threads(config.threads)
     precision = choose_precision(device, precision)
+
+    # 0 leaves the number to torch; millions would crash it
+    limit = 4 * (os.cpu_count() or 1)
+    if config.threads > limit:
+        raise ConfigError("run.threads", f"{config.threads} cannot be used; at most {limit} here")
+    if config.threads:
+        torch.set_num_threads(config.threads)
 
     # compile what was requested, or a long run on a device where fusing pays off
     fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
-    pays = fuses and steps >= COMPILE_FROM_STEPS
     requested = config.compile == "on"
-    if not requested and not (config.compile == "auto" and pays):
+    automatic = config.compile == "auto" and fuses and steps >= COMPILE_FROM_STEPS
+    if not requested and not automatic:
         return Compute(device, precision)
 
     # but only where it works: torch would fail at the first step
     missing = missing_for_compile(device)
-    if not missing:
-        return Compute(device, precision, compile=True)
-    if requested:
+    if missing and requested:
         raise ConfigError(
             "run.compile", f"'on' needs {missing}; install it, or set run.compile off"
         )
-    return Compute(device, precision, note=f"not compiled, which needs {missing}")
+    if missing:
+        return Compute(device, precision, note=f"not compiled, which needs {missing}")
+    return Compute(device, precision, compile=True)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
-
-    Raises:
-        ConfigError: this machine has no such device.
-    """
-    available = ["cpu"]
-    if torch.backends.mps.is_available():
-        available.insert(0, "mps")
-    if torch.cuda.is_available():
-        available.insert(0, "cuda")
+    """Return the device called `name`, or for "auto" the first of cuda, mps and cpu."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = [*(kind for kind, is_there in found.items() if is_there), "cpu"]
     if name == "auto":
-        name = available[0]
+        return torch.device(available[0])
     if name not in available:
-        found = f"torch finds {', '.join(available)} here"
-        raise ConfigError("run.device", f"{name!r} cannot be used; {found}")
+        raise ConfigError(
+            "run.device", f"{name!r} cannot be used; torch finds {', '.join(available)} here"
+        )
     return torch.device(name)
-
-
-def set_threads(threads: int) -> None:
-    """Let torch compute with this many threads of the CPU; 0 leaves the number to torch.
-
-    Raises:
-        ConfigError: more than four per core; millions would crash torch.
-    """
-    limit = 4 * (os.cpu_count() or 1)
-    if threads > limit:
-        raise ConfigError("run.threads", f"{threads} cannot be used; at most {limit} here")
-    if threads:
-        torch.set_num_threads(threads)
 
 
 def choose_precision(device: torch.device, precision: str, began: str = "") -> str:
     """Return "bf16", "fp16" or "fp32".
 
     Args:
+        device: which computes it.
         precision: the requested one, or "auto".
         began: that with which a resumed run began, if "auto" chose it: it stays, if this device
             computes it.
-
-    Raises:
-        ConfigError: bf16 or fp16 was requested, and the GPU does not compute it.
     """
-    automatic = precision == "auto"
-    if automatic:
-        precision = began
-    if not precision:
-        precision = "fp32"
+    if precision == "auto":
+        if began:
+            return began if _computes(device, began) else "fp32"
         if bf16_pays(device):
-            precision = "bf16"
-        elif _has_fp16(device):
-            precision = "fp16"
-
-    # a CPU without bfloat16 or float16 products computes them too, slowly
-    if precision == "fp32" or device.type == "cpu":
-        return precision
-    has_products = {"bf16": _has_bf16, "fp16": _has_fp16}[precision]
-    if has_products(device):
-        return precision
-    # the run began on another device
-    if automatic:
-        return "fp32"
-    raise ConfigError(
-        "train.precision",
-        f"{precision!r} cannot be used; {device_name(device)} does not compute it: use fp32",
-    )
+            return "bf16"
+        return "fp16" if _has_fp16(device) else "fp32"
+    if not _computes(device, precision):
+        raise ConfigError(
+            "train.precision",
+            f"{precision!r} cannot be used; {device_name(device)} does not compute it: use fp32",
+        )
+    return precision
 
 
 def bf16_pays(device: torch.device) -> bool:
@@ -133,6 +104,13 @@ def bf16_pays(device: torch.device) -> bool:
     if device.type != "cpu" or not _has_bf16(device):
         return _has_bf16(device)
     return torch.cpu._is_amx_tile_supported() or "AMD" in device_name(device)
+
+
+def _computes(device: torch.device, precision: str) -> bool:
+    # a CPU without bfloat16 or float16 products computes them too, slowly
+    if precision == "fp32" or device.type == "cpu":
+        return True
+    return _has_bf16(device) if precision == "bf16" else _has_fp16(device)
 
 
 def _has_bf16(device: torch.device) -> bool:
@@ -158,12 +136,10 @@ def missing_for_compile(device: torch.device) -> str:
         return "Python's headers (python3-dev)"
 
     # triton launches its kernels through C; kernels for a CPU are written in C++
+    usual = "gcc" if cuda else {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    names = [os.environ.get("CC" if cuda else "CXX", usual)]
     if cuda:
-        usual = "gcc"
-        names = [os.environ.get("CC", usual), "clang"]
-    else:
-        usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-        names = [os.environ.get("CXX", usual)]
+        names.append("clang")
     if not any(shutil.which(name) for name in names):
         return f"a compiler ({usual})"
     return ""

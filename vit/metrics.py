@@ -1,4 +1,11 @@
-"""The one table of metrics: their names, formats and places in files; and scores for a terminal."""
+"""How each score is called and written: the one table for terminal, report and comparison.
+
+`vit.evaluation.evaluate` makes the scores; summary.json and results.json hold them as they are, by
+method, a row for each protocol, of which the first is the usual one:
+
+    {"knn": [{"protocol": "k 20, 10,000 training images", "images": 10000, "accuracy": 0.592,
+              "baselines": {"raw_pixels": 0.544, "untrained": 0.507}, ...}], ...}
+"""
 
 from __future__ import annotations
 
@@ -7,15 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vit.errors import plural
+Row = Mapping[str, Any]
+Scores = Mapping[str, Sequence[Row]]
 
-FORMATS = {
-    "accuracy": (".2%", ".1%"),
-    "error": (".2%", ".1%"),
-    "loss": (".4f", ".3f"),
-    "time": (",.0f", ",.0f"),
-}
-"""How to write each kind of metric: in full, and with fewer digits.
+FORMATS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f")}
+"""How to write each kind of measure: in full, and with fewer digits.
 
 More accuracy is better, less of all else.
 """
@@ -29,52 +32,28 @@ def standard_error(share: float, count: int) -> float:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A measured quantity: its names, how it is written, and where it is stored.
+class Measure:
+    """A kind of score: how it is called and written.
 
     Attributes:
-        key: its name in code.
         kind: a key of FORMATS.
         label: its full name.
         short: its name in a column head.
-        in_summary: its place in summary.json, with dots; "" if it is not there.
-        in_results: its method and key in results.json; "" if it is not there.
-        baseline_of: the key of the metric whose baseline it is; "" if it is not a baseline.
-        of_classifier: True for classifiers only, False for pretraining only, None if its place in
-            the file says so.
     """
 
-    key: str
     kind: str
     label: str
     short: str
-    in_summary: str = ""
-    in_results: tuple[str, str] = ("", "")
-    baseline_of: str = ""
-    of_classifier: bool | None = None
 
-    def of_summary(self, summary: Mapping[str, Any]) -> float | None:
-        """Return its value in summary.json, or None."""
-        # The same key means another quantity in a classifier's summary
-        if self.of_classifier not in (None, "test_accuracy" in summary):
-            return None
-        # Step down; a branch may be null, as that of neighbours is without labels
-        value: Any = summary
-        for key in self.in_summary.split("."):
-            value = (value or {}).get(key)
-        return None if value is None else float(value)
-
-    def write(self, value: float, brief: bool = False, images: int = 0) -> str:
+    def write(self, value: float, images: int = 0, brief: bool = False) -> str:
         """Return the value as text.
 
         Args:
-            value: as measured.
+            images: behind the value, 0 if unknown; a percentage of few has no decimals.
             brief: with fewer digits.
-            images: the number of images behind it, 0 if unknown; a percentage of few has no
-                decimals.
         """
-        # Decimals of few images would claim what they cannot tell
         full_format, brief_format = FORMATS[self.kind]
+        # Decimals of few images would claim what they cannot tell
         if 0 < images < FEW_IMAGES and full_format.endswith("%"):
             return format(value, ".0%")
         if brief:
@@ -82,7 +61,7 @@ class Metric:
         return format(value, full_format)
 
     def write_error(self, value: float, images: int, brief: bool = False) -> str:
-        """Return how sure an accuracy on `images` images is, as text: its standard error, "± 0.5%".
+        """Return how sure an accuracy on `images` images is: its standard error, "± 0.5%".
 
         An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
         """
@@ -91,239 +70,136 @@ class Metric:
         error = standard_error(value, images)
         if error == 0:
             return f"({round(value * images):,} of {images:,})"
-        return f"± {self.write(error, brief, images)}"
+        return f"± {self.write(error, images, brief)}"
 
     def write_with_error(self, value: float, images: int, brief: bool = False) -> str:
         """Return the value and how sure it is: "45.3% ± 0.5%", or "0.431" for a loss."""
-        text = self.write(value, brief, images)
+        text = self.write(value, images, brief)
         return f"{text} {self.write_error(value, images, brief)}".rstrip()
 
 
-ALL_METRICS = (
-    # Of a pretraining: the loss, and two guesses that need no model
-    Metric(
-        key="masked_loss",
-        kind="loss",
-        label="loss on masked patches",
-        short="loss",
-        in_summary="test_loss",
-        in_results=("reconstruction", "loss"),
-        of_classifier=False,
+MEASURES = {
+    ("reconstruction", "loss"): Measure("loss", "loss on masked patches", "loss"),
+    ("head", "accuracy"): Measure("accuracy", "classifier accuracy", "accuracy"),
+    ("head", "expected_calibration_error"): Measure(
+        "error", "expected calibration error", "calibration error"
     ),
-    Metric(
-        key="mean_visible",
-        kind="loss",
-        label="guessing the mean of the visible patches",
-        short="visible mean",
-        in_summary="test_loss_of_baselines.mean_of_visible_patches",
-        in_results=("reconstruction", "mean_of_visible_patches"),
-        baseline_of="masked_loss",
-    ),
-    Metric(
-        key="nearest_visible",
-        kind="loss",
-        label="copying the nearest visible patch",
-        short="nearest visible",
-        in_summary="test_loss_of_baselines.nearest_visible_patch",
-        in_results=("reconstruction", "nearest_visible_patch"),
-        baseline_of="masked_loss",
-    ),
-    # Of a classifier
-    Metric(
-        key="accuracy",
-        kind="accuracy",
-        label="classifier accuracy",
-        short="accuracy",
-        in_summary="test_accuracy",
-        in_results=("head", "accuracy"),
-    ),
-    Metric(
-        key="accuracy_with_flip",
-        kind="accuracy",
-        label="classifier accuracy with mirror images",
-        short="with mirror images",
-        in_summary="test_accuracy_with_flip",
-        in_results=("head", "accuracy_with_flip"),
-    ),
-    Metric(
-        key="calibration_error",
-        kind="error",
-        label="expected calibration error",
-        short="calibration error",
-        in_summary="test_calibration_error",
-        in_results=("head", "expected_calibration_error"),
-    ),
-    Metric(
-        key="cross_entropy",
-        kind="loss",
-        label="cross-entropy",
-        short="cross-entropy",
-        in_summary="test_loss",
-        in_results=("head", "cross_entropy"),
-        of_classifier=True,
-    ),
-    # Of features, with no training on top, and with a linear layer
-    Metric(
-        key="knn_accuracy",
-        kind="accuracy",
-        label="nearest-neighbour accuracy",
-        short="neighbours",
-        in_summary="neighbours.encoder_accuracy",
-        in_results=("knn", "accuracy"),
-    ),
-    Metric(
-        key="pixel_knn_accuracy",
-        kind="accuracy",
-        label="by raw pixels",
-        short="by raw pixels",
-        in_summary="neighbours.raw_pixel_accuracy",
-        in_results=("knn", "raw_pixel_accuracy"),
-        baseline_of="knn_accuracy",
-    ),
-    Metric(
-        key="linear_probe",
-        kind="accuracy",
-        label="linear probe of frozen features",
-        short="linear probe",
-        in_results=("linear", "accuracy"),
-    ),
-    # Of the run
-    Metric(
-        key="seconds",
-        kind="time",
-        label="seconds of training",
-        short="seconds",
-        in_summary="seconds",
-    ),
-)
-METRICS = {metric.key: metric for metric in ALL_METRICS}
-"""Every metric, by key, in the order in which they are shown."""
+    ("head", "cross_entropy"): Measure("loss", "cross-entropy", "cross-entropy"),
+    ("knn", "accuracy"): Measure("accuracy", "nearest-neighbour accuracy", "neighbours"),
+    ("linear", "accuracy"): Measure("accuracy", "linear probe of frozen features", "linear probe"),
+}
+"""What is shown of each method's rows, in this order."""
+
+BASELINES = {
+    "raw_pixels": "raw pixels",
+    "untrained": "an untrained network",
+    "most_common_class": "always the most common class",
+    "mean_of_visible_patches": "the mean of the visible patches",
+    "nearest_visible_patch": "the nearest visible patch",
+}
+"""What scores are compared with: what needs no training."""
+OLD_BASELINES = {
+    "raw_pixel_accuracy": "raw_pixels",
+    "mean_of_visible_patches": "mean_of_visible_patches",
+    "nearest_visible_patch": "nearest_visible_patch",
+}
+"""What they were called until 0.1."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A metric for people.
+def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the scores in summary.json, in results.json, or of a shipped model, of any version."""
+    if "scores" in document:
+        return dict(document["scores"])
 
-    Attributes:
-        metric: what was measured.
-        value: as text.
-        remark: how it was measured; may be "".
-    """
+    # until 0.1, summary.json had other names than results.json
+    found = {
+        key: document[key] for key in ("knn", "linear", "reconstruction", "head") if key in document
+    }
+    neighbours = document.get("neighbours")
+    if neighbours:
+        found["knn"] = neighbours | {"accuracy": neighbours["encoder_accuracy"]}
+    if "test_accuracy" in document:
+        found["head"] = {
+            "accuracy": document["test_accuracy"],
+            "cross_entropy": document["test_loss"],
+            "expected_calibration_error": document["test_calibration_error"],
+            "confusion": document.get("test_confusion"),
+        }
+    elif "test_loss" in document:
+        row = {"loss": document["test_loss"]}
+        found["reconstruction"] = row | document.get("test_loss_of_baselines", {})
 
-    metric: Metric
-    value: str
-    remark: str = ""
-
-
-def baselines(key: str) -> list[Metric]:
-    """Return the baselines of the metric with this key."""
-    return [metric for metric in METRICS.values() if metric.baseline_of == key]
-
-
-def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores in summary.json, by the metric's key."""
-    scores = {}
-    for key, metric in METRICS.items():
-        value = metric.of_summary(summary)
-        if value is not None:
-            scores[key] = value
+    # and a method one row, whose baselines were among its measures
+    data = document.get("data")
+    images = (data if isinstance(data, dict) else document).get("test_images", 0)
+    scores: dict[str, list[dict[str, Any]]] = {}
+    for method, rows in found.items():
+        scores[method] = []
+        for row in rows if isinstance(rows, list) else [rows]:
+            baselines = {}
+            for old_name, name in OLD_BASELINES.items():
+                if old_name in row:
+                    baselines[name] = row[old_name]
+            protocol = ""
+            if "mask" in row:
+                protocol = f"{row['mask']} mask, {row['ratio']:.0%} masked"
+            new = {"protocol": protocol, "images": images, "baselines": baselines}
+            scores[method].append(row | new)
     return scores
 
 
-def tested_images(document: Mapping[str, Any]) -> int:
-    """Return the number of images behind summary.json or results.json; 0 if it does not say."""
-    data = document.get("data") or {}
-    return int(data.get("test_images", 0))
+def usual_scores(scores: Scores) -> dict[tuple[str, str], float]:
+    """Return the score of each method's first row, by method and measure as in MEASURES."""
+    values = {}
+    for method, key in MEASURES:
+        rows = scores.get(method)
+        if rows and key in rows[0]:
+            values[method, key] = float(rows[0][key])
+    return values
 
 
-def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
-    """Return what a run measured at its end, without the time; baselines follow their metric."""
-    images = tested_images(summary)
-    mask = summary.get("test_mask")
+def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
+    """Return each score as its name, its value, and its baselines and protocol in words."""
     lines = []
-    for key, value in summary_values(summary).items():
-        if key == "seconds":
-            continue
-        # A loss means little without its mask
-        remark = ""
-        if key == "masked_loss" and mask:
-            remark = f"{mask['kind']} mask, {mask['ratio']:.0%} masked"
-        text = METRICS[key].write_with_error(value, images)
-        lines.append(Line(METRICS[key], text, remark))
-    return lines
-
-
-def results_lines(results: Mapping[str, Any]) -> list[Line]:
-    """Return what `vit evaluate` measured; the remarks include the baselines."""
-    images = tested_images(results)
-    lines = []
-    for metric in METRICS.values():
-        method, key = metric.in_results
-        if metric.baseline_of:
-            continue
-
-        # Reconstruction has a row per mask, the others have one
-        rows = results.get(method) or []
-        if not isinstance(rows, list):
-            rows = [rows]
-
-        for row in rows:
+    for (method, key), measure in MEASURES.items():
+        for row in scores.get(method, []):
             if key not in row:
                 continue
-            # Several seeds have a deviation, which includes the choice of images
-            if key == "accuracy" and "spread" in row:
-                spread = metric.write(row["spread"], images=images)
-                value = f"{metric.write(row[key], images=images)} ± {spread}"
-                value += f" over {len(row['seeds'])} seeds"
-            else:
-                value = metric.write_with_error(row[key], images)
-            # How it was measured, and beside what
-            remarks = _protocol(method, key, row)
-            for baseline in baselines(metric.key):
-                _, baseline_key = baseline.in_results
-                baseline_value = baseline.write(row[baseline_key], images=images)
-                remarks.append(f"{baseline.short} {baseline_value}")
-            lines.append(Line(metric, value, "; ".join(remarks)))
+            # a row says how it was measured and beside what at its first measure
+            remark = ""
+            if key in ("accuracy", "loss"):
+                parts = [write_baselines(row, measure), row["protocol"]]
+                remark = "; ".join(part for part in parts if part)
+            lines.append((measure.label, _value(row, key, measure), remark))
     return lines
 
 
-def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
-    """Return how a metric of results.json was measured, as remarks."""
-    if method == "knn":
-        return [f"k {row['k']}, {plural(row['bank'], 'training image')}"]
-    if method == "reconstruction":
-        return [f"{row['mask']} mask, {row['ratio']:.0%} masked"]
-    if method == "linear":
-        remarks = [f"{plural(row['labels'], 'label')}, layer {_of_seeds(row['layer'])}"]
-        if "strength" in row:
-            strength = _of_seeds(row["strength"], ".0e")
-            held_out = _of_seeds(row["held_out"], ",")
-            remarks.append(f"L2 {strength}, chosen on {held_out} held-out training images")
-        if not row.get("converged", True):
-            remarks.append("the fit has not converged")
-        return remarks
-    if key == "accuracy" and row.get("classes_by_number"):
-        return ["its classes have no names; assuming that the data's names are their numbers"]
-    if key == "accuracy" and not row.get("classes_named", True):
-        return ["its classes have no names; assuming the data's order"]
-    return []
+def write_baselines(row: Row, measure: Measure, brief: bool = False) -> str:
+    """Return a row's baselines in words; its first measure is `measure`."""
+    parts = []
+    for name, value in row.get("baselines", {}).items():
+        parts.append(f"{BASELINES[name]} {measure.write(value, row['images'], brief)}")
+    return ", ".join(parts)
 
 
-def _of_seeds(choice: Any, form: str = "") -> str:
-    """Return a choice as text, or those of several seeds."""
-    if isinstance(choice, list):
-        return ", ".join(format(value, form) for value in choice)
-    return format(choice, form)
+def _value(row: Row, key: str, measure: Measure) -> str:
+    """Return a measure of a row as text, with its error."""
+    images = row["images"]
+    # several seeds have a deviation, which includes the choice of images
+    if key == "accuracy" and "spread" in row:
+        spread = measure.write(row["spread"], images)
+        return f"{measure.write(row[key], images)} ± {spread} over {len(row['seeds'])} seeds"
+    return measure.write_with_error(row[key], images)
 
 
-def score_table(lines: Sequence[Line]) -> list[str]:
-    """Return scores for a terminal: labels, values and remarks in columns, baselines indented."""
-    table = []
-    for line in lines:
-        indent = "  " if line.metric.baseline_of else ""
-        remark = f"({line.remark})" if line.remark else ""
-        table.append((indent + line.metric.label, line.value, remark))
-    return aligned(table)
+def score_table(scores: Scores) -> list[str]:
+    """Return scores for a terminal, in columns."""
+    rows = []
+    for label, value, remark in score_lines(scores):
+        if remark:
+            remark = f"({remark})"
+        rows.append((label, value, remark))
+    return aligned(rows)
 
 
 def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class TrainCommand:
 def train_command(
     files: Sequence[str],
     settings: Mapping[str, Any],
-    out: str | os.PathLike[str] | None = None,
+    out: Path | None = None,
     resume: bool = False,
     program: str = "python train.py",
 ) -> TrainCommand:
@@ -71,7 +72,7 @@ def train_command(
         ConfigError: the settings cannot be used.
     """
     given = read_settings(*files)
-    folder = run_folder(files, out)
+    folder = out or Path("runs") / run_name(files)
 
     # A run that goes on has its own settings, which those of files may only repeat
     if resume:
@@ -86,27 +87,14 @@ def train_command(
     return TrainCommand(config, folder, False, program, frozenset(settings))
 
 
-def run_folder(files: Sequence[str], out: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of a run: `out`, or runs/ and the name of the last file.
-
-    Raises:
-        ConfigError: `out` is empty, or the last file has no name.
-    """
-    if out is not None:
-        if not os.fspath(out):
-            raise ConfigError("--out", "'' cannot be used; name a folder for the run")
-        return Path(os.path.expanduser(out))
-
-    # A run's own config.yaml gives the name of its folder
+def run_name(files: Sequence[str]) -> str:
+    """Return the name of the last file; a run's own config.yaml has the name of its folder."""
     path = QUICKSTART
     if files:
-        path = config_file(str(files[-1])).resolve()
-        # What the shell's `--config <(...)` opens has no path of its own
-        if not path.exists():
-            raise ConfigError("config", f"{files[-1]} gives the run no name; add --out FOLDER")
+        path = config_file(files[-1]).resolve()
     if path.name == RUN_CONFIG:
-        return Path("runs") / path.parent.name
-    return Path("runs") / path.stem
+        return path.parent.name
+    return path.stem
 
 
 def config_of_run(out: Path) -> Config:
@@ -122,10 +110,10 @@ def config_of_run(out: Path) -> Config:
     try:
         return Config.read(saved)
     except ConfigError as error:
+        written = re.search(f"^{WRITTEN_BY}(.*)$", saved.read_text(errors="replace"), re.MULTILINE)
         version = "an earlier version"
-        for line in saved.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(WRITTEN_BY):
-                version = f"version {line.removeprefix(WRITTEN_BY)}"
+        if written:
+            version = f"version {written[1]}"
         problem = f"{version} of this program has written {saved}; continue the run with that one"
         raise ConfigError("--resume", f"{problem} ({error})") from error
 
@@ -205,9 +193,6 @@ def read_json(content: str) -> Any:
     return json.loads(content, parse_constant=refuse)
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {".yaml": yaml.safe_load, ".json": read_json}
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file.
 
@@ -216,10 +201,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         return {}
+    parse: Callable[[str], Any] = read_json
+    if path.suffix == ".yaml":
+        parse = yaml.safe_load
     try:
-        content = path.read_text(encoding="utf-8")
-        parse = PARSERS[path.suffix]
-        value = parse(content)
+        value = parse(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, yaml.YAMLError) as problem:
         raise RunError(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
@@ -233,22 +219,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     A last line cut short by a kill is left out.
 
     Raises:
-        RunError: another line is not JSON, or has no keys.
+        RunError: another line is not JSON.
     """
     if not path.exists():
         return []
 
-    # Parse what was written to its end
     try:
         # Anything after the last newline was cut short
         complete_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        metrics = [json.loads(line) for line in complete_lines]
-        if not all(isinstance(line, dict) for line in metrics):
-            raise ValueError("a line has no keys and values")
+        return [json.loads(line) for line in complete_lines]
     except ValueError as error:
         # Also raised for text that is not UTF-8
         raise RunError(f"{path} is damaged: {error}; remove that line") from error
-    return metrics
 
 
 def read_saved_part(path: Path, length: int) -> bytes:

@@ -13,10 +13,10 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, ModelConfig, Tracker, changed
+from vit.config import Config, ModelConfig, changed
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
@@ -44,12 +44,12 @@ from vit.training.callbacks import (
     summarize,
 )
 from vit.training.distributed import Distributed, init_distributed
-from vit.training.initial import follow, refuse_init
+from vit.training.initial import follow
 from vit.training.loop import train_and_save
 from vit.training.objectives import Objective, register
 from vit.training.process import StopRequests
-from vit.training.run import Run, describe_compute, find_state, refuse_conflicts, setup
-from vit.training.run_folder import RunFolder, refusing_other_states
+from vit.training.run import Run, describe_compute, setup
+from vit.training.run_folder import RunFolder, find_state, refuse_conflicts
 from vit.training.step import Callback, restore
 
 
@@ -68,8 +68,8 @@ def fit(
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
 
-    `vit.report.pictures.draw_pictures(run, run.folder, run.summary)` draws those; `vit report
-    FOLDER` then makes the page.
+    `vit.report.pictures.draw_pictures(run, run.folder, run.summary["scores"])` draws those; `vit
+    report FOLDER` then makes the page.
 
     The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
     torch, signal handlers.
@@ -98,19 +98,37 @@ def fit(
         Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume`
             continues it.
     """
+    # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
+    out = Path(os.path.expanduser(out)).absolute()
     if objective is not None:
         config = changed(config, {"train.objective": register(objective)})
-    command = read_command(config, out, resume)
-    if init is not None:
-        command = with_init(command, init)
+    if resume:
+        config = with_saved_model(config, config_of_run(out).model)
+    if init is not None and Path(config.model.init) != Path(init.origin.source):
+        config = changed(config, {"model.init": init.origin.source})
     if keep_freed_memory:
         process.keep_freed_memory()
-    # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
-    with RunFolder(command.out.absolute()) as folder, StopRequests() as stop:
+    command = TrainCommand(config, out, resume)
+    with RunFolder(out) as folder, StopRequests() as stop:
         run = carry_out(command, folder, stop, train, test, callbacks, init)
         if run.dist.is_main:
             write_json(folder.summary, run.summary)
     return run
+
+
+def with_saved_model(config: Config, saved: ModelConfig) -> Config:
+    """Return the settings of a resumed run, with what followed from `model.init` when it began.
+
+    What has its default is the run's, too: only other values can contradict it.
+    """
+    chosen = ("init", "drop_path", "global_pool", "freeze")
+    default = ModelConfig()
+    followed = {}
+    for key, value in saved:
+        is_the_checkpoints = saved.init and key not in chosen
+        if is_the_checkpoints or getattr(config.model, key) == getattr(default, key):
+            followed[f"model.{key}"] = value
+    return changed(config, followed)
 
 
 def carry_out(
@@ -124,14 +142,8 @@ def carry_out(
 ) -> Run:
     """Carry out a parsed command line, up to the run's `summary`, which is not written yet.
 
-    Args:
-        command: settings and options.
-        folder: the run folder, entered.
-        stop: receives the signals, entered.
-        train, test, callbacks, init: as for `fit`.
-
-    Returns:
-        The trained run. Only the main process saves and measures the model.
+    Folder and `stop` are entered; train, test, callbacks and init are those of `fit`. Only the main
+    process saves and measures the model.
     """
     with init_distributed(command.config) as dist:
         # Set up
@@ -155,53 +167,6 @@ def carry_out(
     return run
 
 
-# ---- From arguments to settings -----------------------------------------------------------------
-
-
-def read_command(config: Config, out: str | Path, resume: bool) -> TrainCommand:
-    """Turn the arguments of `fit` into a parsed command line.
-
-    Raises:
-        ConfigError: the settings cannot be used.
-    """
-    out = Path(os.path.expanduser(out))
-
-    if resume:
-        # what followed from model.init when the run began, and what has its default
-        saved = config_of_run(out).model
-        chosen = ("init", "drop_path", "global_pool", "freeze")
-        default = ModelConfig()
-        followed = {}
-        for key, value in saved:
-            is_the_checkpoints = saved.init and key not in chosen
-            if is_the_checkpoints or getattr(config.model, key) == getattr(default, key):
-                followed[f"model.{key}"] = value
-        config = changed(config, followed)
-    return TrainCommand(config, out, resume)
-
-
-def with_init(command: TrainCommand, init: Model) -> TrainCommand:
-    """Name the source of a loaded model in the settings.
-
-    Raises:
-        ConfigError: they name another checkpoint, or as `refuse_init`.
-    """
-    refuse_init(command.config, init)
-    settings = command.config.model
-    source = init.origin.source
-    if settings.init and Path(settings.init) != Path(source):
-        raise ConfigError(
-            f"model.init: {settings.init} is not the loaded model's, {source}; "
-            "leave one of them out"
-        )
-    if settings.init:
-        return command
-    return replace(command, config=changed(command.config, {"model.init": source}))
-
-
-# ---- Set up -------------------------------------------------------------------------------------
-
-
 def set_up(
     command: TrainCommand,
     folder: RunFolder,
@@ -217,31 +182,27 @@ def set_up(
     """
     # what can be refused before the data is loaded
     config = command.config
+    choose_device(config.run.device)
+    notes: list[str] = []
     if command.resume:
         before = config_of_run(folder.path).to_dict()
         requested = command.requested or config
         refuse_conflicts(requested, before, folder.path, config.train.epochs)
-    choose_device(config.run.device)
-    if not command.resume:
-        if dist.is_main:
-            folder.refuse_if_taken()
-            if config.data.source == "folder":
-                refuse_run_among_images(folder.path, config.data.root)
-        refuse_init(config, init)
-    refuse_names(callbacks)
-    trackers: list[Callback] = []
+    elif dist.is_main:
+        folder.refuse_if_taken()
+        if config.data.source == "folder":
+            refuse_run_among_images(folder.path, config.data.root)
+    if init is not None and not command.resume:
+        config, notes = follow(config, command.named, init)
+    recorders: list[Callback] = []
     if dist.is_main and config.run.track:
         # whose libraries few runs need
         from vit.training.trackers import TRACKERS
 
         # each once
-        for name in dict.fromkeys(config.run.track):
-            trackers.append(TRACKERS[name]())
-
-    # the architecture of the loaded model, which a resumed run has in its settings already
-    notes: list[str] = []
-    if init is not None and not command.resume:
-        config, notes = follow(config, command.named, init)
+        recorders += [TRACKERS[name]() for name in dict.fromkeys(config.run.track)]
+    recorders += callbacks
+    refuse_names(recorders)
 
     # the data; config.yaml is to name the images actually used
     data = load_images(config, dist, train, test)
@@ -254,159 +215,95 @@ def set_up(
         # of a run that began with other images than its settings meant
         data = replace(data, warning=read_sample_images(folder.showcase).data.get("warning"))
 
-    # the run, at its first step or where its last state left it
+    # the run, at its first step or where its last state left it; locked before that is read
     state = None
     if command.resume:
-        with refusing_other_states():
-            state = last_state(folder, config, data, dist)
-            run = setup(config, data, dist, state, init)
-    else:
-        run = setup(config, data, dist, init=init)
+        if dist.is_main:
+            folder.begin(config_yaml=None)
+        state = find_state(folder.checkpoints, config, data, dist)
+        if state is None and dist.is_main:
+            folder.refuse_if_trained()
+    run = setup(config, data, dist, state, init)
     run.notes = notes + run.notes
     run.folder = folder
     if not dist.is_main:
         return run, []
 
     # callbacks that continue from the state; if one cannot, the folder stays as it is
-    recorders: list[Callback] = []
     if config.run.dynamics_every:
         from vit.training.dynamics import DynamicsRecorder
 
-        recorder = DynamicsRecorder(
-            run.model, config.run.dynamics_every, run.total_steps, folder.dynamics
-        )
-        recorders.append(recorder)
-    restore([*recorders, *trackers, *callbacks], run.callback_states)
+        every = config.run.dynamics_every
+        recorder = DynamicsRecorder(run.model, every, run.total_steps, folder.dynamics)
+        recorders.insert(0, recorder)
+    restore(recorders, run.callback_states)
 
     # the folder, and the callbacks that write to it at once
-    metrics = open_folder(run, folder, command.resume, state)
+    metrics = open_folder(run, folder, command.resume)
     announce(run, folder)
-    all_callbacks = [
-        *recorders,
-        *trackers,
-        *callbacks,
-        Progress(run),
-        metrics,
-        Validation(measure),
-        Snapshots(folder.snapshots, run),
-    ]
-    return run, all_callbacks
+    own = [Progress(run), metrics, Validation(), Snapshots(folder.snapshots, run)]
+    return run, recorders + own
 
 
 def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dataset:
-    """Load the images of a run, the same in every process.
-
-    Raises:
-        DataError: they cannot be read, are too few, or differ between processes.
-    """
+    """Load the images of a run, the same in every process."""
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size, train, test)
-    refuse_different_images(data, dist)
-    refuse_too_few_images(data)
+
+    name = one_line(data.name)
+    images_hash = dist.broadcast_from_main(lambda: data.content_hash)
+    if images_hash != data.content_hash:
+        raise DataError(
+            f"{name}: process {dist.rank} has other images than the first: "
+            f"{data.content_hash}, not {images_hash}; give every machine the same"
+        )
+    if len(data.train) < 2:
+        raise DataError(f"{name}: a run needs two training images at least; give some hundred")
     return data
 
 
-def last_state(
-    folder: RunFolder, config: Config, data: Dataset, dist: Distributed
-) -> dict[str, Any] | None:
-    """Return the state that a resumed run goes on from; None if it was stopped before its first.
-
-    Raises:
-        RunError: the run is finished without a state, or as `find_state` raises.
-    """
-    # locked before its states are read
-    if dist.is_main:
-        folder.begin(config_yaml=None)
-    state = find_state(folder.checkpoints, config, data, dist)
-    if state is None and dist.is_main:
-        folder.refuse_if_trained()
-    return state
-
-
-def open_folder(
-    run: Run, folder: RunFolder, resume: bool, state: dict[str, Any] | None
-) -> MetricsFile:
-    """Write the settings of a run and its sample images; a resumed run forgets what it repeats.
-
-    Args:
-        run: at its first step, or where `state` left it.
-        folder: the run folder, entered.
-        resume: whether the folder holds this run already.
-        state: from `last_state`.
-
-    Returns:
-        The file of metrics, at the run's step.
-    """
-    # without the last phase of a shorter run
-    config = run.config
-    if state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
-        folder.forget_later_steps(run.step)
-    settings = (
-        f"# trained on {one_line(run.data.description)}\n{WRITTEN_BY}{__version__}\n"
-        f"{config.to_yaml()}"
-    )
-    if not resume:
-        folder.begin(settings)
-    metrics = MetricsFile(folder.metrics, run)
-    if resume and (state is None or Config.read(folder.config).train.epochs != config.train.epochs):
-        write_text(folder.config, settings)
-    sample_images(run.data).save(folder.showcase)
-    return metrics
-
-
 def refuse_names(callbacks: Sequence[Callback]) -> None:
-    """Refuse callbacks whose states could not be told apart.
-
-    Raises:
-        ConfigError: a callback with a state has no name, or another's.
-    """
-    names = {MetricsFile.name, "dynamics", *get_args(Tracker)}
+    """Refuse callbacks whose states would be lost or taken for another's."""
+    names = {MetricsFile.name, "dynamics"}
     for callback in callbacks:
-        kind = type(callback).__name__
-        if not isinstance(callback, Callback):
-            raise ConfigError(f"callbacks: a {kind} is no object of a subclass of vit.Callback")
-        if type(callback).state_dict is not Callback.state_dict and not callback.name:
-            raise ConfigError(f"callbacks: {kind} has a state_dict but no name; give it one")
-        if callback.name in names:
+        has_state = type(callback).state_dict is not Callback.state_dict
+        if callback.name in names or (has_state and not callback.name):
             raise ConfigError(
-                f"callbacks: {kind}'s name, {callback.name!r}, is another's; give it one of its own"
+                f"callbacks: {type(callback).__name__} has a state, and the name "
+                f"{callback.name!r}; give it one of its own"
             )
         if callback.name:
             names.add(callback.name)
 
 
-def refuse_different_images(data: Dataset, dist: Distributed) -> None:
-    """Refuse to train in several processes that have loaded different images.
-
-    Raises:
-        DataError: this process's differ from the main one's.
-    """
-    images_hash = dist.broadcast_from_main(lambda: data.content_hash)
-    if images_hash != data.content_hash:
-        raise DataError(
-            f"{one_line(data.name)}: process {dist.rank} has other images than the first: "
-            f"{data.content_hash}, not {images_hash}; give every machine the same"
-        )
-
-
-def refuse_too_few_images(data: Dataset) -> None:
-    """Refuse to train on a single image.
-
-    Raises:
-        DataError: there are not two.
-    """
-    count = len(data.train)
-    if count < 2:
-        images = plural(count, "training image")
-        problem = f"{images}: there is nothing to learn from; give some hundred or more"
-        raise DataError(f"{one_line(data.name)}: {problem}")
+def open_folder(run: Run, folder: RunFolder, resume: bool) -> MetricsFile:
+    """Write the settings of a run and its sample images; a resumed run forgets what it repeats."""
+    settings = (
+        f"# trained on {one_line(run.data.description)}\n{WRITTEN_BY}{__version__}\n"
+        f"{run.config.to_yaml()}"
+    )
+    # a run that becomes longer goes on from before its last phase
+    has_other_length = False
+    if resume:
+        has_other_length = Config.read(folder.config).train.epochs != run.config.train.epochs
+    else:
+        folder.begin(settings)
+    if has_other_length:
+        folder.forget_later_steps(run.step)
+    metrics = MetricsFile(folder.metrics, run)
+    if resume and (has_other_length or run.step == 0):
+        write_text(folder.config, settings)
+    sample_images(run.data).save(folder.showcase)
+    return metrics
 
 
 def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
-    # a warning on stderr, then a line for each part of the run
-    warn(run.data)
-    say(f"data     {one_line(run.data.description)}")
+    # on stderr, if the data is not what the settings name
+    if run.data.warning:
+        bar = "!" * 100
+        text = textwrap.fill(f"WARNING: {run.data.warning}", 100)
+        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)
 
     model = run.config.model
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
@@ -414,21 +311,13 @@ def announce(run: Run, folder: RunFolder) -> None:
     height, width = model.patch_size
     patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
     objective = run.config.train.objective
-    say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
-
-    say(f"compute  {describe_compute(run)}")
-
     length = plural(run.total_steps, "step")
     if run.step:
         length += f", from step {run.step:,}"
+
+    say(f"data     {one_line(run.data.description)}")
+    say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
+    say(f"compute  {describe_compute(run)}")
     say(f"run      {folder.path}, {length}")
     for note in [*run.data.notes, *run.notes]:
         say(f"note     {one_line(note)}")
-
-
-def warn(data: Dataset) -> None:
-    """Warn on stderr if the data is not what the settings name."""
-    if data.warning:
-        bar = "!" * 100
-        text = textwrap.fill(f"WARNING: {data.warning}", 100)
-        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)

@@ -35,8 +35,6 @@ FORMAT = f"{NAME}/1"
 """The "format" in config.json."""
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-CONFIG_HASH = "config_sha256"
-"""The key in config.json for the hash of all its other keys."""
 
 
 # ---- Written -------------------------------------------------------------------------------------
@@ -94,9 +92,9 @@ def save_model(
     if problem_type:
         config["problem_type"] = problem_type
 
-    # timm's settings beside them, under other keys
+    # timm's settings beside them, under other keys, if its vision transformer computes exactly this
     encoder = model.encoder.config
-    if same_in_timm(encoder):
+    if encoder.qkv == "linear" and encoder.norm_eps == TIMM_EPS:
         prepared = Preparation(interpolation, crop_share, squash)
         config |= timm_config(encoder, normalize, prepared, class_names)
         if model.decoder is not None:
@@ -108,45 +106,30 @@ def save_model(
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write model.safetensors, with our settings in its metadata, then config.json.
 
-    config.json also gets the SHA-256 of the weights and its own, which `load_model` checks.
+    config.json also gets the SHA-256 of the weights, which `load_model` checks.
     """
     # transformers requires the format; our settings are there for a copy of the file alone
     metadata = {"format": "pt"}
     if config.get("format") == FORMAT:
         metadata[NAME] = json.dumps(config)
-    weights = memoryview(save(tensors))
-    header, length = _header_with(metadata, weights)
-    digest = hashlib.sha256(header)
-    digest.update(weights[length:])
+
+    # The header is 8 bytes of length, then JSON, padded to a multiple of 8. The library itself
+    # writes several keys of metadata in an order that differs from process to process.
+    content = memoryview(save(tensors))
+    length = 8 + int.from_bytes(content[:8], "little")
+    places = json.loads(bytes(content[8:length]))
+    header = json.dumps({"__metadata__": metadata, **places}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    parts = (len(header).to_bytes(8, "little"), header, content[length:])
+    digest = hashlib.sha256()
     make_folder(folder)
     with replacing(folder / WEIGHTS) as temporary, temporary.open("wb") as file:
-        file.write(header)
-        file.write(weights[length:])
+        for part in parts:
+            file.write(part)
+            digest.update(part)
 
     # last: a config.json says that all of its model is there
-    config = {**config, "sha256": digest.hexdigest()}
-    write_json(folder / CONFIG, {**config, CONFIG_HASH: config_hash(config)})
-
-
-def _header_with(metadata: dict[str, str], weights: memoryview) -> tuple[bytes, int]:
-    """Return the header of a safetensors file with metadata, and the length of that without.
-
-    The library itself writes several keys in an order that differs from process to process.
-    """
-    # 8 bytes of length, then JSON, padded with spaces to a multiple of 8
-    length = 8 + int.from_bytes(weights[:8], "little")
-    tensors = json.loads(bytes(weights[8:length]))
-    text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, length
-
-
-def config_hash(config: dict[str, Any]) -> str:
-    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH`."""
-    settings = {key: value for key, value in config.items() if key != CONFIG_HASH}
-    # as they come back from the file: tuples as lists, numbers as keys as text
-    plain = json.loads(json.dumps(settings))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    write_json(folder / CONFIG, {**config, "sha256": digest.hexdigest()})
 
 
 def weights_hash(model: Model) -> str:
@@ -168,8 +151,7 @@ def checkpoint_hash(model: Model) -> str:
     A loaded model has the hash in its checkpoint's config.json, even if it was resized, lost its
     head, or was trained since.
     """
-    details = getattr(model.origin, "details", {})
-    stored = details.get("content_hash")
+    stored = getattr(model.origin, "details", {}).get("content_hash")
     if isinstance(stored, str):
         return stored
     return weights_hash(model)
@@ -203,31 +185,13 @@ def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss
 
 # ---- For timm ------------------------------------------------------------------------------------
 
-# timm's model arguments -> our settings
-MODEL_ARGS = {
-    "patch_size": "patch_size",
-    "embed_dim": "embed_dim",
-    "depth": "depth",
-    "num_heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "class_token": "class_token",
-    "no_embed_class": "no_embed_class",
-    "qkv_bias": "qkv_bias",
-    "qk_norm": "qk_norm",
-    "global_pool": "global_pool",
-    "fc_norm": "fc_norm",
-    "img_size": "image_size",
-    "in_chans": "channels",
-    "reg_tokens": "registers",
-    "init_values": "layer_scale",
-}
+SAME_ARGUMENTS = (
+    "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "class_token", "no_embed_class",
+    "qkv_bias", "qk_norm", "global_pool", "fc_norm",
+)  # fmt: skip
+"""timm's model arguments that have our names."""
 TIMM_EPS = 1e-6
 """The eps of timm's norms, which no argument changes."""
-
-
-def same_in_timm(settings: ViTConfig) -> bool:
-    """Whether timm's vision transformer computes exactly this."""
-    return settings.qkv == "linear" and settings.norm_eps == TIMM_EPS
 
 
 def timm_config(
@@ -240,7 +204,10 @@ def timm_config(
         normalize, prepared: of its input.
         class_names: of the head, or of the training data.
     """
-    model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
+    model_args = {name: getattr(settings, name) for name in SAME_ARGUMENTS}
+    model_args["img_size"] = settings.image_size
+    model_args["in_chans"] = settings.channels
+    model_args["reg_tokens"] = settings.registers
 
     # any of timm's models with the same MLP will do: model_args states everything else
     width = settings.embed_dim
@@ -258,14 +225,10 @@ def timm_config(
     model_args["mlp_ratio"] = ratio
 
     # None would keep the architecture's own; 0 means no layer scale, but ours may begin at 0
-    if settings.layer_scale is None:
-        model_args["init_values"] = 0
-    elif settings.layer_scale == 0:
-        model_args["init_values"] = 1e-5
+    model_args["init_values"] = 0
+    if settings.layer_scale is not None:
+        model_args["init_values"] = settings.layer_scale or 1e-5
 
-    crop_mode = "center"
-    if prepared.squash:
-        crop_mode = "squash"
     config = {
         "architecture": timm_name,
         # not in model_args, because TimmWrapper passes it separately
@@ -278,7 +241,7 @@ def timm_config(
             "fixed_input_size": True,
             "interpolation": prepared.interpolation,
             "crop_pct": prepared.crop_share,
-            "crop_mode": crop_mode,
+            "crop_mode": "squash" if prepared.squash else "center",
             "mean": normalize.mean,
             "std": normalize.std,
             "num_classes": settings.num_classes,

@@ -20,8 +20,8 @@ from tiny import RECONSTRUCT, Payload, noise, save_images
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model
-from vit.cli import main
-from vit.cli.parsers import parse_train_command
+from vit.cli import main, parse
+from vit.cli.parsers import command_of
 from vit.config import Config, changed, flat_settings
 from vit.errors import CheckpointError, ConfigError
 
@@ -240,7 +240,7 @@ def test_made_up_settings_are_taken_or_refused_in_one_line(battery, tmp_path):
             argv = [f"--{key}={word}"]
         began = time.perf_counter()
         try:
-            parse_train_command(argv)
+            command_of(parse(["train", *argv])[1])
         except ConfigError as error:
             if "\n" in str(error):
                 return f"{argv}: {error}"

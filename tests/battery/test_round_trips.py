@@ -20,7 +20,8 @@ from vit.config import Config, changed, flat_settings
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError
 from vit.training.loop import train_steps
-from vit.training.run import find_state, setup
+from vit.training.run import setup
+from vit.training.run_folder import find_state
 
 pytestmark = pytest.mark.slow
 CLOSE = 1e-4  # of float32 activations of order 1, by other orders of summing

@@ -5,7 +5,6 @@ Oracles: timm and transformers load the files, and compute the same.
 
 import json
 import math
-import os
 import re
 
 import pytest
@@ -29,7 +28,7 @@ from vit.inputs import Normalization
 from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
-from vit.weights import WEIGHTS, checkpoint_hash, weights_hash
+from vit.weights import checkpoint_hash, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -133,14 +132,6 @@ def test_another_version_of_our_format_is_refused_by_all_that_read_it(save, tmp_
         own_hints(read_checkpoint(tmp_path))
 
 
-def test_missing_weights_are_named(tmp_path):
-    saved_autoencoder(tmp_path)
-    (tmp_path / WEIGHTS).unlink()
-    message = refused(tmp_path)
-    assert WEIGHTS in message
-    assert str(tmp_path) in message
-
-
 def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
@@ -207,7 +198,7 @@ def test_timm_loads_the_folder(case, tmp_path):
 def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
     ours = saved_autoencoder(tmp_path / "ours")
     (note,) = convert_model(ours, "timm", tmp_path / "timm")
-    assert "timm's vision transformer has no decoder" in note
+    assert "timm has no such part" in note
     same(load_model(tmp_path / "timm"), ours.encoder)
 
 
@@ -398,8 +389,8 @@ def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
     ("to", "settings", "reason"),
     [
         ("huggingface", dict(class_token=False), "class_token True"),
-        ("huggingface", dict(registers=1), "registers 0"),
-        ("huggingface", dict(qk_norm=True), "qk_norm"),
+        ("huggingface", dict(registers=1), "reg_token"),
+        ("huggingface", dict(qk_norm=True), "q_norm"),
         ("huggingface", dict(fc_norm=True), "fc_norm"),
         ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
         ("timm", dict(qkv="identity"), "qkv linear"),
@@ -446,8 +437,9 @@ def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
 @pytest.mark.parametrize(
     ("name", "part", "tensor"),
     [
-        ("head", nn.Sequential(nn.Linear(32, 4), nn.ReLU()), "head.weight"),
+        ("head", nn.Sequential(nn.Linear(32, 4), nn.ReLU()), "head.0.weight"),
         ("head", nn.Linear(32, 5, bias=False), "head.bias"),
+        ("head", type("Cosine", (nn.Linear,), {"forward": id})(32, 3), "head.weight"),
         ("head", nn.Linear(16, 3), "head.weight"),
         ("blocks", nn.Sequential(nn.Identity()), "blocks.0.norm1.weight"),
         ("adapter", nn.Linear(2, 2), "adapter.weight"),
@@ -484,7 +476,7 @@ def test_another_eps_is_noted(tmp_path):
 def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_path):
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
     left_out, _ = convert_model(ours, "huggingface", tmp_path / "hf")
-    assert "this head reads the mean of the patches" in left_out
+    assert "left out, 2 tensors" in left_out
     assert load_model(tmp_path / "hf").config.num_classes == 0
 
 
@@ -499,29 +491,12 @@ def test_pooling_by_the_mean_is_lost_for_transformers_and_noted(changed, tmp_pat
     assert load_model(tmp_path / "timm").config.global_pool == "avg"
 
 
-def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
-    with pytest.raises(CheckpointError, match="not loaded by load_model"):
-        convert_model(VisionTransformer(ViTConfig(**SIZES)), "timm", tmp_path / "out")
-
-
 def test_an_unknown_format_is_refused(tmp_path):
     model = saved_encoder(tmp_path / "own")
     for to in (["timm"], None, "keras", 3):
         with pytest.raises(CheckpointError, match="formats are"):
             convert_model(model, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_pipe_or_a_link_is_not_written_to(tmp_path):
-    model = saved_encoder(tmp_path / "own")
-    (tmp_path / "elsewhere").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "broken link").symlink_to(tmp_path / "nothing")
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name in ("pipe", "broken link", "link"):
-        with pytest.raises(CheckpointError, match="exists and is not replaced"):
-            convert_model(model, "timm", tmp_path / name)
-    assert not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
@@ -600,10 +575,3 @@ def test_timm_resizes_to_the_size_of_the_checkpoint(size, share, tmp_path):
     written = json.loads((tmp_path / "timm" / "config.json").read_text())["pretrained_cfg"]
     assert math.floor(size / written["crop_pct"]) == math.floor(size / share)
     assert load_model(tmp_path / "timm").origin.crop_share == share
-
-
-def test_a_head_of_another_kind_is_not_written_as_a_linear_one(tmp_path):
-    model = load_model(timm_model())
-    model.head = type("Cosine", (nn.Linear,), {"forward": id})(32, 5)
-    with pytest.raises(CheckpointError, match="its head computes more than one linear layer"):
-        convert_model(model, "safetensors", tmp_path / "out")

@@ -155,14 +155,14 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
     (tmp_path / "hub" / "me" / "bare").mkdir()
     (tmp_path / "hub" / "me" / "bare" / "config.json").write_text("{}")
     for name, reason in (
-        ("hf/me/nothing", "the hub has no such model"),
-        ("hf/me/tiny@v9", "the hub has no such revision"),
-        ("hf/me/bare", "holds none of model.safetensors"),
-        ("hf/a/b/c", "is not a model name on the hub"),
-        ("timm/resnet18.a1_in1k", "not a plain vision transformer"),
-        ("timm/vit_none_at_all", "timm has no model 'vit_none_at_all'"),
+        ("hf/me/nothing", "hf/me/nothing: RepositoryNotFoundError: "),
+        ("hf/me/tiny@v9", "RevisionNotFoundError: "),
+        ("hf/me/bare", "none of model.safetensors"),
+        ("timm/resnet18.a1_in1k", "plain vision transformer"),
     ):
         assert reason in refused(name)
+    hub.deny = 403
+    assert "403" in refused("hf/me/other")  # and not that the network is missing
 
 
 def impatient(monkeypatch) -> None:
@@ -175,7 +175,7 @@ def impatient(monkeypatch) -> None:
 def test_no_network_and_no_cache_is_one_line(name, cut_off, tmp_path, monkeypatch):
     use(monkeypatch, "http://127.0.0.1:9", tmp_path)
     cut_off(monkeypatch)
-    assert "cannot be fetched" in refused(name)
+    assert "LocalEntryNotFoundError: " in refused(name)
 
 
 def test_timm_names_are_fetched_from_the_hub(hub, tmp_path):
@@ -191,8 +191,3 @@ def test_timm_names_are_fetched_from_the_hub(hub, tmp_path):
     assert ours.config.num_heads == 3
     assert ours(torch.randn(1, 3, 32, 32)).shape == (1, 65, 192)
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.requests)
-
-
-def test_a_refusing_hub_is_one_line(hub):
-    hub.deny = 403
-    assert "the hub answers 403" in refused("hf/me/tiny")  # and not that the network is missing

@@ -19,7 +19,6 @@ from small import (
     autoencoder,
     change,
     close,
-    mae_state,
     random_model,
     refused,
     timm_model,
@@ -32,7 +31,7 @@ from timm.models import adapt_input_conv
 from tiny import NORMALIZE, Payload
 from torch import nn
 
-from vit.checkpoints import load_model, loading, save_model
+from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
@@ -99,33 +98,6 @@ def test_a_model_to_look_at_is_trained_whatever_warnings_others_silence(monkeypa
         load_model(state, strict=True, num_heads=4, num_classes=7)
 
 
-def test_what_is_new_does_not_build_the_whole_model_again(monkeypatch):
-    built = []
-
-    def build(encoder, decoder, norm_pix_loss):
-        model = real(encoder, decoder, norm_pix_loss)
-        if model.cls_token.device.type != "meta":
-            built.append(encoder.depth)
-        return model
-
-    real = loading.build_model
-    monkeypatch.setattr(loading, "build_model", build)
-    state = timm_state(depth=4)
-    with pytest.warns(UserWarning, match="untrained, 231 parameters: head.weight, head.bias"):
-        load_model(state, num_heads=4, num_classes=7)
-    del state["blocks.2.norm1.bias"]
-    with pytest.warns(UserWarning, match=r"untrained, 32 parameters: blocks\.2\.norm1\.bias"):
-        model = load_model(state, num_heads=4, allow="*norm1.bias")
-    assert not model.blocks[2].norm1.bias.any()
-    assert built == [1, 3]
-
-
-def test_a_missing_class_token_leaves_a_table_that_fits_no_grid():
-    state = timm_state()
-    del state["cls_token"]
-    assert "a position table of 17 rows" in refused(state, num_heads=4)
-
-
 def test_unexpected_tensors_raise_unless_allowed():
     state = timm_state() | {"blocks.0.attn.gate": torch.ones(4), "extra.weight": torch.ones(1)}
     message = refused(state, num_heads=4)
@@ -152,11 +124,6 @@ UNUSABLE = [
 @pytest.mark.parametrize(("name", "value"), UNUSABLE)
 def test_a_tensor_that_cannot_be_used_is_named(name, value):
     assert name in refused(timm_state() | {name: value}, num_heads=4)
-
-
-def test_a_position_table_that_is_no_square_needs_its_grid():
-    state = timm_state() | {"pos_embed": torch.zeros(1, 20, 32)}
-    assert "give grid_size" in refused(state, num_heads=4)
 
 
 def test_weights_that_are_not_finite_are_refused_unless_allowed():
@@ -226,11 +193,11 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     assert load_model(tmp_path).origin.class_names == ()
 
 
-@pytest.mark.parametrize(("key", "other"), [("mean", "std"), ("std", "mean")])
-def test_half_a_normalisation_is_none_and_a_warning(key, other, tmp_path):
+@pytest.mark.parametrize("key", ["mean", "std"])
+def test_half_a_normalisation_is_none_and_a_warning(key, tmp_path):
     timm_folder(tmp_path)
     change(tmp_path, pretrained_cfg={key: [0.3, 0.4, 0.5]})
-    with pytest.warns(UserWarning, match=f"its settings say a {key} without a {other}"):
+    with pytest.warns(UserWarning, match="nothing says how its input was normalised"):
         origin = load_model(tmp_path).origin
     assert origin.normalize.mean == [0.485, 0.456, 0.406]
 
@@ -260,7 +227,7 @@ REFUSED = [
     # they contradict the tensors
     ("timm", "model_args", "mlp_ratio", 2.0, "mlp_ratio"),
     ("timm", "model_args", "qkv_bias", False, "qkv_bias"),
-    ("ours", "encoder", "layer_scale", None, "layer scale"),
+    ("ours", "encoder", "layer_scale", None, "layer_scale"),
     ("ours", "decoder", "depth", 2, "depth"),
     ("ours", "decoder", "dim", 12, "dim"),
     ("ours", "decoder", "dim", 25, "dim"),
@@ -274,13 +241,9 @@ REFUSED = [
     ("ours", "decoder", "width", 3, "width"),
     ("ours", "", "encoder", [1, 2], "encoder: input should be a valid dictionary"),
     ("ours", "", "crop_share", 0, "crop_share"),
-    ("ours", "", "crop_share", 1.5, "crop_share"),
-    ("ours", "", "crop_share", True, "crop_share"),
-    ("ours", "", "crop_share", "most", "crop_share"),
     ("ours", "", "crop_share", float("nan"), "crop_share"),
     ("transformers", "", "num_attention_heads", "many", "num_heads"),
     ("transformers", "", "image_size", [16, 16, 16], "image_size"),
-    ("transformers", "", "id2label", ["cat"], "settings"),
     ("transformers", "", "hidden_act", ["gelu"], "activation"),
     ("transformers", PREPROCESSOR, "image_mean", "grey", "settings"),
     ("transformers", PREPROCESSOR, "image_std", [1, 1, 0], "std"),
@@ -288,11 +251,6 @@ REFUSED = [
     ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),
     ("ours", "", "format", MISSING, "vit-patch-trainer/1"),
     ("ours", "", "encoder", MISSING, "encoder"),
-    ("ours", "", "decoder", MISSING, "decoder"),
-    ("ours", "", "norm_pix_loss", MISSING, "norm_pix_loss"),
-    ("ours", "", "mean", MISSING, "mean"),
-    ("ours", "", "std", MISSING, "std"),
-    ("ours", "", "class_names", MISSING, "class_names"),
 ]
 
 
@@ -378,19 +336,6 @@ def test_a_model_in_memory_needs_no_guess(images):
     assert "its layers.1 computes something else" in refused(theirs)
 
 
-def test_settings_that_changed_behind_our_back_are_found(tmp_path):
-    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(config.items()))))  # the order says nothing
-    load_model(tmp_path)
-    for key, value in (("mean", [0.1, 0.2, 0.4]), ("interpolation", "bilinear"), ("note", "mine")):
-        path.write_text(json.dumps(config | {key: value}))
-        assert "config_sha256" in refused(tmp_path)
-    change(tmp_path)  # without the hash, they are taken
-    assert load_model(tmp_path).origin.details["note"] == "mine"
-
-
 # --- every guess is told --------------------------------------------------------------------------
 
 
@@ -400,29 +345,17 @@ def test_heads_are_guessed_by_the_width():
     notes = model.origin.report.notes
     assert any("2 heads of the encoder are a guess" in note for note in notes)
     assert "give num_heads" in refused(timm_state())
-    assert "5 heads do not divide" in refused(timm_state(), num_heads=5)
+    assert "a multiple of num_heads, which is 5" in refused(timm_state(), num_heads=5)
 
 
 def test_with_qk_norm_the_size_of_a_head_is_known():
     state = timm_state(qk_norm=True)
     assert load_model(state).config.num_heads == 4
-    assert "2 heads of 8 channels" in refused(state, num_heads=2)
+    assert "q_norm.weight has the shape 8" in refused(state, num_heads=2)
     for block in range(2):
         for name in ("q_norm", "k_norm"):
             state[f"blocks.{block}.attn.{name}.weight"] = torch.ones(33)
-    assert "heads of 33 channels" in refused(state)
-
-
-def test_assumptions_about_blocks_are_noted_even_if_their_heads_are_known():
-    # a model in memory says so itself
-    for source, options, count in (
-        (timm_state(embed_dim=128), {}, 1),
-        (timm_state(), dict(num_heads=4), 1),
-        (timm_state(qk_norm=True), {}, 1),
-        (timm_model(), {}, 0),
-    ):
-        notes = load_model(source, **options).origin.report.notes
-        assert sum("an exact GELU, no rotary positions" in note for note in notes) == count
+    assert "q_norm.weight has the shape 33" in refused(state)
 
 
 def test_a_guess_is_a_warning_that_names_the_option():
@@ -442,27 +375,6 @@ def test_a_guess_is_a_warning_that_names_the_option():
         load_model(state, num_heads=4, grid_size=(4, 6), mean=(0.5,) * 3, std=(0.5,) * 3)
     (blocks,) = [str(warning.message) for warning in caught]
     assert "nothing says what its blocks compute" in blocks
-
-
-def test_a_guess_of_the_pooling_is_noted():
-    guess = "nothing says what its head reads"
-    notes = load_model(timm_state(), num_heads=4).origin.report.notes
-    assert any(guess in note for note in notes)
-    notes = load_model(timm_state(global_pool="avg"), num_heads=4).origin.report.notes
-    assert any(
-        "its fc_norm suggests that its head reads the mean of the patches; global_pool" in note
-        for note in notes
-    )
-
-    # it is given, there is no head, an fc_norm shows it, or there is no choice
-    for model, options in (
-        (timm_model(), dict(global_pool="avg")),
-        (timm_model(num_classes=0), {}),
-        (timm_model(global_pool="avg"), {}),
-        (timm_model(class_token=False, global_pool="avg"), {}),
-    ):
-        notes = load_model(model.state_dict(), num_heads=4, **options).origin.report.notes
-        assert not any(guess in note for note in notes)
 
 
 def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(images):
@@ -496,7 +408,7 @@ def test_states_of_the_training_are_known_beside_the_network_and_all_else_is_nam
 
 def test_names_that_differ_in_their_wrappers_alone_are_refused():
     double = timm_state() | {"_orig_mod.norm.bias": torch.ones(32)}
-    assert "differ in what torch.compile or FSDP add" in refused(double, num_heads=4)
+    assert "differ only in what torch.compile or FSDP add" in refused(double, num_heads=4)
 
 
 def test_first_which_copy_then_its_format():
@@ -522,20 +434,6 @@ def test_first_which_copy_then_its_format():
     whole_again = load_model(file, num_heads=4, decoder_heads=3, norm_pix_loss=True, branch="model")
     assert isinstance(whole_again, MaskedAutoencoder)
     assert torch.equal(whole_again.decoder.pred.weight, whole.decoder.pred.weight)
-
-
-def test_moco_v3():
-    backbone = timm_state(num_classes=0)
-    heads = {
-        "head.0.weight": torch.ones(8, 32),
-        "head.1.weight": torch.ones(8),
-        "head.1.running_mean": torch.ones(8),
-    }
-    file = under("module.base_encoder.", backbone | heads)
-    file |= under("module.momentum_encoder.", timm_state(num_classes=0) | heads)
-    file |= {"module.predictor.0.weight": torch.ones(8, 8)}
-    ours = load_model({"state_dict": file, "epoch": 300}, num_heads=4)
-    assert torch.equal(ours.norm.weight, backbone["norm.weight"])
 
 
 @pytest.mark.parametrize(
@@ -582,8 +480,8 @@ def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
     model = load_model(tmp_path, image_size=32)
     assert isinstance(model, MaskedAutoencoder)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
-    assert "part encoder" in refused(tmp_path, patch_size=8)
-    assert "part encoder" in refused(tmp_path, channels=1)
+    assert "decoder.pred." in refused(tmp_path, patch_size=8)
+    assert "decoder.pred." in refused(tmp_path, channels=1)
     assert load_model(tmp_path, patch_size=8, part="encoder").patch_embed.grid_size == (2, 2)
 
 
@@ -621,8 +519,6 @@ def test_a_new_head_is_untrained_and_told():
         dict(grid_size=(2, 7)),
         dict(branch="student"),
         dict(norm_eps=0),
-        dict(decoder_heads=3),
-        dict(norm_pix_loss=False),
     ],
     ids=str,
 )
@@ -657,8 +553,6 @@ def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
     save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     grey = load_model(tmp_path / "m", channels=1).origin.read_images([tmp_path / "a.png"])
     assert grey.shape == (1, 1, 16, 16)
-    with pytest.raises(CheckpointError, match="takes 5 channels"):
-        load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
     (tmp_path / "c.png").write_text("no image")
     with pytest.raises(DataError, match=r"c\.png: its content is not an image"):
         load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])
@@ -724,9 +618,3 @@ def test_the_report_names_the_blocks_that_are_meant_and_tells_guesses_from_notes
     assert [line[7:] for line in lines if line.startswith("guess: ")] == report.guesses
     assert report.guesses
     assert all(guess in report.notes for guess in report.guesses)
-
-
-def test_a_decoder_that_predicts_no_whole_patches_is_named():
-    state = mae_state(autoencoder()) | {"decoder_pred.weight": torch.ones(7, 24)}
-    message = refused(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
-    assert "decoder_pred.weight has 7 rows, which are no patches of 3 channels" in message

@@ -51,7 +51,7 @@ def shell() -> Shell:
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory) -> Iterator[Forks]:
     """`forks(cwd, program)`: run beside what every command imports, which is light."""
-    with Forks(tmp_path_factory.mktemp("forks"), "import vit.runs, vit.cli.parsers") as forks:
+    with Forks(tmp_path_factory.mktemp("forks"), "import vit.cli") as forks:
         yield forks
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from pathlib import Path
-
 import pytest
 
 import vit
 from vit.cli import COMMANDS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -20,38 +14,19 @@ def vit_command(weighed):
     return lambda *argv: weighed(f"from vit.cli import main; sys.exit(main({list(argv)!r}))")
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit"), ([], "usage: vit")],
-)
-def test_vit_answers_without_heavy_imports(argv, said, vit_command):
-    done = vit_command(*argv)
+@pytest.mark.parametrize("line", ["--help", "", *(f"{name} -h" for name in COMMANDS)])
+def test_vit_answers_without_heavy_imports(line, vit_command):
+    done = vit_command(*line.split())
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(said)
+    assert done.stdout.startswith("usage: vit ")
     assert done.stdout.endswith("imported:\n")
     assert not done.stderr
-
-
-def test_every_command_has_help_without_heavy_imports(vit_command):
-    listed = vit_command("--help").stdout
-    for name in COMMANDS:
-        done = vit_command(name, "--help")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("usage: ")
-        assert done.stdout.endswith("imported:\n")
-        assert re.search(rf"^\s+{name}\s+\w", listed, re.MULTILINE)
 
 
 def test_package_is_the_command_too(shell):
     done = shell("-m", "vit", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vit {vit.__version__}\n", "")
-
-
-def test_version_is_the_package_s():
-    assert (
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-        == vit.__version__
-    )
+    assert shell("train.py", "-h").stdout.startswith("usage: python train.py [--config FILE]")
 
 
 @pytest.mark.parametrize(

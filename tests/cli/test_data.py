@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from tiny import noise, save_images
@@ -53,19 +51,3 @@ def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_
         (number,) = (scenes == image).flatten(1).all(1).nonzero()
         assert torch.equal(part, expected[number[0]])
     assert none is None
-
-
-def test_a_page_that_names_the_copy_has_the_command_that_makes_it():
-    make = "python examples/jpeg_copy.py cifar10 cifar10-jpeg"
-    root = Path(__file__).parents[2]
-    pages = {
-        path: path.read_text(encoding="utf-8")
-        for path in (root / "README.md", *root.glob("docs/**/*.md"))
-    }
-    naming = [
-        path
-        for path, text in pages.items()
-        if "cifar10-jpeg" in text and "questions" not in path.parts
-    ]
-    assert root / "docs" / "results" / "README.md" in naming
-    assert [path for path in naming if make not in pages[path]] == []

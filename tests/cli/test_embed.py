@@ -1,5 +1,6 @@
 """`vit embed` writes what `embed` computes, image by image; an error leaves no file."""
 
+import csv
 import os
 import shutil
 
@@ -11,10 +12,9 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model
 from vit.cli import main
-from vit.cli.images import BATCH
 from vit.config import DataConfig
 from vit.data.folder import list_splits
-from vit.data.sources import SOURCES, load_data
+from vit.data.sources import load_data
 from vit.look.predict import embed
 
 
@@ -49,7 +49,6 @@ def test_a_folders_features_are_those_of_its_files(name, embedded, models):
 def test_image_files_have_their_features_and_neither_splits_nor_classes(
     embedded, models, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("vit.cli.images.BATCH", 2)
     files = ["one.png", "data/cat/3.png", "two.png"]
     found = embedded("encoder", *files, "./one.png")
     assert found["files"].tolist() == files  # each once
@@ -61,6 +60,18 @@ def test_image_files_have_their_features_and_neither_splits_nor_classes(
     # An image embedded alone is the same as among others
     alone = embedded("encoder", "two.png", "--overwrite")
     np.testing.assert_allclose(alone["pooled"][0], found["pooled"][2], atol=1e-6)
+
+
+def test_a_table_has_the_same_features(embedded, models, tmp_path):
+    found = embedded("encoder", "data")
+    out = tmp_path / "features.csv"
+    assert main(["embed", "encoder", "data", "--out", str(out)]) == 0
+    with out.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head[:4] == ["file", "split", "class", "0"]
+    assert [row[0] for row in rows] == found["files"].tolist()
+    assert [row[2] for row in rows] == found["class_names"][found["labels"]].tolist()
+    np.testing.assert_array_equal(np.array([row[3:] for row in rows], np.float32), found["pooled"])
 
 
 def test_copies_of_an_image_are_in_one_split_as_in_a_run(embedded, models, tmp_path):
@@ -85,7 +96,7 @@ def test_one_image_of_a_folder_is_no_split(embedded, models, tmp_path):
 
 def test_a_data_set_in_several_batches_with_its_splits(embedded, models):
     """More than a batch, whose edges are not those of the splits."""
-    count = BATCH + 6
+    count = 70
     found = embedded("mean", "scenes", "--limit", count)
     data = load_data(DataConfig(source="scenes", limit=count), (12, 16))
     model = load_model(models / "mean")
@@ -113,8 +124,8 @@ def test_images_without_classes_and_a_folder_with_splits(embedded, models, tmp_p
 
 def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, models, monkeypatch):
     parts = dataset(9, 6)
-    monkeypatch.setitem(SOURCES, "cifar10", lambda *_: (parts.train, parts.test))
-    monkeypatch.setattr("vit.data.sources._fetch", lambda _: "")
+    monkeypatch.setattr("vit.data.sources._load_source", lambda *_: (parts.train, parts.test))
+    monkeypatch.setattr("vit.data.sources._unavailable", lambda _: "")
     found, model = embedded("mae", "cifar10", "--limit", 3), load_model(models / "mae")
     assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [
         f"test/{i:05d}" for i in (0, 2, 4)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from torchvision.transforms.v2.functional import rgb_to_grayscale
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.config import DataConfig, changed
+from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.data.sources import load_data
 from vit.device import Compute
+from vit.encoder import VisionTransformer
 from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.figures import save_figure
@@ -77,7 +80,9 @@ def measured(vit, unpainted, tmp_path):
         )
         assert (code, error) == (0, "")
         assert "nan" not in said
-        return json.loads((tmp_path / "out" / "results.json").read_text()) | {"said": said}
+        results = json.loads((tmp_path / "out" / "results.json").read_text())
+        usual = {method: rows[0] for method, rows in results["scores"].items()}
+        return results | usual | {"said": said}
 
     return run
 
@@ -104,26 +109,27 @@ def test_all_that_applies_to_an_autoencoder(place, measured):
     bank, queries = features(place, train.images, test.images)
     assert results["knn"]["accuracy"] == knn_accuracy(bank, train.labels, queries, test.labels)
     pixels = [pixel_features(part.images) for part in (train, test)]
-    assert results["knn"]["raw_pixel_accuracy"] == knn_accuracy(
-        pixels[0], train.labels, pixels[1], test.labels
-    )
+    with seeded_weights(0):
+        untrained = VisionTransformer(load_model(place / "mae").encoder.config)
+    first = [encoder_features(untrained, part.images, prepare, CPU)[0] for part in (train, test)]
+    for name, (bank, queries) in {"raw_pixels": pixels, "untrained": first}.items():
+        expected = knn_accuracy(bank, train.labels, queries, test.labels)
+        assert results["knn"]["baselines"][name] == expected
     assert results["linear"]["accuracy"] > 0.6  # the classes differ in colour
     assert results["linear"]["held_out"] == 12
     assert np.sum(results["linear"]["confusion"]) == 3 * TEST
     assert np.trace(results["linear"]["confusion"]) / (3 * TEST) == pytest.approx(
         results["linear"]["accuracy"]
     )
-    rows = {(row["mask"], row["ratio"]) for row in results["reconstruction"]}
+    rows = {(row["mask"], row["ratio"]): row for row in results["scores"]["reconstruction"]}
     # of four patches
-    assert rows == {(kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)}
+    assert set(rows) == set(product(("random", "block", "grid"), (0.5, 0.75)))
     assert results["linear"]["layer"] == 2
-    row = next(
-        row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75)
-    )
     scores = score_reconstruction(
         load_model(place / "mae"), test.images, prepare, "random", 0.75, CPU
     )
-    assert row == {"mask": "random", "ratio": 0.75, **scores}
+    row = rows["random", 0.75]
+    assert {"loss": row["loss"], **row["baselines"]} == scores
     assert "head" not in results
     for part in ("nearest-neighbour accuracy", "linear probe", "masked patches", "30 test images"):
         assert part in results["said"]
@@ -140,21 +146,33 @@ def test_the_models_own_head_also_on_mirror_images(place, measured):
     right = [
         float((given.argmax(1) == test.labels).float().mean()) for given in (logits[0], sum(logits))
     ]
-    assert [results["head"]["accuracy"], results["head"]["accuracy_with_flip"]] == pytest.approx(
-        right
-    )
-    assert re.search(rf"with mirror images +{right[1]:.0%}", results["said"])
+    rows = results["scores"]["head"]
+    assert [row["accuracy"] for row in rows] == pytest.approx(right)
+    assert re.search(rf"{right[1]:.0%} .*with mirror images", results["said"])
     assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
-    assert "accuracy_with_flip" not in measured("classifier", "--method", "head")["head"]
+    # the surest mistakes first, each of them a mistake
+    mistakes = rows[0]["mistakes"]
+    shares = logits[0].softmax(1)
+    for mistake in mistakes:
+        image = mistake["image"]
+        assert mistake["file"] == test.files[image]
+        assert mistake["file"].startswith(f"test/{mistake['class']}/")
+        assert mistake["class"] == test.class_names[test.labels[image]] != mistake["predicted"]
+        assert mistake["confidence"] == pytest.approx(float(shares[image].max()), abs=1e-5)
+    sureness = [mistake["confidence"] for mistake in mistakes]
+    assert sureness == sorted(sureness, reverse=True)
+    assert len(mistakes) == min(12, round((1 - right[0]) * 3 * TEST))
 
 
 def test_classes_in_another_order_are_measured_by_their_names(measured):
     options = ("--method", "head", "--flip")
-    expected = measured("classifier", *options)["head"]
-    turned = measured("turned", *options)["head"]
-    for key in ("accuracy", "accuracy_with_flip", "confusion"):
-        assert turned[key] == expected[key]
-    assert turned["classes_named"]
+    expected = measured("classifier", *options)
+    turned = measured("turned", *options)
+    for row, other in zip(expected["scores"]["head"], turned["scores"]["head"], strict=True):
+        assert row["accuracy"] == other["accuracy"]
+    assert expected["head"]["confusion"] == turned["head"]["confusion"]
+    assert "no names" in expected["said"]
+    assert "no names" not in turned["said"]
 
 
 def test_settings_are_chosen_on_training_images_that_are_held_out(place, measured):
@@ -225,8 +243,8 @@ def test_several_seeds_have_a_mean_and_a_spread(measured):
     strengths = [probe["strength"] for probe in probes]
     assert several["strength"] == (strengths if len(set(strengths)) > 1 else strengths[0])
     assert several["layer"] == 2
-    pixels = [result["knn"]["raw_pixel_accuracy"] for result in alone]
-    assert results["knn"]["raw_pixel_accuracy"] == pytest.approx(np.mean(pixels))
+    pixels = [result["knn"]["baselines"]["raw_pixels"] for result in alone]
+    assert results["knn"]["baselines"]["raw_pixels"] == pytest.approx(np.mean(pixels))
 
 
 def test_neighbours_of_all_labels_have_no_spread(measured):
@@ -324,14 +342,17 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
     results, found = {}, measure(run)
     for method in ["head"] if task == "classify" else ["reconstruction", "knn"]:
         assert vit(*argv, "--method", method)[0] == 0
-        results |= json.loads((tmp_path / "measured" / "results.json").read_text())
+        rows = json.loads((tmp_path / "measured" / "results.json").read_text())["scores"]
+        results |= rows
     if task == "classify":
-        assert results["head"]["accuracy"] == found["test_accuracy"]
-        assert results["head"]["cross_entropy"] == pytest.approx(found["test_loss"], abs=1e-6)
+        (row,) = results["head"]
+        (expected,) = found["head"]
+        assert row["accuracy"] == expected["accuracy"]
+        assert row["cross_entropy"] == pytest.approx(expected["cross_entropy"], abs=1e-6)
     else:
         row = next(row for row in results["reconstruction"] if row["mask"] == "random")
-        assert row["loss"] == pytest.approx(found["test_loss"], abs=1e-6)
-        assert results["knn"]["accuracy"] == found["neighbours"]["encoder_accuracy"]
+        assert row["loss"] == pytest.approx(found["reconstruction"][0]["loss"], abs=1e-6)
+        assert results["knn"][0]["accuracy"] == found["knn"][0]["accuracy"]
 
 
 @pytest.mark.parametrize("options", ["--labels 0.03", "--limit 2"])
@@ -344,7 +365,7 @@ def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
     save_model(tmp_path / "grey", model, Normalization([0.5], [0.2]))
     results = measured(tmp_path / "grey", "--method", "reconstruction")
     origin = load_model(tmp_path / "grey").origin
-    (row, *_), test = results["reconstruction"], images(place, "test")
+    row, test = results["reconstruction"], images(place, "test")
     scores = score_reconstruction(
         load_model(tmp_path / "grey"),
         test.images,

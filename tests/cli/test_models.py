@@ -28,7 +28,8 @@ def package(tmp_path, monkeypatch):
     ]
     save_model(tmp_path / "a", mae, NORMALIZE, (), "noise", dtype=torch.float16)
     change(tmp_path / "a", figures=figures)
-    figures = {"test_accuracy": 0.9312, "tested_on": "held-out training images"}
+    head = [{"protocol": "", "images": 9999, "accuracy": 0.9312, "baselines": {}}]
+    figures = {"scores": {"head": head}, "tested_on": "held-out training images"}
     classifier = encoder(image_size=(8, 8), num_classes=3)
     save_model(tmp_path / "b", classifier, NORMALIZE, (), "noise")
     change(tmp_path / "b", figures=figures)

@@ -49,6 +49,10 @@ def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path)
         (row["file"], one["class"], one["probability"]) for row in found for one in row["classes"]
     ]
     assert [row["rank"] for row in rows] == ["1", "2", "3"] * 25
+    # the class that an image's folder names, where the model knows it
+    folders = [os.path.basename(os.path.dirname(row["file"])) for row in rows]
+    assert [row["true_class"] for row in rows] == folders
+    assert set(folders) == {"cat", "dog", ""}
 
     code, table, _ = vit_predict(*asked, "--top", 1)
     lines = table.splitlines()

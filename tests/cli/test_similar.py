@@ -46,6 +46,16 @@ def test_it_is_the_search_in_numpy_over_the_features_of_vit_embed(name, similar,
     assert similarities[0] == pytest.approx(1, abs=1e-9)
 
 
+def test_features_of_vit_embed_give_the_same_but_not_of_other_weights(
+    similar, tmp_path, called, refused
+):
+    path = tmp_path / "features.npz"
+    assert called("embed", "encoder", "data", "--out", path)[0] == 0
+    line = ("encoder", "two.png", "data", "--count", 5)
+    assert similar(*line, "--features", path)[1] == similar(*line)[1]
+    assert "features.npz" in refused("similar", "mae", *line[1:], "--features", path)
+
+
 def test_the_table_is_the_same_with_and_without_a_page(similar, tmp_path):
     line = ["encoder", "two.png", "data", "--count", 5]
     code, table, _ = similar(*line)

@@ -13,24 +13,21 @@ import subprocess
 import sys
 import threading
 import time
-import unicodedata
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit import inputs
-from vit.config import DataConfig, changed
+from vit.config import DataConfig
 from vit.data import ImageSet, content_hash, folder
-from vit.data import cache as cache_module
 from vit.data.folder import load_folder, refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import DataError
@@ -44,10 +41,8 @@ def plain(path: Path, colour: tuple[int, int, int] = RED) -> Path:
     return path
 
 
-def load(
-    root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4)
-) -> tuple[ImageSet, ImageSet]:
-    return load_folder(root, size, on_bad_image, root.parent / "cache")  # type: ignore[arg-type]
+def load(root: Path, on_bad_image: str = "stop", size=(4, 4)) -> tuple[ImageSet, ImageSet]:
+    return load_folder(root, size, on_bad_image, root.parent / "cache")
 
 
 def refusal(root: Path, on_bad_image: str = "stop") -> str:
@@ -91,6 +86,8 @@ LAYOUTS = {
         ("cat",),
     ),
     "hidden folders": (["a/1", "a/2", "b/0", "b/1", "a/0", ".c/0", "a/.c/0"], 4, 1, ("a", "b")),
+    "beside classes": (["a/1", "a/2", "b/0", "b/1", "a/0", "logo"], 4, 1, ("a", "b")),
+    "accents": (["train/caf\u00e9/0", "train/t/0", "test/cafe\u0301/0"], 2, 1, ("caf\u00e9", "t")),
     "no classes": ([f"{i:02}" for i in [*range(1, 12), *range(13, 25), 0, 12]], 23, 2, ()),
     "no classes, below train": ([f"train/{i}" for i in [1, 2, 3, 0]], 3, 1, ()),
 }
@@ -108,39 +105,31 @@ def test_layouts(tmp_path, layout):
         assert split.images.is_contiguous()
         assert colours(split.images) == [(number, 0, 0) for number in range(first, first + count)]
         assert split.content_hash == content_hash(split.images, split.labels)
-        assert split.skipped == ()
 
         # their classes: the folder below the split
         for file, label_name in zip(files[first : first + count], split.label_names, strict=True):
             folders = file.removeprefix("train/").removeprefix("test/").removeprefix("val/")
-            assert label_name == (folders.split("/")[0] if classes else "")
+            expected = folders.split("/")[0].replace("e\u0301", "\u00e9") if classes else ""
+            assert label_name == expected
         assert split.class_names == classes
         # a single class measures nothing
         assert split.has_classes == (len(classes) > 1)
 
 
 def test_order_is_imagefolders(tmp_path):
-    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/Z.JPG", "a-b/1.png", "a/b/1.webp"]
-    names += [
-        "é/日本.png",
-        "B/1.png",
-        "a/zz.png",
-        os.fsdecode(b"a/\xff\xfe.png"),
-        "a/new\nline.png",
-    ]
+    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/Z.JPG", "a-b/1.png", "a/b/1.webp", "B/1.png"]
+    names += ["é/日本.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
-        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "root" / name).write_bytes(b"")
-    reference = ImageFolder(str(tmp_path / "root"))
-    notes: list[str] = []
-    files = folder._list_images(tmp_path / "root", "", notes)
-    paths = [str(tmp_path / "root" / file.name) for file in files]
-    assert paths == [path for path, _ in reference.samples]
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    reference = ImageFolder(str(tmp_path))
+    ignored: Counter[str] = Counter()
+    (files,) = folder.list_folder(tmp_path, ignored).values()
+    assert [str(tmp_path / file.name) for file in files] == [path for path, _ in reference.samples]
     assert len(files) == len(names)
     assert sorted({file.class_name for file in files}) == reference.classes
     assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
-    (note,) = notes
-    assert note.endswith("2 .txt, 1 without a suffix")
+    assert ignored == {".txt": 2, "without a suffix": 1}
 
 
 def test_loops_of_links_are_tolerated(root):
@@ -151,45 +140,18 @@ def test_loops_of_links_are_tolerated(root):
     assert len(load(root)[0]) == 13
 
 
-def test_hostile_name_cannot_forge_a_line(root, caplog):
-    hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
-    hostile.write_bytes(b"bad")
-    messages = [refusal(root), *load(root, "skip")[0].skipped]
-    messages += [record.getMessage() for record in caplog.records]
-    for text in messages:
-        assert text.isprintable()
-        assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
-
-
-OF_SYSTEMS = ["._0.png", ".hidden.PNG", ".DS_Store"]
-FOLDERS_OF_SYSTEMS = ["__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "@Recycle", ".thumbnails"]
-
-
 @pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
-def test_what_systems_put_beside_images_is_none_of_them(tmp_path, split):
+def test_runs_and_what_systems_put_beside_images_are_none_of_them(tmp_path, split):
     for number in range(4):
         plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
     for place in ("", split, f"{split}a/"):
-        for name in OF_SYSTEMS:
+        for name in ("._0.png", ".DS_Store"):
             (tmp_path / "root" / place / name).write_bytes(b"\x00\x05\x16\x07")
-        for name in FOLDERS_OF_SYSTEMS:
+        for name in ("__MACOSX", ".thumbnails", "run"):
             plain(tmp_path / "root" / place / name / "a" / "photo.png")
-            (tmp_path / "root" / place / name / "._photo.png").write_bytes(b"\x00\x05\x16\x07")
+        (tmp_path / "root" / place / "run" / "showcase.safetensors").touch()
     train, test = load(tmp_path / "root")
     assert (len(train) + len(test), train.class_names) == (4, ("a", "b"))
-    assert len(folder.list_files(tmp_path / "root")) == 4
-    assert not [note for note in train.notes if "not used" in note]
-
-
-@pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
-def test_runs_among_the_images_are_none_of_them(tmp_path, split):
-    for number in range(4):
-        plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
-    for run in ("runs/folder", "run", "a/run"):
-        plain(tmp_path / "root" / run / "attention.png")
-        (tmp_path / "root" / run / "showcase.safetensors").touch()
-    train, _ = load(tmp_path / "root")
-    assert train.class_names == ("a", "b")
     assert len(folder.list_files(tmp_path / "root")) == 4
     assert not [note for note in train.notes if "not used" in note]
 
@@ -205,21 +167,12 @@ def test_a_run_in_a_folder_that_holds_some_of_the_images_is_refused(tmp_path):
         refuse_run_among_images(tmp_path / out, str(tmp_path))
 
 
-def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
-    plain(root / "train" / "logo.png")
-    (root / "train" / "aaa").mkdir()
-    train, _ = load(root)
-    assert len(train) == 12
-    assert train.class_names == ("ape", "bee", "cat")
-    assert "1 images outside the class folders" in caplog.text
-
-
 REFUSED = {
     "empty": [],
     "one image": ["0.png"],
-    "val without train": ["val/ape/0.png"],
     "train alone has classes": ["train/ape/0.png", "test/0.png"],
     "splits of another name": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
+    "splits without train": ["test/ape/0.png", "val/ape/0.png"],
     "a class of test alone": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
@@ -232,45 +185,21 @@ def test_layouts_that_cannot_be_used_are_refused_by_the_name_of_the_folder(tmp_p
     assert refusal(tmp_path / "root").startswith(str(tmp_path / "root"))
 
 
-def test_a_missing_folder_is_refused(tmp_path):
-    assert refusal(tmp_path / "root").startswith(f"{tmp_path / 'root'}: no such folder")
-
-
-# --- notes for the user, and the size of the images -----------------------------------------------
-
-
-def test_notes_count_the_files_that_are_left_out_held_out_and_used(root):
+def test_notes_count_the_files_that_are_held_out_used_and_not_used(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
-    (root / "train" / ".DS_Store").write_bytes(b"")
-    Image.new("P", (4, 4)).save(
-        root / "train" / "bee" / "moving.gif", save_all=True, append_images=[NOISE]
-    )
+    plain(root / "train" / "logo.png")
+    (root / "train" / "empty").mkdir()
     (root / "test").rename(root / "validation")
-    (root / "notes").mkdir()
+    (root / "train.py").touch()
     # the same from the files and from the cache
     for _ in range(2):
-        train, test = load(root)
-        ignored, unused, held_out, counts, sizes = train.notes
-        assert ignored.endswith(": 1 .heic")
-        assert unused.endswith(": validation")
-        assert "1 of the 13 images" in held_out
-        assert counts.endswith("ape 3 + 1, bee 5 + 0, cat 4 + 0")
-        assert "smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;" in sizes
-        assert len(test) == 1
-
-
-def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area(root):
-    for number, width in enumerate((9, 4, 12)):
-        Image.new("RGB", (width, 4)).save(root / "train" / "ape" / f"wide-{number}.png")
-    (note,) = (note for note in load(root)[0].notes if "smallest" in note)
-    assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
-
-
-def gradient(width: int, height: int) -> Image.Image:
-    """Every pixel differs from its neighbours, so that none is lost unseen."""
-    return Image.fromarray(
-        np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    )
+        held_out, size, counts, unused = load(root)[0].notes
+        assert "1 of the 12 images" in held_out
+        assert "4 x 4" in size
+        assert counts.endswith("ape 3 + 1, bee 4 + 0, cat 4 + 0")
+        for what in ("6 images in validation", "1 .heic", "1 images outside the class folders"):
+            assert what in unused
+        assert ".py" not in unused
 
 
 # for an input of 4 x 8: (width, height) of the photographs, (h, w) of the images
@@ -285,10 +214,11 @@ def gradient(width: int, height: int) -> Image.Image:
     ],
 )
 def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, size):
+    pixels = np.random.default_rng(0).integers(0, 256, (*photo[::-1], 3), dtype=np.uint8)
     for split, count in (("train", 5), ("test", 2)):
         (tmp_path / "root" / split).mkdir(parents=True)
         for number in range(count):
-            gradient(*photo).save(tmp_path / "root" / split / f"{number}.png")
+            Image.fromarray(pixels).save(tmp_path / "root" / split / f"{number}.png")
     # the median decides
     Image.new("RGB", (1, 1)).save(tmp_path / "root" / "train" / "9.png")
     for _ in range(2):
@@ -299,36 +229,21 @@ def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, size):
     assert train.images[0].flatten().tolist() == list(content)
 
 
-def test_size_is_read_upright(tmp_path):
-    exif = Image.Exif()
-    for orientation, size in ((1, (6, 2)), (3, (6, 2)), (6, (2, 6)), (8, (2, 6))):
-        exif[274] = orientation
-        for suffix in ("jpg", "png", "webp", "tif"):
-            path = tmp_path / f"photo.{suffix}"
-            Image.new("RGB", (6, 2)).save(path, exif=exif)
-            assert inputs.size_of(str(path)) == size
-            with Image.open(path) as image:
-                assert ImageOps.exif_transpose(image).size == size
-    for bad in ("absent.jpg", "bad.jpg"):
-        (tmp_path / "bad.jpg").write_bytes(b"bad")
-        assert inputs.size_of(str(tmp_path / bad)) is None
-
-
 # --- files that are no images ---------------------------------------------------------------------
 
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 BAD = {
     "truncated.jpg": encoded(NOISE, "JPEG")[:-800],
-    "bomb.png": encoded(Image.new("1", (10_000, 10_000)), "PNG"),
+    "bomb.png": encoded(Image.new("1", (20_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
     "grey32.tif": encoded(Image.new("I", (4, 4), 70_000), "TIFF"),
+    "x\r\nSaved checkpoint\x1b[2J\u202e.png": b"bad",
 }
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("name", [*BAD, "broken-link.png", "pipe.png"])
-def test_bad_image(root, name):
+def test_a_bad_image_stops_or_is_left_out(root, name):
     path = root / "train" / "bee" / name
     if name in BAD:
         path.write_bytes(BAD[name])
@@ -336,35 +251,30 @@ def test_bad_image(root, name):
         os.mkfifo(path)
     else:
         path.symlink_to("nowhere.png")
+    shown = str(path).replace("\r\n", " ").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
     message = refusal(root)
-    assert message.startswith(f"{path}: ")
-    assert ("pixels" in message) == ("bomb" in name)
+    assert message.startswith(f"{shown}: ")
     assert "data.on_bad_image: skip" in message
     assert list((root.parent / "cache").iterdir()) == []
 
     train, test = load(root, "skip")
-    assert (train.skipped, test.skipped) == ((str(path),), ())
+    assert (train.skipped, test.skipped) == ((shown,), ())
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert colours(train.images) == NUMBERS[:12]
 
 
-@pytest.mark.parametrize("bad", ["train", "test"])
-def test_a_bad_image_counts_once_with_images_held_out(root, bad):
-    (root / bad / "bee" / "bad.png").write_bytes(b"bad")
-    settings = DataConfig(
-        source="folder", root=str(root), on_bad_image="skip", cache=str(root.parent / "cache")
-    )
-    for val_size in (0, 4):
-        data = load_data(changed(settings, {"val_size": val_size}), (4, 4))
-        assert data.facts["skipped"] == 1
-        assert sum("left out" in note for note in data.notes) == 1
+def test_a_bad_image_counts_once_with_images_held_out(root):
+    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
+    settings = dict(root=str(root), on_bad_image="skip", cache=str(root.parent / "cache"))
+    data = load_data(DataConfig(source="folder", val_size=4, **settings), (4, 4))
+    assert data.facts["skipped"] == sum("left out" in note for note in data.notes) == 1
 
 
 def test_all_bad(tmp_path):
     (tmp_path / "root").mkdir()
     for index in range(3):
         (tmp_path / "root" / f"{index}.png").write_bytes(b"bad")
-    assert "none of the 3 train images can be read" in refusal(tmp_path / "root", "skip")
+    assert "none of the 3 images can be read" in refusal(tmp_path / "root", "skip")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -377,7 +287,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     original = inputs.decode
 
-    def recorded(path: str, *arguments: Any) -> bytes | str:
+    def recorded(path: str, *arguments: object) -> bytes | str:
         paths.append(path)
         return original(path, *arguments)
 
@@ -385,63 +295,41 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def cache_of(root: Path, split: str) -> Path:
+def cache_of(root: Path, split: str = "train") -> Path:
     (path,) = (root.parent / "cache").glob(f"*-{split}-*")
     return path
 
 
 def test_second_start_decodes_nothing(root, decoded, monkeypatch):
-    first = load(root)
-    second = load(root)
-    assert len(decoded) == 18
-    for original, copy in zip(first, second, strict=True):
+    for original, copy in zip(load(root), load(root), strict=True):
         assert_same(vars(original), vars(copy))
-    names = sorted(path.name[:13] for path in (root.parent / "cache").iterdir())
-    assert names == ["root-test-4x4", "root-train-4x"]
-
+    assert len(decoded) == 18
     # nor by another name of the folder
     monkeypatch.chdir(root.parent)
     load_folder(Path("root"), (4, 4), "stop", Path("cache"))
     assert len(decoded) == 18
-
     # another size has another cache
     assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)
     load(root)
     assert len(decoded) == 36
 
 
-def touch(path: Path) -> None:
-    os.utime(path, ns=(0, 5))
-
-
-def rewrite_keeping_size_and_time(path: Path, image: Path) -> None:
-    """Write another image of as many bytes, and set the time back, as `cp -p` and `tar` do."""
+def rewrite_keeping_size_and_time(path: Path, content: bytes) -> None:
+    """As `cp -p` and `tar` do."""
     before = path.stat()
-    content = image.read_bytes()
     assert len(content) == before.st_size
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-
-
-def replace_by_another_of_the_same_size_and_time(train: Path) -> None:
-    first, second = train / "ape" / "0.png", train / "ape" / "1.png"
-    other = train.parent / "other"
-    os.utime(second, ns=(0, first.stat().st_mtime_ns))
-    for source, target in ((first, other), (second, first), (other, second)):
-        source.rename(target)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "rewrite, size and time kept": lambda train: rewrite_keeping_size_and_time(
-        train / "ape" / "0.png", train / "ape" / "1.png"
+    "rewrite": lambda bees: rewrite_keeping_size_and_time(
+        bees / "0.png", (bees / "1.png").read_bytes()
     ),
-    "replace": replace_by_another_of_the_same_size_and_time,
-    "rewrite": lambda train: touch(plain(train / "ape" / "0.png", BLUE)),
-    "change the time": lambda train: touch(train / "ape" / "0.png"),
-    "add": lambda train: plain(train / "bee" / "extra.png", BLUE),
-    "remove": lambda train: (train / "bee" / "1.png").unlink(),
-    "rename": lambda train: (train / "bee" / "1.png").rename(train / "bee" / "0a.png"),
+    "change the time": lambda bees: os.utime(bees / "0.png", ns=(0, 5)),
+    "add": lambda bees: plain(bees / "extra.png", BLUE),
+    "remove": lambda bees: (bees / "1.png").unlink(),
+    "rename": lambda bees: (bees / "1.png").rename(bees / "0a.png"),
 }
 
 
@@ -449,91 +337,37 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_changed_files_are_decoded_again(root, decoded, change):
     load(root)
     decoded.clear()
-    CHANGES[change](root / "train")
+    CHANGES[change](root / "train" / "bee")
     train, _ = load(root)
-    count = {"add": 13, "remove": 11}.get(change, 12)
     # and none of the test files
-    assert len(decoded) == len(train) == count
+    assert len(decoded) == len(train) == {"add": 13, "remove": 11}.get(change, 12)
     if change == "rewrite":
-        assert colours(train.images)[0] == BLUE
-    if change in ("rewrite, size and time kept", "replace"):
-        assert colours(train.images)[0] == NUMBERS[1]
+        assert colours(train.images)[4] == NUMBERS[5]
 
 
 def test_images_are_mapped_and_writes_stay_private(root):
     load(root)
     train, _ = load(root)
     if sys.platform == "linux":
-        assert str(cache_of(root, "train")) in Path("/proc/self/maps").read_text()
-    before = cache_of(root, "train").read_bytes()
+        assert str(cache_of(root)) in Path("/proc/self/maps").read_text()
+    before = cache_of(root).read_bytes()
     train.images.fill_(0)
-    assert cache_of(root, "train").read_bytes() == before
+    assert cache_of(root).read_bytes() == before
     assert colours(load(root)[0].images)[1] == (9, 1, 200)
 
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "cut in the header": lambda content: content[:50],
-    "cut in the images": lambda content: content[:528],
-    "no hash": lambda content: content.replace(b'"content_hash"', b'"content_mash"'),
-    "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
-    "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
-    "zeros": lambda content: bytes(len(content)),
-    "one bit of a pixel": lambda content: content[:600] + bytes([content[600] ^ 4]) + content[601:],
-}
-
-
-NO_FILES: dict[str, Callable[[Path], object]] = {
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a device": lambda path: path.symlink_to("/dev/zero"),
-    "a link to a file": lambda path: path.symlink_to(plain(path.parent / "mine.png")),
-    "a broken link": lambda path: path.symlink_to("nowhere"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Reading `.npy`")
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
-    first, _ = load(root)
-    path = cache_of(root, "train")
+@pytest.mark.parametrize("length", [50, 528, -9], ids=["header", "images", "record"])
+def test_a_cache_that_is_cut_is_made_anew(root, decoded, length):
+    load(root)
+    path = cache_of(root)
     content = path.read_bytes()
     # the images that were returned keep the old file
     path.unlink()
-    path.write_bytes(damage(content))
+    path.write_bytes(content[:length])
     decoded.clear()
-    train, _ = load(root)
+    load(root)
     assert len(decoded) == 12
-    assert train.content_hash == first.content_hash
-    (record,) = caplog.records
-    assert f"{path}: this cache is damaged" in record.getMessage()
     assert path.read_bytes() == content
-
-
-def test_the_pixels_of_a_large_cache_are_not_read_at_the_start(root, monkeypatch):
-    small = load(root)
-    monkeypatch.setattr(cache_module, "HASHED", 0)
-    monkeypatch.setattr(cache_module, "content_hash", None)
-    for original, copy in zip(small, load(root), strict=True):
-        assert_same(vars(original), vars(copy))
-
-
-def test_two_builds_of_one_cache_at_once(root, decoded):
-    started = threading.Barrier(2, timeout=600)
-
-    def build() -> tuple[ImageSet, ImageSet]:
-        started.wait()
-        return load(root)
-
-    with ThreadPoolExecutor(2) as pool:
-        builds = [pool.submit(build), pool.submit(build)]
-    for finished in builds:
-        train, _ = finished.result()
-        assert colours(train.images) == NUMBERS[:12]
-    # a file for each split, and no leftovers
-    assert len(list((root.parent / "cache").iterdir())) == 2
-    decoded.clear()
-    assert colours(load(root)[0].images) == NUMBERS[:12]
-    assert decoded == []
 
 
 def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
@@ -547,39 +381,39 @@ def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
 
 def test_what_fails_leaves_the_old_cache(root):
     load(root)
-    before = cache_of(root, "train").read_bytes()
-    CHANGES["add"](root / "train")
-    with full_disk(700):
-        assert "set data.cache" in refusal(root)
+    before = cache_of(root).read_bytes()
+    CHANGES["add"](root / "train" / "bee")
+    with full_disk(700), pytest.raises(OSError, match=str(cache_of(root))):
+        load(root)
     (root / "train" / "cat" / "9.png").write_bytes(b"bad")
     assert "9.png" in refusal(root)
-    assert cache_of(root, "train").read_bytes() == before
+    assert cache_of(root).read_bytes() == before
     assert len(list((root.parent / "cache").iterdir())) == 2
 
 
 # --- decoding in parallel -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
-def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
+def test_threads_give_the_same_in_the_same_order(root, monkeypatch):
     original = inputs.decode
     threads = set()
 
-    def delayed(path: str, *arguments: Any) -> bytes | str:
+    def delayed(path: str, *arguments: object) -> bytes | str:
         threads.add(threading.current_thread().name)
         time.sleep(0.005 * random.random())
         return original(path, *arguments)
 
     monkeypatch.setattr(inputs, "decode", delayed)
-    monkeypatch.setattr(folder, "SMALL_FILE", small_file)
+    monkeypatch.setattr(folder, "AT_ONCE", 5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    for name in ("bee/b\udcffd.png", "cat/0a.png"):
+    bad = ("bee/b\udcffd.png", "cat/0a.png")
+    for name in bad:
         (root / "train" / name).write_bytes(b"bad")
     # the first of the two is named
     assert "bee/b\\udcffd.png: not a readable image" in refusal(root)
     train, test = load(root, "skip")
-    assert len(threads) > 3 or small_file
-    names = ("bee/b\\udcffd.png", "cat/0a.png")
+    assert len(threads) > 2
+    names = (name.replace("\udcff", "\\udcff") for name in bad)
     assert train.skipped == tuple(str(root / "train" / name) for name in names)
     assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
     assert not threads & {thread.name for thread in threading.enumerate()}
@@ -587,40 +421,44 @@ def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
 
 SLOW = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has taken from what it runs in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes in the background
 from pathlib import Path
 from vit import inputs
-from vit.data.folder import load_folder, refuse_run_among_images
+from vit.data.folder import load_folder
 
 original = inputs.decode
+root = Path(sys.argv[1])
 def slow(*how):
     print("decoding", flush=True)
     time.sleep(0.3)
+    while sys.argv[2:] and not (root.parent / "go").exists():
+        time.sleep(0.01)
     return original(*how)
 inputs.decode = slow
-root = Path(sys.argv[1])
 load_folder(root, (4, 4), "stop", root.parent / "cache")
 """
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    """Another process that decodes, slowly."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", SLOW, *map(str, words)]
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout.readline().startswith("decoding")
+    return process
 
 
 @pytest.mark.slow
 def test_two_processes_build_one_cache_at_once(root, decoded):
     # both decode until the test lets them go on
-    together = SLOW.replace(
-        "time.sleep(0.3)", "while not (root.parent / 'go').exists():\n        time.sleep(0.01)"
-    )
-    streams = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    both = [subprocess.Popen([sys.executable, "-c", together, root], **streams) for _ in range(2)]
-    for process in both:
-        assert process.stdout.readline() == "decoding\n"
+    both = [start(root, "wait") for _ in range(2)]
     unfinished = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert unfinished == [".partial-"] * 2
     both[0].kill()  # the other is not held up
     both[0].wait()
     (root.parent / "go").touch()
-    said = [process.communicate(timeout=600) for process in both]
+    said = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
-    assert [err for _, err in said] == ["", ""]
     # of the killed one a file is left that nobody uses
     assert len([path for path in (root.parent / "cache").iterdir() if path.name[0] != "."]) == 2
     train, test = load(root)
@@ -631,12 +469,7 @@ def test_two_processes_build_one_cache_at_once(root, decoded):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, root], stdout=pipe, stderr=pipe, text=True
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = start(root)
     process.send_signal(number)
     assert process.stdout.read().count("decoding") < 3  # it ended at once, not after all 18
     assert process.wait(timeout=600) != 0
@@ -644,16 +477,3 @@ def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
     assert colours(load(root)[0].images) == NUMBERS[:12]
     assert len(decoded) == 18
-
-
-def test_accents_are_the_same_however_a_system_encodes_them(tmp_path):
-    """A folder made on a Mac has its accents in parts (NFD)."""
-    whole = "caf\u00e9"
-    parts = unicodedata.normalize("NFD", whole)
-    assert whole != parts
-    for split, name in (("train", whole), ("test", parts)):
-        plain(tmp_path / "data" / split / name / "0.png")
-        plain(tmp_path / "data" / split / "tea" / "0.png")
-    train, test = load(tmp_path / "data")
-    assert train.class_names == test.class_names == (whole, "tea")
-    assert sorted(test.labels.tolist()) == [0, 1]

@@ -17,7 +17,6 @@ from vit.data.images import (
     match_classes,
     spread_over_classes,
 )
-from vit.errors import DataError
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
@@ -40,7 +39,7 @@ def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():
 
 
 def test_content_hash_knows_pixels_labels_and_shape():
-    original = image_set([0, 1, 1], ("a", "b"))
+    original = image_set([0, -1, 1], ("a", "b"))
     images = original.images.clone()
     labels = original.labels.clone()
     assert content_hash(images, labels) == original.content_hash
@@ -48,14 +47,10 @@ def test_content_hash_knows_pixels_labels_and_shape():
     assert content_hash(images, 1 - labels) != original.content_hash
     images[2, 0, 1, 1] += 1
     assert content_hash(images, labels) != original.content_hash
-
-
-def test_subset_has_a_hash_of_its_own_and_names_its_labels():
-    images = image_set([0, -1, 1], ("a", "b"))
-    part = images.subset(torch.tensor([2, 1]))
+    part = original.subset(torch.tensor([2, 1]))
     assert part.label_names == ["b", ""]
     assert part.images[:, 0, 0, 0].tolist() == [2, 1]
-    assert part.content_hash == content_hash(part.images, part.labels) != images.content_hash
+    assert part.content_hash == content_hash(part.images, part.labels) != original.content_hash
 
 
 def test_the_only_image_of_a_class_is_not_held_out():
@@ -86,7 +81,7 @@ def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
 def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
     images = torch.arange(count)[:, None].view(torch.uint8).view(count, 2, 2, 2)
     dataset = ImageSet(images, torch.arange(count), (), "")
-    train, test, _ = hold_out_test_images(dataset, "")
+    train, test = hold_out_test_images(dataset, "", "folder")
     numbers = torch.arange(held_out) * count // held_out
     assert torch.equal(test.labels, numbers)
     assert sorted([*train.labels.tolist(), *numbers.tolist()]) == list(range(count))
@@ -118,11 +113,6 @@ def test_copies_of_the_only_image_are_held_out_like_others():
     assert hold_out(torch.zeros(5, dtype=torch.int64), 2, evenly).tolist() == [1, 0, 1, 0, 0]
 
 
-def test_a_single_image_cannot_be_held_out():
-    with pytest.raises(DataError, match="photos: has 1 image"):
-        hold_out_test_images(image_set([0], ("a",)), "photos")
-
-
 def test_an_image_hash_knows_the_pixels_and_goes_with_a_subset(monkeypatch):
     images = image_set([0, 1, 1, 0], ("a", "b"))
     hashes = images.image_hashes
@@ -149,20 +139,15 @@ NFD = tuple(unicodedata.normalize("NFD", name) for name in NFC)
 @pytest.mark.parametrize(
     ("names", "wanted", "order"),
     [
-        (("ape", "bee", "cat"), ("ape", "bee", "cat"), [0, 1, 2]),
         (("ape", "bee", "cat"), ("cat", "ape", "bee"), [2, 0, 1]),
         (NUMBERS, tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (NUMBERS, tuple(f"{number:02}" for number in range(12)), [*range(12)]),
         ((), tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (NFC, NFD, [0, 1]),
         (NFD, NFC[::-1], [1, 0]),
         ((), ("ape", "bee"), None),
-        ((), ("1", "2"), None),
         (("ape", "bee"), ("ape", "cat"), None),
         (("ape", "bee"), ("ape", "bee", "cat"), None),
         (("crane", "crane"), ("crane", "crane"), [0, 1]),
         (("crane", "crane", "ape"), ("ape", "crane", "crane"), None),
-        (("1", "01"), ("01", "1"), None),
     ],
 )
 def test_classes_are_matched_by_name_whatever_their_order(names, wanted, order):

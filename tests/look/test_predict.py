@@ -33,10 +33,11 @@ def test_predictions_are_the_heads_and_features_what_it_reads(pool, tmp_path):
     probabilities = predict(classifier, images)
     torch.testing.assert_close(probabilities, classifier.forward_head(tokens).softmax(1))
     torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
-    pooled, patches = embed(classifier, images)
+    assert embed(classifier, images).patches is None
+    pooled, patches = embed(classifier, images, patches=True)
     torch.testing.assert_close(classifier.head(pooled), classifier.forward_head(tokens))
     torch.testing.assert_close(patches, tokens[:, 2:])
-    in_parts = embed(classifier, images, batch_size=2)
+    in_parts = embed(classifier, images, batch_size=2, patches=True)
     torch.testing.assert_close(in_parts.pooled, pooled)
     torch.testing.assert_close(in_parts.patches, patches)
 
@@ -45,7 +46,8 @@ def test_an_autoencoder_gives_its_encoders_features(tmp_path):
     model = loaded(tmp_path, autoencoder())
     images = noise(2)
     assert torch.equal(
-        embed(model, images).patches, model(model.origin.inputs(images)).detach()[:, 1:]
+        embed(model, images, patches=True).patches,
+        model(model.origin.inputs(images)).detach()[:, 1:],
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vit.look.similar import nearest
+from vit.look.predict import nearest
 
 
 def test_cosines_are_those_of_numpy():

@@ -9,7 +9,8 @@ from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
-from vit.look.datasets import with_data
+from vit.look.collection import Collection
+from vit.look.datasets import of_data
 from vit.look.subject import ModelWithImages, short_name
 
 
@@ -32,17 +33,16 @@ def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, tmp_path
     """The weights of a layer over a batch are what fills the memory."""
     model = saved(tmp_path, size, heads)
 
-    def load(numbers):
-        return torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)
-
-    sizes = [len(batch) for batch in ModelWithImages(model, [""] * 40, "", load).batches()]
+    images = torch.zeros(40, 3, size, size, dtype=torch.uint8)
+    collection = Collection(images, [""] * 40, "", [""] * 40, [-1] * 40)
+    sizes = [len(batch) for batch in ModelWithImages(model, collection).batches()]
     assert sum(sizes) == 40
     tokens = size**2 + 1
     assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in sizes)
 
 
 def test_scenes_need_no_files(tmp_path):
-    subject = with_data(saved(tmp_path, 8, 1), "scenes", "data", 3)
+    subject = ModelWithImages(saved(tmp_path, 8, 1), of_data("scenes", (8, 8), "data", 3))
     assert subject.pixels.shape == (3, 3, 8, 8)
     assert "Scenes, test images" in subject.caption
 
@@ -55,9 +55,9 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
                 Image.new("RGB", (8, 8), (number, 9, 9)).save(
                     tmp_path / "many" / split / name / f"{number}.png"
                 )
-    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "many"), "data", 3)
-    assert sorted(subject.names) == ["a", "b", "c"]
-    assert "many, test images" in subject.caption
+    collection = of_data(str(tmp_path / "many"), (8, 8), "data", 3)
+    assert sorted(collection.names) == ["a", "b", "c"]
+    assert collection.title == "many, test images"
 
 
 @pytest.mark.parametrize("split", ["", "train"])
@@ -69,9 +69,9 @@ def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path
         Image.new("RGB", (8, 8), (number, 9, 9)).save(
             tmp_path / "holiday" / split / f"{number}.png"
         )
-    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "holiday"), "data", 9)
-    assert subject.names == [str(number) for number in range(count)]
-    assert subject.caption.endswith("holiday, images")
+    collection = of_data(str(tmp_path / "holiday"), (8, 8), "data", 9)
+    assert collection.names == [str(number) for number in range(count)]
+    assert collection.title == "holiday, images"
 
 
 def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
@@ -80,8 +80,9 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
     (tmp_path / "1.png").write_text("no image")
     model = saved(tmp_path / "model", 8, 1)
     with pytest.raises(DataError, match=r"1\.png"):
-        next(with_data(model, str(tmp_path), "data", 3).batches())
-    subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
+        next(ModelWithImages(model, of_data(str(tmp_path), (8, 8), "data", 3)).batches())
+    collection = of_data(str(tmp_path), (8, 8), "data", 3, on_bad_image="skip")
+    subject = ModelWithImages(model, collection)
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
 
 

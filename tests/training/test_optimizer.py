@@ -19,9 +19,8 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import learning_rate, set_learning_rate
-from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
+from vit.training.muon import COEFFICIENTS, orthogonalize
 from vit.training.optimizer import (
-    AveragedWeights,
     make_optimizer,
     parameter_groups,
 )
@@ -132,23 +131,6 @@ def test_layer_decay_is_timms(depth, settings):
     assert len(set(scales.values())) == depth + 2
 
 
-def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
-    model = whole_model()
-    optimizer = make_optimizer(model, OptimConfig(layer_decay=0.5))
-    set_learning_rate(optimizer, 0.8)
-    rates = by_name(model, optimizer.param_groups, "lr")
-    expected = {
-        "encoder.pos_embed": 0.2,
-        "encoder.patch_embed.proj.weight": 0.2,
-        "encoder.norm.bias": 0.8,
-    }
-    expected |= {
-        f"encoder.blocks.0.{name}": 0.4 for name in ("attn.qkv.weight", "mlp.fc2.bias", "ls1.gamma")
-    }
-    assert {name: rates[name] for name in expected} == pytest.approx(expected)
-    assert {rate for name, rate in rates.items() if name.startswith("decoder")} == {0.8}
-
-
 # --- Muon -----------------------------------------------------------------------------------------
 
 MUON = OptimConfig(name="muon", weight_decay=0.1)
@@ -163,24 +145,6 @@ def step(
             value.grad = torch.randn(value.shape, generator=draws) if value.requires_grad else None
         set_learning_rate(optimizer, lr)
         optimizer.step()
-
-
-def test_muon_has_the_matrices_of_the_blocks_and_nothing_else():
-    model = whole_model()
-    optimizer = make_optimizer(model, OptimConfig(name="muon", weight_decay=0.2, layer_decay=0.5))
-    assert isinstance(optimizer, Muon)
-    groups = [group for group in optimizer.param_groups if not group["use_fallback"]]
-    assert by_name(model, groups, "lr").keys() == MATRICES
-    assert {group["weight_decay"] for group in groups} == {0.2}
-    all_names = by_name(model, optimizer.param_groups, "lr").keys()
-    assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}
-    step(model, optimizer, range(1))
-    momentum = {
-        name
-        for name, value in model.named_parameters()
-        if "momentum_buffer" in optimizer.state[value]
-    }
-    assert momentum == MATRICES
 
 
 def test_update_of_muon_is_timms():
@@ -277,32 +241,4 @@ def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products)
     assert all(0.3 < values.count_nonzero() / values.numel() < 0.7 for values in sent.values())
 
 
-def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():
-    models = [whole_model(), whole_model()]
-    for model, name in zip(models, ("muon", "adamw"), strict=True):
-        step(model, make_optimizer(model, OptimConfig(name=name, weight_decay=0.1)), range(4))
-    by_adamw = dict(models[1].named_parameters())
-    for name, weights in models[0].named_parameters():
-        is_matrix_of_block = ".blocks." in name and weights.ndim == 2
-        is_equal = torch.allclose(weights, by_adamw[name], rtol=1e-4, atol=1e-6)
-        assert is_equal != is_matrix_of_block, name
-
-
 # --- the average of the weights -------------------------------------------------------------------
-
-
-def test_average_is_a_model_of_its_own_that_does_not_learn():
-    """What it averages is held in test_loop, step by step."""
-    torch.manual_seed(0)
-    learning = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    ema = AveragedWeights(learning, 0.9)
-    before = copy.deepcopy(ema.module.state_dict())
-    for step in range(1, 51):  # weights that stay are their own average to the bit
-        ema.update(learning, step)
-    with torch.no_grad():
-        for value in learning.parameters():
-            value.fill_(5.0)
-    assert all(torch.equal(value, before[name]) for name, value in ema.module.state_dict().items())
-    assert not any(value.requires_grad for value in ema.module.parameters())
-    assert all(value.requires_grad for value in learning.parameters())
-    assert all((value == 5).all() for value in learning.parameters())

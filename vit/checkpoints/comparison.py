@@ -5,8 +5,7 @@ Tensors do not show an activation, a hook or a replaced `forward`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -39,8 +38,20 @@ def compare_outputs(network: Network) -> None:
     library_model = network.source.module
     if library_model is not None and library_model in theirs.modules():
         theirs = library_model
+
+    # the blocks and the final norms, by their names of them; a block holds the norm that holds the
+    # weight
     ours = network.model
-    our_stages, their_stages = _stages(network)
+    our_stages: dict[str, nn.Module] = {}
+    their_stages: dict[str, nn.Module] = {}
+    for name, tensor in network.tensors.items():
+        levels = 2 if name.endswith(".norm1.weight") else 1
+        if levels == 1 and name not in ("norm.weight", "decoder.norm.weight"):
+            continue
+        root: nn.Module = ours if name.startswith("decoder.") else ours.encoder
+        place = tensor.theirs[0].rsplit(".", levels)[0]
+        our_stages[place] = root.get_submodule(name.rsplit(".", levels)[0])
+        their_stages[place] = network.modules[f"{place}."]
 
     # transformers' autoencoder hides patches by the noise that it is given
     generator = torch.Generator().manual_seed(0)
@@ -55,16 +66,14 @@ def compare_outputs(network: Network) -> None:
         mask = mask_from_noise(options["noise"], visible)
 
     # both passes
-    with _outputs_of(our_stages) as expected:
-        result = ours(image, mask)
+    result, expected = _run(ours, our_stages, (image, mask), {})
     try:
-        with _outputs_of(their_stages) as outputs:
-            answer = _call(theirs, image, options)
+        answer, outputs = _run(theirs, their_stages, (image,), options)
     except Exception as error:  # the model is somebody else's
         raise network.error(f"it computes no image: {shorten(str(error), 200)}") from error
 
-    for place, value in expected.items():
-        _refuse_difference(network, place, value, outputs.get(place))
+    # the stages, and what the whole model answers: its tokens or, of its own head, the logits
+    compared = [(place, value, outputs.get(place)) for place, value in expected.items()]
     if mask is None:
         answer = getattr(answer, "logits", getattr(answer, "last_hidden_state", answer))
         possible = [result]
@@ -74,77 +83,53 @@ def compare_outputs(network: Network) -> None:
             possible.append(ours.encoder.forward_head(result))
         for value in possible:
             if isinstance(answer, Tensor) and answer.shape == value.shape:
-                _refuse_difference(network, "answer", value, answer)
-
-
-def _stages(network: Network) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """Return the blocks and the final norms, ours and theirs, by their names of them."""
-    ours: dict[str, nn.Module] = {}
-    theirs: dict[str, nn.Module] = {}
-    for name, tensor in network.tensors.items():
-        # a block holds the norm that holds the weight
-        levels = 2 if name.endswith(".norm1.weight") else 1
-        if levels == 1 and name not in ("norm.weight", "decoder.norm.weight"):
-            continue
-        root: nn.Module = network.model
-        if not name.startswith("decoder."):
-            root = network.model.encoder
-        place = tensor.theirs[0].rsplit(".", levels)[0]
-        ours[place] = root.get_submodule(name.rsplit(".", levels)[0])
-        theirs[place] = network.modules[f"{place}."]
-    return ours, theirs
-
-
-@contextmanager
-def _outputs_of(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """Give what each of the modules returns within the block, as their last hook leaves it."""
-    outputs: dict[str, Tensor] = {}
-
-    def keep(place: str, output: Any) -> None:
-        # blocks of transformers may return several values, their tokens first
-        if isinstance(output, tuple):
-            output = output[0]
-        outputs[place] = output
-
-    handles = []
-    for place, module in modules.items():
-        handles.append(
-            module.register_forward_hook(
-                lambda module, inputs, output, place=place: keep(place, output)
+                compared.append(("answer", value, answer))
+    for place, value, their_value in compared:
+        # None if it was not computed at all
+        difference = float("inf")
+        if their_value is not None and their_value.shape == value.shape:
+            # values that are nan or infinite are refused, or allowed, elsewhere
+            finite = value.nan_to_num()
+            difference = float((finite - their_value.nan_to_num()).abs().max() / finite.abs().max())
+        if difference > TOLERANCE:
+            raise network.error(
+                f"its {place} computes something else than this encoder: "
+                f"the outputs differ by {difference:.1e} of the largest value"
             )
-        )
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _call(model: nn.Module, image: Tensor, options: dict[str, Tensor]) -> Any:
-    """Return what a model answers in evaluation mode, computed in float32 on the CPU."""
+def _run(
+    model: nn.Module,
+    stages: dict[str, nn.Module],
+    inputs: tuple[Any, ...],
+    options: dict[str, Tensor],
+) -> tuple[Any, dict[str, Tensor]]:
+    """Return what a model and each stage of it answer in evaluation mode, as hooks leave it.
+
+    It is computed in float32 on the CPU.
+    """
     weights = {}
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         weights[name] = value.cpu()
         if value.is_floating_point():
             weights[name] = value.cpu().float()
-    with (
-        eval_mode(model),
-        torch.random.fork_rng(devices=[]),
-        # without a compiler's graphs, whose shapes may be other ones
-        torch.compiler.set_stance("force_eager"),
-    ):
-        return functional_call(model, weights, (image,), options)
+    outputs: dict[str, Tensor] = {}
 
+    def keep(place: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        # blocks of transformers may return several values, their tokens first
+        outputs[place] = output[0] if isinstance(output, tuple) else output
 
-def _refuse_difference(network: Network, place: str, ours: Tensor, theirs: Tensor | None) -> None:
-    """Refuse an output of theirs that is not ours; None if it was not computed at all."""
-    difference = float("inf")
-    if theirs is not None and theirs.shape == ours.shape:
-        # values that are nan or infinite are refused, or allowed, elsewhere
-        values = ours.nan_to_num()
-        difference = float((values - theirs.nan_to_num()).abs().max() / values.abs().max())
-    if difference > TOLERANCE:
-        raise network.error(
-            f"its {place} computes something else than this encoder: "
-            f"the outputs differ by {difference:.1e} of the largest value"
-        )
+    handles = []
+    for place, module in stages.items():
+        handles.append(module.register_forward_hook(partial(keep, place)))
+    try:
+        with (
+            eval_mode(model),
+            torch.random.fork_rng(devices=[]),
+            # without a compiler's graphs, whose shapes may be other ones
+            torch.compiler.set_stance("force_eager"),
+        ):
+            return functional_call(model, weights, inputs, options), outputs
+    finally:
+        for handle in handles:
+            handle.remove()

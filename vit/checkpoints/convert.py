@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from vit.atomic import make_folder, write_json
-from vit.checkpoints.heads import problem_of
 from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
 from vit.config import changed
@@ -54,7 +53,6 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
 
     # the model as it is now
-    _update_head(model)
     _check_parts(model)
     if model.encoder.config.num_classes not in (0, len(origin.class_names)):
         origin = replace(origin, class_names=())
@@ -64,50 +62,43 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         return _write_native(model, origin, out, half)
     if half:
         raise CheckpointError(f"half precision is for safetensors, not for {to}")
-    outgoing = FOREIGN[to](model, origin)
+    tensors, config, preprocessor, notes = FOREIGN[to](model, origin)
     # config.json, the last of `write_weights`, says that all is there: without the preprocessor,
     # transformers would take another mean
-    if outgoing.preprocessor:
+    if preprocessor:
         make_folder(out)
-        write_json(out / "preprocessor_config.json", outgoing.preprocessor)
-    write_weights(out, outgoing.tensors, outgoing.config)
-    return outgoing.notes
-
-
-def _update_head(model: Model) -> None:
-    """Set the classes in a model's settings to those of its head, which may have been replaced.
-
-    Raises:
-        CheckpointError: the head is no linear layer, although its tensors are one's.
-    """
-    encoder = model.encoder
-    if isinstance(encoder.head, nn.Linear):
-        # a subclass has the same tensors, and may compute something else
-        problem = problem_of(encoder.head)
-        if problem:
-            raise CheckpointError(f"its head {problem}, which no format holds")
-        encoder.config = changed(encoder.config, {"num_classes": encoder.head.out_features})
-    elif isinstance(encoder.head, nn.Identity):
-        encoder.config = changed(encoder.config, {"num_classes": 0})
+        write_json(out / "preprocessor_config.json", preprocessor)
+    write_weights(out, tensors, config)
+    return notes
 
 
 def _check_parts(model: Model) -> None:
-    """Refuse a model that is not what its settings say: what is written would not load."""
+    """Set the classes in a model's settings to those of its head, which may have been replaced.
+
+    Raises:
+        CheckpointError: another part is not what the settings say, and would not load, or the head
+            is of a kind that has a linear layer's tensors and computes something else.
+    """
+    # a subclass may compute anything
+    encoder = model.encoder
+    classes = 0
+    if type(encoder.head) is nn.Linear:
+        classes = encoder.head.out_features
+
     # the model that the settings describe, on a device where tensors need no memory
     decoder = None if model.decoder is None else model.decoder.config
+    config = changed(encoder.config, {"num_classes": classes})
     with torch.device("meta"):
-        described = build_model(model.encoder.config, decoder, False)
-
-    # compare its tensors with the model's
+        described = build_model(config, decoder, False)
     expected = {name: value.shape for name, value in described.state_dict().items()}
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     for name in expected | shapes:
         if expected.get(name) != shapes.get(name):
             raise CheckpointError(
-                f"{name} of this model is not what its settings say: missing, new, or of another "
-                "shape; of its parts, only the head may be replaced, by a linear layer or "
-                "nn.Identity"
+                f"{name} of this model is not what its settings say; of its parts, only the head "
+                "may be replaced, by nn.Linear or nn.Identity"
             )
+    encoder.config = config
 
 
 def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
@@ -117,8 +108,6 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[s
     if half:
         notes.append(f"rounded to half precision, no value by more than {_rounding(model):.1e}")
 
-    # what the head tells matters with a head only
-    problem_type = origin.problem_type if model.encoder.config.num_classes else ""
     save_model(
         out,
         model,
@@ -129,7 +118,8 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[s
         crop_share=origin.crop_share,
         squash=origin.squash,
         data_content_hash=origin.data_content_hash,
-        problem_type=problem_type,
+        # what the head tells matters with a head only
+        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
         dtype=torch.float16 if half else torch.float32,
     )
     return notes

@@ -7,12 +7,16 @@ bias, by a list with dropout, under another name, or in a module of their own, b
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from torch import Tensor, nn
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-from vit.checkpoints.names import KeyRule
+from vit.checkpoints.formats.format import first_reason
+from vit.checkpoints.formats.timm import TIMM, describes_itself
+from vit.checkpoints.network import ModelTensor, Network, places_of
 from vit.checkpoints.reading import first_few, size_text
 
 # what people call the module with the classifier
@@ -30,211 +34,208 @@ LOST_HEAD = "its classifier is left out"
 """How the note about a classifier that cannot be loaded begins."""
 
 
-@dataclass(frozen=True)
-class Head:
-    """A module that may be the classifier.
+def find_heads(network: Network) -> dict[str, list[str]]:
+    """Return the modules that may be the classifier, with the names of their tensors.
 
-    Attributes:
-        name: of the module, in the checkpoint.
-        keys: of all its tensors.
-        rules: which of them become our head, with whole names; empty if they are not those of one
-            linear layer.
-        problem: why it is not one linear layer, or may not be; "" if it is.
-        assumed: what is a guess about it, in words; "" for nothing.
-        module: the module itself, of a model in memory.
+    The one that the options name is the first; then come those in the network, then those beside.
+
+    Raises:
+        CheckpointError: there is no module of the given name.
     """
+    tensors = network.source.tensors
+    places = places_of(network.prefix)
+    heads: dict[str, list[str]] = {}
 
-    name: str
-    keys: tuple[str, ...]
-    rules: tuple[KeyRule, ...] = ()
-    problem: str = ""
-    assumed: str = ""
-    module: nn.Module | None = None
+    # the named one, by its whole name or by the rest after the modules that hold the network
+    named = network.options.classifier
+    if named is not None:
+        for name in (named, *(place + named for place in places)):
+            keys = [key for key in tensors if key.startswith(f"{name}.")]
+            if keys and not heads:
+                heads[name] = keys
+        if not heads:
+            raise network.error(f"it holds no module {named!r} to be its head")
+    taken = {key for keys in heads.values() for key in keys}
 
-
-def find_heads(
-    tensors: Mapping[str, Tensor],
-    prefix: str,
-    copies: Collection[str],
-    width: int,
-    is_described: bool,
-) -> list[Head]:
-    """Return the modules that may be the classifier of a network, in it first, then beside it.
-
-    Args:
-        tensors: of the whole checkpoint.
-        prefix: precedes the names of the network's tensors.
-        copies: the prefixes of other copies of the network.
-        width: D of its tokens.
-        is_described: whether the network is known to be no pretraining's, whatever its head's name.
-    """
-    # the modules directly in the network, and in each module that holds it, by their keys
-    places = places_of(prefix)
-    modules: dict[str, list[str]] = {}
-    for key in tensors:
-        if PROJECTION.fullmatch(key) and not (is_described and key.startswith(prefix)):
-            continue
-        for place in places:
-            word = key.removeprefix(place).partition(".")[0]
-            if key.startswith(f"{place}{word}.") and word in NAMES:
-                modules.setdefault(place + word, []).append(key)
-                break
+    # those of a usual name, directly in the network or in a module that holds it, none of which
+    # holds a network itself; a model that is no pretraining's has no pretraining's head
+    is_described = network.format is TIMM and describes_itself(network.source)
+    paths = (network.prefix, *network.copies)
+    for place in places:
+        for key in tensors:
+            word, _, rest = key.removeprefix(place).partition(".")
             # a hidden layer before the head, in Google's models and timm's before 0.5
             if word == "pre_logits" and f"{place}head.weight" in tensors:
-                modules.setdefault(f"{place}head", []).append(key)
-                break
-
-    # not those that hold the network, or a copy of it, themselves
-    heads = []
-    for name, keys in modules.items():
-        if any(path.startswith(f"{name}.") for path in (prefix, *copies)):
-            continue
-        heads.append(_read(name, {key: tensors[key] for key in keys}, width))
-    return sorted(heads, key=lambda head: not head.name.startswith(prefix))
-
-
-def places_of(prefix: str) -> list[str]:
-    """Return the prefix of a network and those of the modules that hold it, the longest first.
-
-    >>> places_of("model.backbone.")
-    ['model.backbone.', 'model.', '']
-    """
-    words = prefix.split(".")[:-1]
-    return [".".join([*words[:count], ""]) for count in range(len(words), -1, -1)]
+                word = "head"
+            if word not in NAMES or not rest or not key.startswith(place) or key in taken:
+                continue
+            name = place + word
+            if any(path.startswith(f"{name}.") for path in paths):
+                continue
+            if (is_described and place == network.prefix) or not PROJECTION.fullmatch(key):
+                heads.setdefault(name, []).append(key)
+                taken.add(key)
+    return heads
 
 
-def named_head(
-    tensors: Mapping[str, Tensor], prefix: str, copies: Collection[str], width: int, name: str
-) -> Head | None:
-    """Return the module that the user calls the classifier; None if there is none of this name.
+def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) -> None:
+    """Set the head's tensors in the network, and report all others of the modules as dropped.
 
     Args:
-        tensors, prefix, copies, width: as for `find_heads`.
-        name: of the module, with or without those that hold it.
+        network: its `own_head` is set, too.
+        heads: as `find_heads` returns them.
+        width: D of its tokens.
+
+    Raises:
+        CheckpointError: the named head is no linear layer, or several may be meant.
     """
-    # its whole name, else the rest of it after the modules that hold the network, else after any
-    modules: dict[str, list[str]] = {}
-    for key in tensors:
-        match = re.match(rf"(?:.*?\.)??{re.escape(name)}(?=\.)", key)
-        if match and not any(key.startswith(copy) for copy in copies if copy):
-            modules.setdefault(match[0], []).append(key)
-    if not modules:
-        return None
-    whole_names = [name, *(place + name for place in places_of(prefix)), next(iter(modules))]
-    module = next(whole for whole in whole_names if whole in modules)
-    head = _read(module, {key: tensors[key] for key in modules[module]}, width)
-    # whoever names it knows what else is in it
-    return replace(head, assumed="")
+    # which one of several answers, only their code says
+    options = network.options
+    problems = {}
+    layers = {}
+    for name, keys in heads.items():
+        problems[name], *layers[name] = _read(network, name, keys, width)
+    chosen = next(iter(heads), "")
+    if options.classifier is not None:
+        if problems[chosen]:
+            raise network.error(f"{chosen} {problems[chosen]}; a head is one linear layer")
+    elif len(heads) > 1 and options.num_classes is None and options.part is None:
+        raise network.error(
+            f"several modules may be its classifier ({', '.join(heads)}); "
+            "classifier names the one to load, num_classes 0 leaves them out"
+        )
+    elif len(heads) > 1 or (heads and problems[chosen]):
+        chosen = ""
+
+    # the others, of which the first is told if the model has no classifier without it
+    dropped = network.report.dropped
+    for name, keys in heads.items():
+        reason = first_reason(network.format.dropped, keys[0].removeprefix(network.prefix))
+        problem = problems[name] or "is one of several (classifier names the one to load)"
+        if name != chosen:
+            dropped.update(dict.fromkeys(keys, reason or f"{name} {problem}"))
+    if chosen:
+        _load(network, chosen, *layers[chosen])
+        for key in heads[chosen]:
+            if key.endswith(".num_batches_tracked"):
+                dropped[key] = "how many batches its batch norm has seen"
+    elif heads:
+        if options.num_classes is None:
+            first = next(iter(heads.values()))[0]
+            network.guess(
+                f"{LOST_HEAD}: {dropped[first]}; num_classes 0 leaves it out without this warning"
+            )
+        # settings that say its classes are of what is left out
+        encoder = {**network.hints.encoder}
+        encoder.pop("num_classes", None)
+        network.hints = replace(network.hints, encoder=encoder)
 
 
-def _read(name: str, tensors: Mapping[str, Tensor], width: int) -> Head:
-    """Return the head that a module's tensors make: one linear layer, or the problem.
+def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple[str, str, str]:
+    """Return why a head is no linear layer, "" if it is; the names of the layer and of its norm.
 
-    Args:
-        name: of the module.
-        tensors: by their whole names.
-        width: D of the tokens that it reads.
+    The norm is a batch norm of what the layer reads, as a linear probe has; "" if there is none.
     """
-    keys = tuple(tensors)
+    tensors = network.source.tensors
+    layers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    matrices = [key for key in keys if key.endswith(".weight") and tensors[key].ndim == 2]
+    linear = "".join(matrices[:1]).removesuffix(".weight")
+    norms = [layer for layer in layers if len(tensors.get(f"{layer}.running_var", ())) == width]
+    norm = "".join(norms[:1])
 
-    # its layers, by their names: a linear one has a matrix, a batch norm has statistics
-    layers: dict[str, list[str]] = {}
-    for key in keys:
-        layer, _, kind = key.rpartition(".")
-        layers.setdefault(layer, []).append(kind)
-    linear = [layer for layer in layers if f"{layer}.weight" in keys]
-    linear = [layer for layer in linear if tensors[f"{layer}.weight"].ndim == 2]
-    norms = [layer for layer, kinds in layers.items() if "running_var" in kinds]
+    # what known code computes besides; all that a model in memory does
+    problem = network.hints.head_problem
+    module = network.modules.get(f"{name}.")
+    if module is not None:
+        kinds = [type(part) for part in module.modules() if type(part) is not nn.Sequential]
+        computed = [kind for kind in kinds if kind not in (nn.Dropout, nn.Identity, nn.Flatten)]
+        if computed != [nn.BatchNorm1d] * len(norms) + [nn.Linear]:
+            layers = dict.fromkeys(kind.__name__ for kind in kinds)
+            linear = ""
+    if problem:
+        return problem, linear, norm
 
-    # one linear layer, perhaps after a batch norm of what it reads, and nothing else with tensors
-    is_linear = len(linear) == 1 and set(layers[linear[0]]) <= {"weight", "bias"}
-    has_norm = len(norms) == 1 and len(tensors[f"{norms[0]}.running_var"]) == width
-    if not is_linear or len(layers) > 1 + has_norm:
-        problem = f"computes more than one linear layer ({first_few(list(layers))})"
-        return Head(name, keys, problem=problem)
-    weight = f"{linear[0]}.weight"
-    bias = f"{linear[0]}.bias"
-    rows, columns = tensors[weight].shape
+    # one linear layer, perhaps after a batch norm, and nothing else with tensors
+    known = (f"{linear}.weight", f"{linear}.bias")
+    if not all(key in known or key.rpartition(".")[0] == norm for key in keys):
+        return f"computes more than one linear layer ({first_few(list(layers))})", linear, norm
+    rows, columns = tensors[f"{linear}.weight"].shape
     if columns != width or rows == 0:
         problem = f"has a matrix of {size_text((rows, columns))} for tokens of {width} values"
-        return Head(name, keys, problem=problem)
-    if has_norm and bias not in keys:
-        return Head(name, keys, problem="is a batch norm and a layer without bias")
-
-    # a layer without a bias has one of zeros here
-    rules = [KeyRule("head.weight", (weight,)), KeyRule("head.bias", (bias,))]
-    if bias not in keys:
-        rules[1] = KeyRule("head.bias", (weight,), "zeros")
-    if has_norm:
-        rules = _fold(norms[0], weight, bias, "weight" in layers[norms[0]])
-
     # of two layers, only the numbers in a list show the order: that of tensors may be alphabetical
-    problem = ""
-    number = linear[0].rpartition(".")[2]
-    if has_norm and not _precedes(norms[0], linear[0]):
-        problem = f"has a batch norm ({norms[0]}) that may come after its linear layer"
+    numbers = [layer.rpartition(".")[2] for layer in (norm, linear)]
+    in_order = all(number.isdecimal() for number in numbers) and int(numbers[0]) < int(numbers[1])
+    if norm and module is None and not in_order:
+        problem = f"has a batch norm ({norm}) that may come after its linear layer"
+    if norm and f"{linear}.bias" not in keys:
+        problem = "is a batch norm and a layer without bias"
+    return problem, linear, norm
+
+
+def _load(network: Network, name: str, linear: str, norm: str) -> None:
+    """Set the tensors of the head, which is one linear layer; say what is a guess about it."""
+    tensors = network.source.tensors
+    options = network.options
 
     # a list's earlier parts that have no tensors are dropout, nearly always
-    assumed = ""
-    if number.isdecimal() and int(number) > has_norm:
-        assumed = f"assuming that what precedes {linear[0]} in its list is dropout"
-    return Head(name, keys, tuple(rules), problem, assumed)
+    number = linear.rpartition(".")[2]
+    module = network.modules.get(f"{name}.")
+    is_named = options.classifier is not None or options.num_classes is not None
+    if module is None and not is_named and number.isdecimal() and int(number) > bool(norm):
+        network.guess(
+            f"assuming that what precedes {linear} in its list is dropout; "
+            "classifier names its module without this warning"
+        )
+
+    # Whether it is where the format's code has its head and reads what that does: of transformers'
+    # classes, those that classify have one; somebody's own module may have the pooler before it.
+    usual = set()
+    for rule in network.format.rules:
+        if rule.ours.startswith("head."):
+            usual.add(rule.theirs[0].partition(".")[0])
+    classes = network.source.config.get("architectures")
+    has_none = bool(classes) and "ForImageClassification" not in str(classes)
+    has_pooler = any(key.endswith("pooler.dense.weight") for key in tensors)
+    is_inside = name.startswith(network.prefix)
+    place = name.removeprefix(network.prefix).partition(".")[0]
+    network.own_head = has_none or has_pooler or not is_inside or place not in usual
+
+    # its tensors; without a bias, it has one of zeros here
+    if norm:
+        _fold(network, norm, linear, module)
+        return
+    weight = f"{linear}.weight"
+    bias = f"{linear}.bias"
+    network.tensors["head.weight"] = ModelTensor(tensors[weight], (weight,))
+    if bias in tensors:
+        network.tensors["head.bias"] = ModelTensor(tensors[bias], (bias,))
+    else:
+        zeros = tensors[weight].new_zeros(len(tensors[weight]))
+        note = "zeros: its layer has no bias"
+        network.tensors["head.bias"] = ModelTensor(zeros, (weight,), [note])
 
 
-def _precedes(first: str, second: str) -> bool:
-    """Return whether the names of two layers are numbers in this order."""
-    numbers = (first.rpartition(".")[2], second.rpartition(".")[2])
-    return all(number.isdecimal() for number in numbers) and int(numbers[0]) < int(numbers[1])
-
-
-def _fold(norm: str, weight: str, bias: str, has_scale: bool) -> list[KeyRule]:
-    """Return the rules of a linear probe: a batch norm (in MAE's code without scale), a layer."""
-    weights = [weight, f"{norm}.running_var"]
-    biases = [weight, f"{norm}.running_var", f"{norm}.running_mean", bias]
-    if has_scale:
-        weights += [f"{norm}.weight"]
-        biases += [f"{norm}.weight", f"{norm}.bias"]
-    return [
-        KeyRule("head.weight", tuple(weights), "normalised weight"),
-        KeyRule("head.bias", tuple(biases), "normalised bias"),
+def _fold(network: Network, norm: str, linear: str, module: nn.Module | None) -> None:
+    """Set the head to a linear layer with the batch norm before it folded in, a linear probe's."""
+    tensors = network.source.tensors
+    names = [
+        *(f"{linear}.{kind}" for kind in ("weight", "bias")),
+        *(f"{norm}.{kind}" for kind in ("running_mean", "running_var", "weight", "bias")),
     ]
+    theirs = tuple(name for name in names if name in tensors)
+    weight, bias, mean, variance, *affine = [tensors[name].float() for name in theirs]
 
-
-def problem_of(head: nn.Module) -> str:
-    """Say why the head of a model in memory is not one linear layer, "" if it is, or is none.
-
-    A batch norm with statistics may stand before the layer, into which it is folded.
-    """
-    parts = _parts(head)
-    layers = [part for part in parts if not _computes_as(part, nn.Dropout, nn.Identity, nn.Flatten)]
-    norm = layers[0] if len(layers) == 2 else None
-    if norm is not None and _computes_as(norm, nn.BatchNorm1d) and norm.running_mean is not None:
-        layers = layers[1:]
-    if not layers or (len(layers) == 1 and _computes_as(layers[0], nn.Linear)):
-        return ""
-    kinds = ", ".join(type(part).__name__ for part in parts)
-    return f"computes more than one linear layer ({kinds})"
-
-
-def _computes_as(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Return whether a module is of one of the kinds; a subclass may compute something else."""
-    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
-
-
-def _parts(head: nn.Module) -> list[nn.Module]:
-    """Return the modules in a list, and in the lists in it; the module itself if it is none."""
-    if not _computes_as(head, nn.Sequential):
-        return [head]
-    assert isinstance(head, nn.Sequential)
-    parts = []
-    for part in head:
-        parts += _parts(part)
-    return parts
-
-
-def norm_eps(head: nn.Module | None) -> float | None:
-    """Return the eps of a batch norm in the head of a model in memory; None if there is none."""
-    for part in () if head is None else head.modules():
+    # MAE's norm has no scale, and this eps; a module shows its own
+    eps = 1e-5 if affine else 1e-6
+    for part in () if module is None else module.modules():
         if isinstance(part, nn.BatchNorm1d):
-            return part.eps
-    return None
+            eps = part.eps
+    scale, shift = affine or (None, torch.zeros_like(mean))
+
+    # the norm divides a column of the weight as it would divide a feature:
+    # W (scale (x - mean) / std + shift) + b = (folded W) x + (b - (folded W) mean + W shift)
+    folded = F.batch_norm(weight, torch.zeros_like(mean), variance, scale, eps=eps)
+    bias = bias - folded @ mean + weight @ shift
+    note = "with the batch norm before it folded in"
+    network.tensors["head.weight"] = ModelTensor(folded, theirs, [note])
+    network.tensors["head.bias"] = ModelTensor(bias, theirs, [note])

@@ -25,26 +25,26 @@ def facts(network: Network) -> dict[str, Any]:
     Every tensor is read once to count nan and infinite values: a problem if `load_model` would
     refuse them, a note if it would ignore or allow them.
     """
-    _count_values(network)
+    # the tensors for the model, then all others, and those that the options allow
     source = network.source
-
-    # what only an autoencoder has
-    decoder = None
-    norm_pix_loss = None
-    if network.decoder is not None:
-        decoder = network.decoder.model_dump()
-        norm_pix_loss = network.norm_pix_loss
+    problems = network.bad_values()
+    network.report.problems += problems.values()
+    for key, value in source.tensors.items():
+        count = count_not_finite(value)
+        if count and key not in problems:
+            network.note(f"{key} holds {count} values that are nan or infinite")
 
     # its origin, before the report is copied, to which it adds notes
     origin = origin_of(network)
+    decoder = network.decoder
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
         "checksum": "verified" if "sha256" in source.config else "none",
         "format": network.format.name,
         "encoder": network.encoder.model_dump(),
-        "decoder": decoder,
-        "norm_pix_loss": norm_pix_loss,
+        "decoder": decoder and decoder.model_dump(),
+        "norm_pix_loss": network.norm_pix_loss if decoder else None,
         "parameters": sum(tensor.value.numel() for tensor in network.tensors.values()),
         "mean": origin.normalize.mean,
         "std": origin.normalize.std,
@@ -54,19 +54,6 @@ def facts(network: Network) -> dict[str, Any]:
         "class_names": list(origin.class_names),
         **asdict(network.report),
     }
-
-
-def _count_values(network: Network) -> None:
-    """Report the tensors with values that cannot be used, as problems or as notes."""
-    # in the tensors for the model
-    problems = network.bad_values()
-    network.report.problems += problems.values()
-
-    # in all others, and where the options allow them
-    for key, value in network.source.tensors.items():
-        count = 0 if key in problems else count_not_finite(value)
-        if count:
-            network.note(f"{key} holds {count} values that are nan or infinite")
 
 
 def describe(values: dict[str, Any], report: object) -> str:

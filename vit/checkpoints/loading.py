@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
@@ -29,9 +30,9 @@ from vit.checkpoints.reading import (
     size_text,
     without_ours,
 )
-from vit.checkpoints.rename import IN_BLOCK, leave_beside, rename
-from vit.config import changed
-from vit.errors import CheckpointError
+from vit.checkpoints.rename import account_for_rest, rename
+from vit.config import changed, reason
+from vit.errors import CheckpointError, sentence_of
 from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
@@ -74,51 +75,46 @@ def load_model(
     """
     # on the CPU, whatever the caller's default device is
     with torch.device("cpu"):
-        source = find(checkpoint)
-        network = read_network(source, LoadOptions(**options))
+        network = read_network(find(checkpoint), LoadOptions(**options))
         assign_weights(network)
         _compare_with_theirs(network, options)
 
     # new weights are easily overlooked in a report
     missing = network.report.missing
-    if missing and strict:
-        names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
-        if names:
-            place = f"{names[0]}, {len(names)} in all"
-            raise network.error(f"parts of this model are untrained ({place})")
-    elif missing:
+    if missing and not strict:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(
-            f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2
+            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
+            stacklevel=2,
         )
+    names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
+    if names and strict:
+        place = f"{names[0]}, {len(names)} in all"
+        raise network.error(f"parts of this model are untrained ({place})")
     return network.model
 
 
 def _compare_with_theirs(network: Network, options: dict[str, Any]) -> None:
     """Refuse a model of a library that computes something else than what was loaded from it.
 
-    It is one in memory, or one that settings describe, of which timm builds a small twin.
+    It is one in memory, compared at its own size, or one that settings describe, of which timm
+    builds a small twin.
     """
+    source = network.source
     twin = network.hints.twin
-    if network.source.whole is None and twin is None:
+    kept = {key: value for key, value in options.items() if key not in SIZES}
+    if twin is not None:
+        source = _source_of_module(twin, str(source.path))
+        kept = {}
+    if source.whole is None:
         return
     from vit.checkpoints.comparison import compare_outputs
 
     with warnings.catch_warnings(action="ignore"):
-        if twin is not None:
-            compare_outputs(_load_as_it_is(_source_of_module(twin, str(network.source.path)), {}))
-        elif any(options.get(size) is not None for size in SIZES):
-            compare_outputs(_load_as_it_is(network.source, options))
-        else:
-            compare_outputs(network)
-
-
-def _load_as_it_is(source: Source, options: dict[str, Any]) -> Network:
-    """Load a network again, at its own size."""
-    kept = {key: value for key, value in options.items() if key not in SIZES}
-    network = read_network(source, LoadOptions(**kept))
-    assign_weights(network)
-    return network
+        if twin is not None or kept != options:
+            network = read_network(source, LoadOptions(**kept))
+            assign_weights(network)
+        compare_outputs(network)
 
 
 # ---- Read ----------------------------------------------------------------------------------------
@@ -132,11 +128,6 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     if isinstance(checkpoint, Mapping):
         tensors, values = flatten(dict(checkpoint))
         return Source(Path("the state dict"), tensors, values)
-    if not isinstance(checkpoint, str | Path):
-        raise CheckpointError(
-            "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict, "
-            f"got a {type(checkpoint).__name__}"
-        )
 
     # a path, or a name unless a local file or folder has it
     name = str(checkpoint)
@@ -173,23 +164,15 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         )
     library_model: Any = described[0]
     tensors, values = flatten(dict(model.state_dict()))
-    if _library_of(library_model) == "timm":
-        return Source(Path(name), tensors, values, module=library_model, whole=model)
 
     # transformers' settings; those of a folder of ours, which it carries along, tell of the file
-    config = library_model.config.to_dict()
-    if "sha256" in config:
-        config = without_ours(config)
-    config["architectures"] = [type(library_model).__name__]
+    config: dict[str, Any] = {}
+    if hasattr(library_model, "base_model"):
+        config = library_model.config.to_dict()
+        if "sha256" in config:
+            config = without_ours(config)
+        config["architectures"] = [type(library_model).__name__]
     return Source(Path(name), tensors, values, config, module=library_model, whole=model)
-
-
-def _library_of(module: nn.Module) -> str:
-    """Return the library of a module, "" for any that does not describe its models."""
-    library = type(module).__module__.partition(".")[0]
-    if library in ("timm", "transformers"):
-        return library
-    return ""
 
 
 def _library_models(module: nn.Module) -> list[nn.Module]:
@@ -197,8 +180,9 @@ def _library_models(module: nn.Module) -> list[nn.Module]:
 
     None of them is within another.
     """
+    library = type(module).__module__.partition(".")[0]
     is_whole = hasattr(module, "forward_features") or hasattr(module, "base_model")
-    if _library_of(module) and is_whole:
+    if library in ("timm", "transformers") and is_whole:
         return [module]
     models: list[nn.Module] = []
     for child in module.children():
@@ -217,23 +201,24 @@ def read_network(source: Source, options: LoadOptions) -> Network:
     Raises:
         CheckpointError: no format fits, or the tensors make no model; the message is one line.
     """
-    # its format, our names for its tensors, its architecture
     try:
+        # its format, our names for its tensors, its architecture
         network = recognise(source, options)
         rename(network)
         read_architecture(network)
-    except (RuntimeError, MemoryError) as error:  # caused by sizes in the options or the file
-        raise source.error(f"the model cannot be built: {shorten(str(error), 200)}") from error
-
-    # the model, on a device where tensors have shapes and need no memory
-    try:
+        # the model, on a device where tensors have shapes and need no memory
         with torch.device("meta"):
             network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
-    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise network.error(f"its tensors do not form a model: {error}") from error
-
+    except (CheckpointError, Warning):
+        raise
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        problem = shorten(reason(error.errors()), 200)
+        raise source.error(f"its settings cannot be used: {place}: {problem}") from error
+    except Exception as error:  # settings and tensors come from outside and may be anything
+        problem = f"its settings and tensors make no model: {sentence_of(error)}"
+        raise source.error(problem) from error
     _account(network)
-    _find_problems(network)
     return network
 
 
@@ -252,63 +237,42 @@ def _account(network: Network) -> None:
                 report.unexpected += network.tensors.pop(ours).theirs
             continue
 
-        # of another shape
+        # used, with or without a change
         shape = tuple(tensor.value.shape)
         if shape != shapes[name]:
             raise network.error(
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
                 f"where {size_text(shapes[name])} is expected for {ours}"
             )
-
-        # used, with or without a change
         if tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
             report.used[tensor.theirs[0]] = ours
     report.missing = {name: shapes[name] for name in places.values()}
 
+    # a requested new head is no problem; what else is missing, and what is unexpected, is one
+    untrained = []
+    for ours, name in places.items():
+        is_new = network.options.num_classes and ours in ("head.weight", "head.bias")
+        if not is_new and not network.allows(ours):
+            untrained.append(name)
+    account_for_rest(network, is_whole=not untrained)
+    advice = "; name them, or patterns, in allow to accept that"
+    if untrained:
+        problem = f"missing: {first_few(untrained)}, which would stay untrained"
+        if all("head." in name for name in untrained):
+            problem += "; num_classes 0 leaves the head out"
+        report.problems.append(problem + advice)
+    if report.unexpected:
+        problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
+        if network.options.part is None:
+            problem += "; part encoder leaves out what is not the encoder"
+        report.problems.append(problem + advice)
+
 
 def _names_in(model: Model) -> dict[str, str]:
     """Return the names of a model's tensors by ours, which have no `encoder.` in front."""
     return {name.removeprefix("encoder."): name for name in model.state_dict()}
-
-
-def _find_problems(network: Network) -> None:
-    """Make missing and unexpected tensors problems, except for requested new parts."""
-    report = network.report
-    options = network.options
-    advice = "; name them, or patterns, in allow to accept that"
-
-    # missing, neither allowed nor part of a new head
-    new = set()
-    if options.num_classes:
-        new |= {"head.weight", "head.bias"}
-    untrained = []
-    for name in report.missing:
-        ours = name.removeprefix("encoder.")
-        if ours not in new and not network.allows(ours):
-            untrained.append(name)
-    if untrained:
-        problem = f"missing: {first_few(untrained)}, which would stay untrained"
-        if all(name.removeprefix("encoder.").startswith("head.") for name in untrained):
-            problem += "; num_classes 0 leaves the head out"
-        report.problems.append(problem + advice)
-
-    # What stands beside a network that is whole is none of it; else it may be what is missing.
-    if untrained:
-        report.unexpected += network.beside
-    else:
-        leave_beside(network)
-
-    # unexpected: within a block, they change what it computes
-    if report.unexpected:
-        problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
-        if options.part is None:
-            advice += "; part encoder leaves out what is not the encoder"
-        inside = [name for name in report.unexpected if name.startswith(network.prefix)]
-        if not any(IN_BLOCK.search(name) for name in inside):
-            problem += advice
-        report.problems.append(problem)
 
 
 # ---- Assign --------------------------------------------------------------------------------------
@@ -321,10 +285,7 @@ def assign_weights(network: Network) -> Model:
     Raises:
         CheckpointError: the network has problems, or a tensor is not finite.
     """
-    if network.report.problems:
-        raise network.error(network.report.problems[0])
-
-    for problem in network.bad_values().values():
+    for problem in (*network.report.problems, *network.bad_values().values()):
         raise network.error(problem)
 
     # The model gets values of its own. A tensor that was computed from the checkpoint's is new
@@ -364,14 +325,28 @@ def origin_of(network: Network) -> LoadedOrigin:
     usual = network.format
     encoder = network.encoder
 
-    # how the input was normalised
+    # how the input was normalised; only three channels can be converted to others
     mean = hints.mean or usual.mean
     std = hints.std or usual.std
-    if len(mean) != encoder.channels:
-        network.note(
-            f"mean and deviation of its input are for {len(mean)} channels, "
-            f"converted to {encoder.channels}"
+    channels = encoder.channels
+    fitting = [1, channels]
+    if network.options.channels:
+        fitting.append(3)
+    if network.options.mean and len(mean) not in fitting:
+        raise network.error(
+            f"mean and std: {len(mean)} numbers each, but {channels} channels; "
+            "give one, or one per channel"
         )
+    if len(mean) != channels:
+        network.note(
+            f"mean and deviation of its input are for {len(mean)} channels, converted to {channels}"
+        )
+        # averaged for one, repeated for more
+        if channels == 1:
+            mean = (sum(mean) / len(mean),)
+            std = (sum(std) / len(std),)
+        mean = tuple(mean[i % len(mean)] for i in range(channels))
+        std = tuple(std[i % len(std)] for i in range(channels))
 
     # the names are of this head, or of the data of a model without one
     class_names: tuple[str, ...] = ()
@@ -382,14 +357,12 @@ def origin_of(network: Network) -> LoadedOrigin:
     data = source.config.get("data") or source.values.get("data", "")
     data_content_hash = (source.values | source.config).get("data_content_hash", "")
     return LoadedOrigin(
-        normalize=Normalization(
-            _per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)
-        ),
+        normalize=Normalization([*mean], [*std]),
         interpolation=hints.interpolation or usual.interpolation,
         crop_share=hints.crop_share or usual.crop_share,
         squash=hints.squash,
         image_size=encoder.image_size,
-        channels=encoder.channels,
+        channels=channels,
         source=str(source.path),
         format=usual.name,
         class_names=class_names,
@@ -398,10 +371,3 @@ def origin_of(network: Network) -> LoadedOrigin:
         report=network.report,
         details=source.config,
     )
-
-
-def _per_channel(values: Sequence[float], channels: int) -> list[float]:
-    """Adapt a mean or deviation to the number of channels: averaged for one, repeated for more."""
-    if channels == 1 and len(values) > 1:
-        return [sum(values) / len(values)]
-    return [values[i % len(values)] for i in range(channels)]

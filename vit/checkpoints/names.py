@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
@@ -22,9 +21,6 @@ from vit.errors import CheckpointError
 NOTES = {
     "": "",
     "stack": "stacked on dimension 0",
-    "normalised weight": "with the batch norm before it folded in",
-    "normalised bias": "with the batch norm before it folded in",
-    "zeros": "zeros: its layer has no bias",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
     "sequence": "transposed from (N, 1, D)",
 }
@@ -59,22 +55,15 @@ class KeyRule:
 
         return KeyRule(fill(self.ours), tuple(map(fill, self.theirs)), self.change)
 
-    def read(self, tensors: list[Tensor], channels: int, eps: float | None = None) -> Tensor:
+    def read(self, tensors: list[Tensor], channels: int) -> Tensor:
         """Turn theirs into ours.
 
         Args:
             tensors: theirs, in the order of the rule.
             channels: C of the images.
-            eps: of a batch norm to fold; None if unknown.
         """
         if self.change == "stack":
             return torch.cat(tensors)
-        if self.change == "normalised weight":
-            return _fold_weight([tensor.float() for tensor in tensors], eps)
-        if self.change == "normalised bias":
-            return _fold_bias([tensor.float() for tensor in tensors], eps)
-        if self.change == "zeros":
-            return tensors[0].new_zeros(len(tensors[0]))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         if self.change == "sequence":
@@ -93,43 +82,6 @@ class KeyRule:
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
         return [tensor]
-
-
-# ---- A batch norm, folded into the linear layer after it -----------------------------------------
-
-
-def _fold_weight(tensors: list[Tensor], eps: float | None) -> Tensor:
-    """Return the weight (K, D) of the layer and of the batch norm before it together.
-
-    Args:
-        tensors: the layer's weight (K, D), the norm's variance and, if it has one, its scale (D).
-        eps: of the norm; None means MAE's or, for a norm with a scale, torch's.
-    """
-    weight = tensors[0]
-    variance = tensors[1]
-    scale = tensors[2] if len(tensors) > 2 else None
-    if eps is None:
-        eps = 1e-6 if scale is None else 1e-5
-    # the norm divides a column of the weight as it would divide a feature
-    return F.batch_norm(weight, torch.zeros_like(variance), variance, scale, eps=eps)
-
-
-def _fold_bias(tensors: list[Tensor], eps: float | None) -> Tensor:
-    """Return the bias (K) of the layer and of the batch norm before it together.
-
-    Args:
-        tensors: the layer's weight (K, D), the norm's variance and mean (D), the layer's bias (K)
-            and, if the norm has them, its scale and shift (D).
-        eps: of the norm; None means MAE's or, for a norm with a scale, torch's.
-    """
-    # W (scale (x - mean) / std + shift) + b = (folded W) x + (b - (folded W) mean + W shift)
-    weight, variance, mean, bias = tensors[:4]
-    scale = tensors[4:5]
-    shift = tensors[5:]
-    folded = bias - _fold_weight([weight, variance, *scale], eps) @ mean
-    if shift:
-        folded = folded + weight @ shift[0]
-    return folded
 
 
 # ---- Tables --------------------------------------------------------------------------------------
@@ -236,25 +188,17 @@ def map_out(
     Returns:
         The tensors under their names, and our names for which the format has no place.
     """
-    rules = list(rules)
+    patterns = [(_pattern(rule.ours), rule) for rule in rules]
     tensors: dict[str, Tensor] = {}
     unmapped: list[str] = []
     for name, tensor in state.items():
-        rule = _rule_for(name, rules)
-        if rule is None:
+        found = [(pattern.fullmatch(name), rule) for pattern, rule in patterns]
+        fitting = [rule.filled(match) for match, rule in found if match]
+        if not fitting:
             unmapped.append(name)
             continue
         # one tensor, or the parts of a stack
-        parts = rule.write(tensor, channels)
-        for key, part in zip(rule.theirs, parts, strict=True):
+        parts = fitting[0].write(tensor, channels)
+        for key, part in zip(fitting[0].theirs, parts, strict=True):
             tensors[key] = part.contiguous()
     return tensors, unmapped
-
-
-def _rule_for(name: str, rules: list[KeyRule]) -> KeyRule | None:
-    """Return the first rule for one of our names, filled; None if the table has none."""
-    for rule in rules:
-        match = _pattern(rule.ours).fullmatch(name)
-        if match:
-            return rule.filled(match)
-    return None

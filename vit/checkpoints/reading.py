@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import pathlib
 import re
 import threading
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vit.errors import CheckpointError, one_line
-from vit.weights import CONFIG_HASH, NAME, config_hash
+from vit.weights import NAME
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
@@ -35,10 +34,9 @@ FOLDER_FILES = (
 )
 OF_THESE_WEIGHTS = (
     "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash",
-    "figures", "sha256", CONFIG_HASH,
+    "figures", "sha256",
 )  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
-HASHES = ("sha256", CONFIG_HASH)
 SAVED_AGAIN = (
     "transformers has saved it again: the SHA-256 and figures in config.json are of other weights"
 )
@@ -54,30 +52,22 @@ OTHER_FILES = {
         "save the weights with torch.save(model.state_dict(), FILE)",
 }  # fmt: skip
 
-
-def _harmless_types() -> list[Any]:
-    """Return the types in training files that torch may create, besides those it allows itself.
-
-    They are the settings of MAE and DINO, the paths of submitit, and the numbers of a NumPy
-    schedule.
-    """
-    types: list[Any] = [argparse.Namespace, np.dtype]
-
-    # numbers, by the function that restores them under its old and its new name
-    restore = np.float64(0).__reduce__()[0]
-    types += [(restore, "numpy.core.multiarray.scalar"), (restore, "numpy._core.multiarray.scalar")]
-    for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]:
-        types.append(type(np.dtype(code)))
-
-    # paths of any system, read as pure ones; Python 3.13 calls their module pathlib._local
-    for kind in ("PosixPath", "WindowsPath"):
-        pure = getattr(pathlib, f"Pure{kind}")
-        for module in ("pathlib", "pathlib._local"):
-            types += [(pure, f"{module}.{kind}"), (pure, f"{module}.Pure{kind}")]
-    return types
-
-
-HARMLESS = _harmless_types()
+# The types in training files that torch may create, besides those it allows itself: the settings of
+# MAE and DINO, the numbers of a NumPy schedule, by the function that restores them under its old
+# and its new name, and paths.
+RESTORE = np.float64(0).__reduce__()[0]
+HARMLESS: list[Any] = [
+    argparse.Namespace,
+    np.dtype,
+    *(type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]),
+    (RESTORE, "numpy.core.multiarray.scalar"),
+    (RESTORE, "numpy._core.multiarray.scalar"),
+]
+# paths of any system are read as pure ones; Python 3.13 calls their module pathlib._local
+for pure in (PurePosixPath, PureWindowsPath):
+    for module in ("pathlib", "pathlib._local"):
+        for name in (pure.__name__, pure.__name__.removeprefix("Pure")):
+            HARMLESS.append((pure, f"{module}.{name}"))
 _torch_lock = threading.Lock()
 
 
@@ -148,14 +138,14 @@ def read_checkpoint(path: str | Path) -> Source:
     config: dict[str, Any] = {}
     preprocessor: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
-    if main.name in FOLDER_FILES or _weights_in(main.parent) == [main]:
+    if main.name in FOLDER_FILES or _weights_in(main.parent, "*") == [main]:
         config = _read_json(main.parent / "config.json")
         preprocessor = _read_json(main.parent / "preprocessor_config.json")
-        if "transformers_version" in config and not config.keys().isdisjoint(HASHES):
+        if "transformers_version" in config and "sha256" in config:
             # saved again by transformers, it keeps our keys, which tell of other weights
             config = without_ours(config)
             notes = (SAVED_AGAIN,)
-        _check_hashes(config, parts)
+        _check_hash(config, parts)
 
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -173,15 +163,7 @@ def read_checkpoint(path: str | Path) -> Source:
     # a file of ours that was copied without its config.json
     if not config and f"__metadata__.{NAME}" in values:
         config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: its metadata")
-    return Source(
-        path,
-        tensors,
-        values,
-        config,
-        preprocessor,
-        files=tuple(parts),
-        notes=notes,
-    )
+    return Source(path, tensors, values, config, preprocessor, files=tuple(parts), notes=notes)
 
 
 def _file_in(folder: Path) -> Path:
@@ -190,10 +172,7 @@ def _file_in(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     # what there is instead, as a run's states or the steps that another trainer has saved
-    weights = [*_weights_in(folder)]
-    for child in sorted(folder.iterdir()):
-        if child.is_dir():
-            weights += _weights_in(child)
+    weights = [*_weights_in(folder, "*"), *_weights_in(folder, "*/*")]
     names = [str(file.relative_to(folder)) for file in weights or sorted(folder.iterdir())]
     raise CheckpointError(
         f"no model in {folder}: none of {', '.join(FOLDER_FILES)}; name one of its files: "
@@ -201,9 +180,9 @@ def _file_in(folder: Path) -> Path:
     )
 
 
-def _weights_in(folder: Path) -> list[Path]:
+def _weights_in(folder: Path, pattern: str) -> list[Path]:
     """Return a folder's files of weights, by their suffixes."""
-    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    return sorted(file for file in folder.glob(pattern) if file.suffix in SUFFIXES)
 
 
 def without_ours(config: dict[str, Any]) -> dict[str, Any]:
@@ -227,14 +206,8 @@ def _parse_json(text: str | bytes, place: str) -> dict[str, Any]:
         raise CheckpointError(f"{place} is damaged: {error}") from error
 
 
-def _check_hashes(config: dict[str, Any], parts: list[Path]) -> None:
-    """Refuse our config.json or a file of weights, of which it holds the SHA-256, if changed."""
-    place = parts[0].parent / "config.json"
-    if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
-        raise CheckpointError(
-            f"{place} is damaged: its SHA-256 is not the one in it; "
-            f"if it was edited on purpose, remove {CONFIG_HASH} from it"
-        )
+def _check_hash(config: dict[str, Any], parts: list[Path]) -> None:
+    """Refuse a file of weights whose SHA-256 is not that in config.json."""
     if "sha256" in config:
         with parts[0].open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -255,35 +228,27 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return _read_safetensors(path)
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                names = archive.namelist()
-            if names and all(name.endswith(".npy") for name in names):
+                first = archive.namelist()[0]
+            if first.endswith(".npy"):
                 return _read_numpy(path)
         return flatten(_read_torch(path))
     except Exception as error:  # the libraries raise nearly anything on damaged bytes
-        raise CheckpointError(f"{path} is {_reason(error, start)}") from error
-
-
-def _reason(error: Exception, start: bytes) -> str:
-    """Say in a line what is wrong with a file, which begins with `start`.
-
-    torch's own message is long, and advises loading the file unsafely.
-    """
-    # a type outside of what weights need: torch names it
-    message = str(error)
-    forbidden = re.search(r"GLOBAL (\S+)", message)
-    if forbidden:
-        return (
-            f"no checkpoint: it asks for {forbidden[1]}, which weights do not need; nothing in it "
-            "was run. Ask for the weights as .safetensors, or as a state dict alone"
+        # torch's own message is long, and advises loading the file unsafely
+        problem = (
+            f"damaged, or not a checkpoint: {type(error).__name__}; nothing in it was run "
+            "(--debug, VIT_DEBUG=1, shows what was wrong)"
         )
-    for magic, content in OTHER_FILES.items():
-        if re.match(magic, start):
-            return content
-    # the first sentence of the library's message
-    message = re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip()
-    sentence = re.split(r"\. |\n", message)[0]
-    reason = shorten(sentence, 160) or type(error).__name__
-    return f"damaged, or not a checkpoint: {reason}; nothing in it was run"
+        for magic, content in OTHER_FILES.items():
+            if re.match(magic, start):
+                problem = content
+        # a type outside of what weights need: torch names it
+        forbidden = re.search(r"GLOBAL (\S+)", str(error))
+        if forbidden:
+            problem = (
+                f"no checkpoint: it asks for {forbidden[1]}, which weights do not need; nothing in "
+                "it was run. Ask for the weights as .safetensors, or as a state dict alone"
+            )
+        raise CheckpointError(f"{path} is {problem}") from error
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -364,14 +329,13 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name, value in _leaves(tree, ""):
         if name in tensors or name in values:
             raise CheckpointError(f"two values are called {shorten(name)}")
-        if isinstance(value, list | tuple | PLAIN):
+        if isinstance(value, Tensor):
+            value = value.detach()
+            tensors[name] = value if value.is_meta else value.cpu()
+        elif isinstance(value, list | tuple | PLAIN):
             values[name] = value
-        elif not isinstance(value, Tensor):
-            values[name] = type(value).__name__
-        elif value.device.type == "meta":
-            tensors[name] = value.detach()
         else:
-            tensors[name] = value.detach().cpu()
+            values[name] = type(value).__name__
     return tensors, values
 
 
@@ -388,56 +352,56 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(tree, dict):
         yield name, tree
         return
-
-    prefix = f"{name}." if name else ""
     for key, value in tree.items():
-        yield from _leaves(value, f"{prefix}{key}")
+        yield from _leaves(value, f"{name}.{key}" if name else str(key))
 
 
 # ---- Values and words ----------------------------------------------------------------------------
 
 
-def not_weights(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the tensors that cannot hold weights: name -> why."""
-    problems = {}
-    for name, tensor in tensors.items():
-        if tensor.device.type == "meta":
-            problems[name] = f"{name} is on the device meta: it has a shape and no values"
-        elif tensor.layout is not torch.strided:
-            problems[name] = f"{name} is sparse, which weights are not"
-        # torch converts every kind of floating point but this one
-        elif not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
-            kind = str(tensor.dtype).removeprefix("torch.")
-            problems[name] = f"{name} holds {kind}, not weights"
-    return problems
-
-
-def not_finite(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the tensors with values that are nan or infinite: name -> how many."""
-    problems = {}
-    for name, tensor in tensors.items():
-        count = count_not_finite(tensor)
-        if count:
-            problems[name] = (
-                f"{name} holds {count} values that are nan or infinite; "
-                "the training that made it diverged, or the file is damaged"
-            )
-    return problems
+def why_no_weights(tensor: Tensor) -> str:
+    """Say why a tensor cannot hold weights; "" if it can."""
+    if tensor.is_meta:
+        return "is on the device meta: it has a shape and no values"
+    if tensor.layout is not torch.strided:
+        return "is sparse, which weights are not"
+    # torch converts every kind of floating point but this one
+    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
+        return f"holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
+    return ""
 
 
 def count_not_finite(tensor: Tensor) -> int:
-    """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
-    is_number = tensor.is_floating_point() or tensor.is_complex()
-    has_values = tensor.device.type != "meta" and tensor.layout is torch.strided
-    if not is_number or not has_values or tensor.dtype is torch.float4_e2m1fn_x2:
+    """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
+    if why_no_weights(tensor):
         return 0
     # in parts, because each copy as float32 needs memory
     count = 0
     for part in tensor.detach().reshape(-1).split(1 << 16):
-        if not part.is_complex():
-            part = part.float()
-        count += int((~torch.isfinite(part)).sum())
+        count += int((~torch.isfinite(part.float())).sum())
     return count
+
+
+def unusable(tensors: Mapping[str, Tensor], allows: Callable[[str], bool]) -> dict[str, str]:
+    """Return the tensors that cannot be weights: name -> why.
+
+    Args:
+        tensors: by name.
+        allows: whether a tensor may hold values that are nan or infinite.
+    """
+    problems = {}
+    for name, tensor in tensors.items():
+        problem = why_no_weights(tensor)
+        count = count_not_finite(tensor)
+        # most are good, and nobody is asked about them
+        if count and not allows(name):
+            problem = (
+                f"holds {count} values that are nan or infinite; "
+                "the training that made it diverged, or the file is damaged"
+            )
+        if problem:
+            problems[name] = f"{name} {problem}"
+    return problems
 
 
 def shorten(text: str, most: int = 100) -> str:

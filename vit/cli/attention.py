@@ -23,6 +23,7 @@ from vit.errors import ConfigError, one_line, plural
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import usual_query
+from vit.look.collection import of_files
 from vit.look.filled import fill_in
 from vit.look.panels import (
     Panels,
@@ -33,7 +34,7 @@ from vit.look.panels import (
     reconstruction_relevance,
     rollout_panels,
 )
-from vit.look.subject import ModelWithImages, with_files
+from vit.look.subject import ModelWithImages
 from vit.progress import track
 
 # What the maps of a result's inputs are, for the caption
@@ -126,14 +127,16 @@ def load_with_images(options: Namespace, checkpoint: Path | None = None) -> Mode
         named_data(data)
     model = load_model(checkpoint or options.checkpoint, strict=True, **load_options(options))
     if data is None and options.on_bad_image == "stop":
-        return with_files(model, images)
+        return ModelWithImages(model, of_files(images))
 
     # Reading folders and data sets takes many modules that a photo does not need
-    from vit.look.datasets import with_data, with_readable_files
+    from vit.look.datasets import of_data, of_images
 
     if data is None:
-        return with_readable_files(model, images)
-    return with_data(model, data, str(options.root), options.count, options.on_bad_image)
+        return ModelWithImages(model, of_images(images, options.on_bad_image))
+    size = model.origin.image_size
+    collection = of_data(data, size, str(options.root), options.count, options.on_bad_image)
+    return ModelWithImages(model, collection)
 
 
 def with_mask_and_query(

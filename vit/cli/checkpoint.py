@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
-from typing import Any
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
@@ -16,20 +15,12 @@ from vit.errors import one_line
 from vit.load_options import LoadOptions
 
 
-def run(options: Namespace) -> int:
-    """Run `inspect` or `convert`."""
-    load = load_options(options)
-
-    # Both report untrained tensors themselves, so the warning about them is left out
-    with warnings.catch_warnings(action="ignore"):
-        if options.work == "inspect":
-            return inspect(options, load)
-        return convert(options, load)
-
-
-def inspect(options: Namespace, load: dict[str, Any]) -> int:
+def inspect(options: Namespace) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
-    network = read_network(find(options.checkpoint), LoadOptions(**load))
+    # The report has the untrained tensors, so the warning about them is left out
+    with warnings.catch_warnings(action="ignore"):
+        load = LoadOptions(**load_options(options))
+        network = read_network(find(options.checkpoint), load)
     properties = facts(network)
     if options.json:
         print_json(properties)
@@ -42,11 +33,12 @@ def inspect(options: Namespace, load: dict[str, Any]) -> int:
     return 0
 
 
-def convert(options: Namespace, load: dict[str, Any]) -> int:
+def convert(options: Namespace) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     require_folder(options.out.parent)
-    model = load_model(options.checkpoint, **load)
-    notes = convert_model(model, options.to, options.out, options.half)
+    with warnings.catch_warnings(action="ignore"):
+        model = load_model(options.checkpoint, **load_options(options))
+        notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
     for note in notes:
         print(f"note: {one_line(note)}")

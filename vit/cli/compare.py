@@ -7,7 +7,8 @@ from argparse import Namespace
 
 from vit.cli.outputs import print_json
 from vit.errors import one_line
-from vit.report.comparison import as_table, compare_runs, mark_best, read_finished
+from vit.metrics import aligned, usual_scores
+from vit.report.comparison import compare_runs, read_finished
 
 
 def run(options: Namespace) -> int:
@@ -15,18 +16,17 @@ def run(options: Namespace) -> int:
     # Everything that can fail comes before the first line of output
     runs = [read_finished(folder) for folder in options.runs]
     rows = compare_runs(runs)
-
-    # The table goes to stdout, notes beside it
     if options.json:
-        records = [
-            {"run": str(run.record.files.path), "seeds": run.seed, "scores": run.scores}
-            for run in runs
-        ]
+        records = []
+        for finished in runs:
+            usual = usual_scores(finished.record.scores)
+            scores = {".".join(name): value for name, value in usual.items()}
+            path = str(finished.path)
+            records.append({"run": path, "seeds": finished.seed, "scores": scores})
         print_json({"table": rows, "runs": records})
     else:
-        marked = mark_best(rows)
-        print("\n".join(as_table(marked)))
-        if marked != rows:
+        print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))
+        if any(cell.endswith(" *") for row in rows for cell in row.values()):
             print("* the best of its column", file=sys.stderr)
     for finished in runs:
         for note in finished.record.notes:

@@ -12,11 +12,7 @@ import torch
 from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.checkpoints import load_model
-from vit.cli.options import (
-    choose_device,
-    load_options,
-    require_data,
-)
+from vit.cli.options import choose_device, load_options
 from vit.cli.outputs import (
     print_json,
     refuse_among_images,
@@ -24,10 +20,9 @@ from vit.cli.outputs import (
     require_free,
     talk,
 )
-from vit.cli.parsers import named_data, tell_apart
+from vit.cli.parsers import named_data
 from vit.config import DataConfig
 from vit.data import Dataset
-from vit.data.images import match_classes
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
@@ -35,7 +30,7 @@ from vit.evaluation import Evaluation, Options, evaluate, obstacles
 from vit.evaluation.classification import confusion, reliability
 from vit.machine import versions
 from vit.mae import Model
-from vit.metrics import results_lines, score_table
+from vit.metrics import score_table
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
 
@@ -63,8 +58,7 @@ def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
     load = load_options(options)
-    require_data(options)
-    tell_apart(options.data)
+    named_data(options.data)
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
@@ -133,10 +127,6 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
         compute=compute,
         options=Options(**used),
     )
-    if "head" in evaluation.scores:
-        by_number = match_classes((), data.test.class_names) is not None
-        evaluation.scores["head"]["classes_named"] = bool(origin.class_names)
-        evaluation.scores["head"]["classes_by_number"] = not origin.class_names and by_number
 
     # The scores, and what they depend on
     settings = {
@@ -152,7 +142,7 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
         "data": {key: data.facts[key] for key in FACTS},
         "settings": settings,
         "note": FEW_LABELS if options.labels < 1 and taught else "",
-        **evaluation.scores,
+        "scores": evaluation.scores,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
@@ -197,7 +187,7 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
         print(f"note: {results['note']}")
 
     # The scores
-    print("\n".join(score_table(results_lines(results))))
+    print("\n".join(score_table(results["scores"])))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 
@@ -243,7 +233,8 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     """Write confusion.png and reliability.png, and return which; logits of all seeds are pooled."""
     # What they show
     assert evaluation.logits is not None
-    measured = results.get("head") or results["linear"]
+    scores = results["scores"]
+    measured = (scores.get("head") or scores["linear"])[0]
     seeds = len(evaluation.logits) // len(data.test)
     name = Path(results["checkpoint"]).name
     images = f"{data.name}, {data.tested}"

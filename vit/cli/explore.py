@@ -14,13 +14,13 @@ from torch import Tensor
 from vit.atomic import make_folder, write_npz, write_text
 from vit.checkpoints import load_model
 from vit.cli.attention import load_with_images
-from vit.cli.images import photo_of
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import RunError, UserError, one_line, plural
 from vit.figures import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
+from vit.look.photos import photo_of
 from vit.look.subject import ModelWithImages, model_caption
 from vit.progress import track
 from vit.runs import RunFiles
@@ -151,6 +151,7 @@ def explore(
     # A photo is shown as it is, where there is a file with more pixels than the input
     images = []
     for i, image in enumerate(subject.pixels):
+        path = subject.collection.path(i)
         images.append(
             ExploredImage(
                 subject.names[i],
@@ -159,7 +160,7 @@ def explore(
                 hidden=None if mask is None else subject.masked[i],
                 decoder={number: weights[i] for number, weights in decoder.items()},
                 filled=filled[i],
-                photo=photo_of(subject.paths[i], model.origin) if subject.paths else b"",
+                photo=photo_of(path, model.origin) if path is not None else b"",
             )
         )
     return Moment(name, images)
@@ -182,7 +183,7 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
 
     facts = [
         ("model", model_caption(subject.model)),
-        ("images", subject.data),
+        ("images", subject.collection.title),
         ("tokens", tokens),
     ]
     if subject.mask is not None:

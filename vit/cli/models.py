@@ -8,12 +8,17 @@ from typing import Any
 
 from vit.cli.outputs import print_json
 from vit.errors import one_line
-from vit.metrics import METRICS, aligned
+from vit.metrics import MEASURES, aligned, read_scores, usual_scores
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 NUMBERS = ("parameters", "MB")
-BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
+BEST = (
+    ("head", "accuracy"),
+    ("reconstruction", "loss"),
+    ("linear", "accuracy"),
+    ("knn", "accuracy"),
+)
 
 
 def run(options: Namespace) -> int:
@@ -57,29 +62,22 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
 
 def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     """Yield the most telling scores; of what `vit evaluate` measured, only those on `data`."""
-    measured = [results for results in figures.get("measured", []) if results["data"] == data]
-    for key in BEST:
-        metric = METRICS[key]
-        method, name = metric.in_results
-
-        # Measured by `vit evaluate` first, then at the end of the run
-        scores = []
-        for results in measured:
-            if isinstance(results.get(method), dict):
-                scores.append((results[method][name], results))
-        score = metric.of_summary(figures)
-        if score is not None:
-            scores.append((score, figures))
-        if not scores:
-            continue
-
-        # Where no test images were used, the score says on which
-        score, results = scores[0]
-        text = f"{metric.short} {metric.write(score, brief=True)}"
-        images = results.get("tested_on", "test images")
-        if images != "test images":
-            text += f" on {images}"
-        yield text
+    # Measured by `vit evaluate` first, then at the end of the run
+    documents = [found for found in figures.get("measured", []) if found["data"] == data]
+    documents.append(figures)
+    for method, key in BEST:
+        for document in documents:
+            value = usual_scores(read_scores(document)).get((method, key))
+            if value is None:
+                continue
+            measure = MEASURES[method, key]
+            text = f"{measure.short} {measure.write(value, brief=True)}"
+            # Where no test images were used, the score says on which
+            images = document.get("tested_on", "test images")
+            if images != "test images":
+                text += f" on {images}"
+            yield text
+            break
 
 
 def _size(size: Sequence[int]) -> str:

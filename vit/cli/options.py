@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from vit.cli.parsers import tell_apart
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
-from vit.errors import ConfigError
+from vit.errors import ConfigError, DataError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
 
@@ -25,16 +26,6 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
     return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
 
 
-def require_data(options: Namespace) -> None:
-    """Refuse to go on without the name of the data.
-
-    Raises:
-        ConfigError: it is missing.
-    """
-    if options.data is None:
-        raise ConfigError("data", "required, the name of a data set or a folder of images")
-
-
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
     """Return the image files of a command line, and the data; a single place may name either.
 
@@ -48,11 +39,18 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
         images = []
     if bool(images) == (data is not None):
         raise ConfigError("name image files, or a folder or data set with --data, and not both")
-    if data is not None:
-        tell_apart(data)
     return images, data
 
 
 def _is_data(name: str) -> bool:
     """Return whether this names data rather than an image file."""
     return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))
+
+
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Add to the message about an unreadable image the option that leaves such files out."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; --on-bad-image skip leaves out all such files") from error

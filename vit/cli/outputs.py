@@ -49,16 +49,9 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         ConfigError: it, or the nearest folder above it that exists, is no folder to write to.
     """
     # The folder itself need not exist
-    for existing in (folder, *folder.absolute().parents):
-        try:
-            os.lstat(existing)
-            break
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    if not existing.is_dir():
-        raise ConfigError(f"{option}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option}: {existing} cannot be written to; name another folder")
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option}: {existing} is not a folder to write to; name another")
 
 
 def refuse_among_images(place: Path, data: str) -> None:
@@ -75,10 +68,9 @@ def refuse_among_images(place: Path, data: str) -> None:
     folder = Path(os.path.realpath(place))
     if data in BUILT_IN or images not in (folder, *folder.parents):
         return
-    while folder != images:
-        if RunFiles(folder).showcase.exists():
-            return
-        folder = folder.parent
+    within = [place for place in (folder, *folder.parents) if images in place.parents]
+    if any(RunFiles(place).showcase.exists() for place in within):
+        return
     problem = f"{place} is within the folder of the images, {data}"
     raise ConfigError(
         f"--out: {problem}, of which its pictures would become some; name another folder"

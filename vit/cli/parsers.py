@@ -1,6 +1,6 @@
-"""The options of every command, a line each. Nothing here imports torch, so that `--help` answers.
+"""The commands of `vit` and the options of each, a row an option; and the parser that reads them.
 
-An option's value has its name, with underscores: `--on-bad-image` becomes `options.on_bad_image`.
+Nothing here imports torch, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from vit.config import (
     BUILT_IN,
     SYNONYMS,
     BelowOne,
     Config,
+    Device,
     NonNegative,
+    OnBadImage,
     Positive,
     Probability,
+    Settings,
     Share,
     Whole,
     reason,
@@ -35,61 +37,21 @@ from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.runs import QUICKSTART, TrainCommand, train_command
 
+# --- What an option takes ------------------------------------------------------------------------
+
+
+def path(text: str) -> Path:
+    """Return a path; the shell leaves the ~ of --out=~/page.html as it is."""
+    if not text:
+        raise ValueError("name a file or a folder")
+    return Path(os.path.expanduser(text))
+
+
+Place = Annotated[Path, BeforeValidator(path)]
 Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
 Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
-
-
-class Parser(OneLineParser):
-    """A parser of a command of `vit`, which says what was probably meant."""
-
-    def __init__(self, prog: str, arguments: str, purpose: str):
-        usage = f"{prog} {arguments}"
-        super().__init__(prog, usage=usage, description=purpose, allow_abbrev=False)
-        # "-1,0" is a value, as "-1" is
-        self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
-
-    def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the options, and with them what functions of several commands ask.
-
-        `given` holds the names of those that differ from their defaults, `program` what the user
-        calls the command, `command_line` all words.
-
-        Raises:
-            ConfigError: the command line cannot be used.
-            SystemExit: after `--help`.
-        """
-        options, unknown = self.parse_known_intermixed_args(argv)
-        if unknown:
-            self.refuse(unknown[0].partition("=")[0])
-
-        # What functions of several commands ask
-        values = vars(options).items()
-        options.given = {name for name, value in values if value != self.get_default(name)}
-        options.program = self.prog
-        options.command_line = f"{self.prog} {shlex.join(argv)}"
-        return options
-
-    def refuse(self, name: str) -> NoReturn:
-        """Refuse an option that does not exist, with the one that may be meant."""
-        near = did_you_mean(name, self._option_string_actions)
-        meant = SYNONYMS.get(name.removeprefix("--"))
-        if meant is not None and self.get_default("config") is not None:
-            near = f"; did you mean --{meant}?"
-        self.error(f"unrecognized arguments: {name}{near}")
-
-    def error(self, message: str) -> NoReturn:
-        line = one_line(message.removeprefix("argument "))
-        raise ConfigError(f"{self.prog}: {line}; see --help")
-
-
-# --- What an option takes ----------------------------------------------------------------------
+Patch = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(several)]
+Register = Annotated[str, Field(pattern=r"^register \d{1,4}$")]
 
 
 def typed(kind: Any) -> Callable[[str], Any]:
@@ -115,81 +77,537 @@ def placeholder(kind: Any) -> str:
     return plain.get(kind) or placeholder(get_args(kind)[0])
 
 
-class Once(argparse.Action):
-    """Stores what may be named in its place or by an option, but not twice."""
+# --- The options of each command -----------------------------------------------------------------
 
-    def __call__(
+Option = tuple[str, Any, Any, str]
+"""How it is written, and what stands for its value; its type; its default, ... if it must be given;
+and its sentence. Without "--" its place names it.
+
+Its value has its name, with underscores: `--on-bad-image` becomes `options.on_bad_image`.
+"""
+Command = tuple[str, str, str, tuple[type[Settings], ...], tuple[Option, ...]]
+"""What a command is for, in a line and in full; its usage; models of which every field is an option
+too; and its own options."""
+
+SECTIONS = tuple(type(section) for _, section in Config())
+MORE = "[--option VALUE ...]"
+FILE = ("--out FILE", Place, None, "page to write, .html")
+PAGE = ("--out FILE", Place, ..., "page to write, .html")
+JSON = (
+    "--json",
+    bool,
+    False,
+    "print the results as JSON on stdout; everything else goes to stderr",
+)
+OVERWRITE = ("--overwrite", bool, False, "replace existing files")
+DEVICE = ("--device", Device, "auto", "where to run")
+BAD_IMAGE = (
+    "--on-bad-image",
+    OnBadImage,
+    "stop",
+    "unreadable images: stop and name the first, or leave them out and warn",
+)
+CHECKPOINT = (
+    "checkpoint CHECKPOINT",
+    str,
+    ...,
+    "run folder, other folder, file, a name that `vit models` lists, timm/NAME or"
+    " hf/ORGANISATION/NAME",
+)
+ROOT = ("--root FOLDER", Place, Path("data"), "where CIFAR's archive is")
+DATA = (
+    "data DATA",
+    str,
+    None,
+    "cifar10, cifar100, scenes, or a folder of images; --data is the same",
+)
+OR_DATA = (
+    "--data NAME|FOLDER",
+    str,
+    None,
+    "instead of files: cifar10, cifar100, scenes, or a folder with its splits and classes",
+)
+SETTINGS: tuple[Option, ...] = (
+    (
+        "--config FILE",
+        str,
+        [],
+        "YAML file with settings, or the name of one of the package; of several, the later wins",
+    ),
+    (
+        "--data NAME|FOLDER",
+        str,
+        None,
+        "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one",
+    ),
+)
+SHOWN_IMAGES = (
+    ("images IMAGE ...", str, None, "image files, prepared as in training; or what --data takes"),
+    OR_DATA,
+    ROOT,
+    (
+        "--count N",
+        Positive,
+        8,
+        "number of test images from --data; of a folder without any, of images",
+    ),
+    (
+        "--mask X",
+        Probability,
+        None,
+        "for masked models: mask this share of the patches, e.g. 0.75",
+    ),
+    ("--seed N", NonNegative, 0, "seed of the mask"),
+    BAD_IMAGE,
+)
+
+COMMANDS: dict[str, Command] = {
+    "train": (
+        "pretrain or fine-tune a model, as train.py does",
+        "Pretrain by filling in masked patches, or train a classifier. Without --config:"
+        f" {QUICKSTART.name}.",
+        "[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]",
+        SECTIONS,
+        (
+            (
+                "--out FOLDER",
+                Place,
+                None,
+                "run folder; by default runs/ and the configuration's name",
+            ),
+            ("--resume", bool, False, "continue the run from its last saved state"),
+            (
+                "--print_config",
+                bool,
+                False,
+                "print all settings as a configuration file, and end",
+            ),
+            *SETTINGS,
+        ),
+    ),
+    "data": (
+        "show the images that a configuration would train on",
+        "Load data by name, folder or configuration; describe it, draw some of its images.",
+        "[DATA] [--SECTION.FIELD VALUE ...]",
+        SECTIONS,
+        (
+            DATA,
+            ("--out FILE", Place, None, "picture to write: .png, .svg or .pdf"),
+            JSON,
+            OVERWRITE,
+            *SETTINGS,
+        ),
+    ),
+    "checkpoint inspect": (
+        "say what a checkpoint is, and what becomes of each of its tensors",
+        "Say what a checkpoint is, and what becomes of each of its tensors.",
+        f"CHECKPOINT {MORE}",
+        (LoadOptions,),
+        (CHECKPOINT, JSON),
+    ),
+    "checkpoint convert": (
+        "write a checkpoint in another format",
+        "Write a checkpoint in another format.",
+        f"CHECKPOINT --to FORMAT --out FOLDER {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            (
+                "--to",
+                Literal["timm", "huggingface", "safetensors"],
+                ...,
+                "format; safetensors is the project's own",
+            ),
+            ("--out FOLDER", Place, ..., "a new or empty folder"),
+            (
+                "--half",
+                bool,
+                False,
+                "--to safetensors: weights in half precision; they load as float32",
+            ),
+        ),
+    ),
+    "models": (
+        "list the models that come with the package",
+        "List the models that come with the package; their names work as CHECKPOINT, and in"
+        " load_model.",
+        "[--json]",
+        (),
+        (JSON,),
+    ),
+    "predict": (
+        "classify images by a model's own head",
+        "Classify images by a classifier: the most probable classes, with their probabilities.",
+        f"CHECKPOINT IMAGE ... {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            (
+                "images IMAGE ...",
+                str,
+                ...,
+                "image files, or folders of images; prepared as in training",
+            ),
+            ("--top N", Positive, 3, "classes per image, the most probable first"),
+            (
+                "--csv FILE",
+                Place,
+                None,
+                "also write them to this file, one row per image and class",
+            ),
+            BAD_IMAGE,
+            DEVICE,
+            JSON,
+            OVERWRITE,
+        ),
+    ),
+    "embed": (
+        "write image features to a file",
+        "Write the features of images, pooled as the model's head reads them, with file names,"
+        " splits and any labels.",
+        f"CHECKPOINT IMAGE ... --out FILE {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            ("images IMAGE ...", str, None, "image files; or what --data takes"),
+            OR_DATA,
+            ROOT,
+            BAD_IMAGE,
+            ("--out FILE", Place, ..., "file to write, .npz or .csv"),
+            (
+                "--limit N",
+                NonNegative,
+                0,
+                "use only this many images per split, evenly spaced; 0: all",
+            ),
+            DEVICE,
+            OVERWRITE,
+        ),
+    ),
+    "similar": (
+        "find the images of a folder that are nearest to another",
+        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
+        " their features: a table, and a page that opens from disk.",
+        f"CHECKPOINT IMAGE FOLDER [--out FILE] {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            ("image IMAGE", str, ..., "image file; prepared as in training"),
+            ("folder FOLDER", str, ..., "folder of images, searched with its subfolders"),
+            ("--count N", Positive, 12, "number of images to find, the nearest first"),
+            (
+                "--features FILE",
+                Place,
+                None,
+                "their features, as vit embed wrote them of FOLDER to a .npz; else computed anew",
+            ),
+            BAD_IMAGE,
+            FILE,
+            DEVICE,
+            JSON,
+            OVERWRITE,
+        ),
+    ),
+    "attention": (
+        "draw a model's attention",
+        "Draw a model's attention, and write the numbers beside each picture as .npz.",
+        f"CHECKPOINT IMAGE ... --out FOLDER {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            ("--out FOLDER", Place, ..., "folder for the pictures"),
+            # Which maps
+            (
+                "--method",
+                Literal["weights", "rollout", "relevance", "legrad", "pca", "distance"],
+                "weights",
+                "the weights, what arrives through all layers, what a class depends on (relevance"
+                " or LeGrad), patch features as colours, or how far each head attends",
+            ),
+            (
+                "--layer N|all",
+                Whole | Literal["all"],
+                None,
+                "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)",
+            ),
+            (
+                "--head N|mean|all",
+                Whole | Literal["mean", "all"],
+                "all",
+                "from 0; all: the mean and every head",
+            ),
+            (
+                "--query R,C|cls|mean",
+                Literal["auto", "cls", "mean"] | Register | Patch,
+                "auto",
+                "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register"
+                " N'; auto: mean for a classifier that averages the patches, else the class token,"
+                " or without one the middle patch",
+            ),
+            # What some of the methods take
+            (
+                "--keep X",
+                Share,
+                None,
+                "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO",
+            ),
+            (
+                "--label CLASS",
+                str,
+                None,
+                "relevance, legrad: the class, a number or a name (default: the predicted one)",
+            ),
+            (
+                "--discard X",
+                BelowOne,
+                0.0,
+                "rollout: share of the weights to leave out, the smallest",
+            ),
+            # The pictures
+            ("--scale", Literal["shared", "row", "log"], "shared", "range of the colours"),
+            ("--overlay", bool, False, "lay the maps over the images"),
+            ("--format", Literal["png", "svg", "pdf"], "png", "of the pictures"),
+            OVERWRITE,
+            *SHOWN_IMAGES,
+        ),
+    ),
+    "explore": (
+        "write a page for exploring a model's attention",
+        "Write one page for exploring a model's attention; it opens from disk, without a server or"
+        " a network.",
+        f"CHECKPOINT IMAGE ... --out FILE {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            PAGE,
+            (
+                "--layers N,...",
+                Numbers,
+                None,
+                "only these, e.g. 0,5,-1; -1 is the last (default: all)",
+            ),
+            ("--snapshots", bool, False, "a slider over a run's snapshots"),
+            ("--numbers", bool, False, "write the weights beside the page, as .npz"),
+            OVERWRITE,
+            *SHOWN_IMAGES,
+        ),
+    ),
+    "evaluate": (
+        "measure a pretrained model: k-NN, probe, reconstruction, head",
+        "Measure a pretrained model without training it further. The test images are used once;"
+        " every choice is made on training images.",
+        f"CHECKPOINT DATA {MORE}",
+        (LoadOptions,),
+        (
+            CHECKPOINT,
+            DATA,
+            ("--data NAME|FOLDER", str, None, argparse.SUPPRESS),
+            ROOT,
+            BAD_IMAGE,
+            ("--name TEXT", str, "", "name of the data in outputs"),
+            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
+            (
+                "--method",
+                Literal["all", "knn", "linear", "reconstruction", "head"],
+                "all",
+                "nearest neighbours, a linear probe, filling in masked patches, the model's own"
+                " head; all: those that apply",
+            ),
+            (
+                "--every-layer",
+                bool,
+                False,
+                "probe each layer, choose on held-out training images",
+            ),
+            # What some of the methods take
+            ("--labels X", Share, 1.0, "share of the training labels to use"),
+            (
+                "--holdout N",
+                Positive,
+                5000,
+                "training images held out to choose the probe's layer and regularisation",
+            ),
+            (
+                "--val-size N",
+                NonNegative,
+                0,
+                "for choosing settings: measure on this many held-out training images, not on the"
+                " test images",
+            ),
+            ("--flip", bool, False, "also measure its head on images and mirror images together"),
+            (
+                "--knn-images N",
+                NonNegative,
+                0,
+                "training images searched for nearest neighbours; 0: all",
+            ),
+            (
+                "--seeds N,...",
+                Seeds,
+                "0",
+                "of the label subset and the images that --holdout takes; several, as 0,1,2, give"
+                " the mean and the spread",
+            ),
+            # Where it runs, and what it writes
+            ("--threads N", NonNegative, 0, "CPU threads; 0: torch's choice"),
+            (
+                "--out FOLDER",
+                Place,
+                None,
+                "folder for results.json, confusion.png and reliability.png",
+            ),
+            DEVICE,
+            JSON,
+            OVERWRITE,
+        ),
+    ),
+    "report": (
+        "write a one-page report on a run",
+        "Write one self-contained page about a run, finished or not: its results beside their"
+        " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
+        " network or scripts, and includes what `vit evaluate RUN DATA --out RUN/NAME` measured.",
+        f"RUN {MORE}",
+        (),
+        (
+            ("run RUN", Place, ..., "run folder"),
+            (
+                "--out FILE",
+                Place,
+                None,
+                "page to write, .html; replaces an earlier report (default: RUN/report.html)",
+            ),
+            JSON,
+        ),
+    ),
+    "compare": (
+        "compare finished runs side by side, averaged over seeds",
+        "Print finished runs side by side: the settings that differ, and what the runs measured."
+        " Runs that differ only in the seed share a row, with mean and standard deviation. A"
+        " linear probe is shown if `vit evaluate RUN DATA --out RUN/NAME` has left its results in"
+        " the run's folder.",
+        f"RUN ... {MORE}",
+        (),
+        (("runs RUN ...", Place, ..., "run folders"), JSON),
+    ),
+}
+"""Every command; `vit.cli` has a module of the same name for each, with the function `run`, or with
+one for each second word."""
+
+
+# --- The parser ----------------------------------------------------------------------------------
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{one_line(message.removeprefix('argument '))}; see --help")
+
+
+class Parser(OneLineParser):
+    """A parser of the fields of models and of further options."""
+
+    def __init__(
         self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest, None)
-        if before is not None:
-            parser.error(f"{self.dest}: {before!r} and {values!r} are two; name one")
-        setattr(namespace, self.dest, values)
+        prog: str,
+        usage: str = "",
+        purpose: str = "",
+        models: Sequence[type[Settings]] = SECTIONS,
+        options: Sequence[Option] = SETTINGS,
+    ):
+        super().__init__(prog, f"{prog} {usage}", purpose, allow_abbrev=False)
+        # "-1,0" is a value, as "-1" is
+        self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
+        for option in options:
+            self.add_option(*option)
+
+        # Without a value, a field stays out of the options: a file or its default decides
+        for model in models:
+            group = self.add_argument_group((model.__doc__ or "").partition("\n")[0].rstrip("."))
+            for name, field in model.model_fields.items():
+                default = field.default if model.section else None
+                word = model.key(name) if model.section else name.replace("_", "-")
+                words: dict[str, Any] = {}
+                if name == "allow":
+                    words = {"nargs": "+", "action": "extend"}
+                group.add_argument(
+                    f"--{word}",
+                    default=argparse.SUPPRESS,
+                    metavar=placeholder(field.annotation),
+                    help=explained(field.description or "", default),
+                    **words,
+                )
+
+    def add_option(self, words: str, kind: Any, default: Any, sentence: str) -> None:
+        """Add a row of the table above."""
+        name, _, metavar = words.partition(" ")
+        if kind is bool:
+            self.add_argument(name, action="store_true", help=sentence)
+            return
+        details: dict[str, Any] = {
+            "type": typed(kind),
+            "metavar": metavar.removesuffix(" ...") or placeholder(kind),
+            "help": explained(sentence, default),
+        }
+
+        # A place may be left empty where an option says the same
+        if name.startswith("--"):
+            if default is ...:
+                details["required"] = True
+            else:
+                details["default"] = default
+            if default == []:
+                details["action"] = "append"
+        elif metavar.endswith(" ..."):
+            details["nargs"] = "+" if default is ... else "*"
+        elif default is None:
+            details |= {"nargs": "?", "default": argparse.SUPPRESS}
+        self.add_argument(name, **details)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the options, with the program as the user calls it, and all words.
+
+        Raises:
+            ConfigError: the command line cannot be used.
+            SystemExit: after `--help`.
+        """
+        options, unknown = self.parse_known_intermixed_args(argv)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            meant = f"--{SYNONYMS.get(name.removeprefix('--'))}"
+            near = did_you_mean(name, self._option_string_actions)
+            if meant in self._option_string_actions:
+                near = f"; did you mean {meant}?"
+            self.error(f"unrecognized arguments: {name}{near}")
+        options.program = self.prog
+        options.command_line = f"{self.prog} {shlex.join(argv)}"
+        return options
 
 
-def path(text: str) -> Path:
-    """Return a path; the shell leaves the ~ of --out=~/page.html as it is."""
-    if not text:
-        raise argparse.ArgumentTypeError("'' cannot be used; name a file or a folder")
-    return Path(os.path.expanduser(text))
+def explained(sentence: str, default: Any) -> str:
+    """Return a sentence for `--help`, on one line, with the default if it is a value."""
+    text = " ".join(sentence.split())
+    if default not in (None, ..., []):
+        text += f" (default: {spelled(default)})"
+    return text.replace("%", "%%")
 
 
-def query(text: str) -> tuple[int, int] | str:
-    """Return a query token: (row, column) of a patch, or a word."""
-    # A patch
-    if re.fullmatch(r"\d{1,9},\d{1,9}", text):
-        row, column = text.split(",")
-        return int(row), int(column)
-
-    # The class token, a register, or the mean over patches
-    if not re.fullmatch(r"auto|cls|mean|register \d{1,4}", text):
-        allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; {allowed}")
-    return text
+def command_parser(name: str, prog: str = "") -> Parser:
+    """Return the parser of a command; `prog` is the program, if that is another than `vit`."""
+    _, purpose, usage, models, options = COMMANDS[name]
+    return Parser(prog or f"vit {name}", usage, purpose, models, options)
 
 
-# --- Settings ----------------------------------------------------------------------------------
-
-
-def sentence(field: FieldInfo) -> str:
-    """Return the help of a setting: the sentence below it."""
-    return " ".join((field.description or "").split()).replace("%", "%%")
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, and an option for every setting, `--SECTION.FIELD VALUE`."""
-    files = "YAML file with settings, or the name of one of the package; of several, the later wins"
-    parser.add_argument("--config", action="append", default=[], metavar="FILE", help=files)
-    data = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
-    parser.add_argument("--data", metavar="NAME|FOLDER", help=data)
-
-    # Without a value, a setting stays out of the options: a file or its default decides
-    for name, section in Config():
-        group = parser.add_argument_group((section.__doc__ or name).rstrip("."))
-        for key, field in type(section).model_fields.items():
-            group.add_argument(
-                f"--{name}.{key}",
-                default=argparse.SUPPRESS,
-                metavar=placeholder(field.annotation),
-                help=f"{sentence(field)} (default: {spelled(field.default)})",
-            )
+# --- Settings ------------------------------------------------------------------------------------
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of a command line by "section.key", as texts that `Config` reads.
 
     `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
-
-    Raises:
-        ConfigError: `--data` is neither a name nor a folder.
     """
     settings: dict[str, Any] = {}
     if options.data is not None:
-        tell_apart(options.data)
         for key, value in named_data(options.data).items():
             settings[f"data.{key}"] = value
     for key, text in vars(options).items():
@@ -198,7 +616,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def named_data(data: str, root: str = "data") -> dict[str, Any]:
+def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.
 
     Args:
@@ -208,466 +626,22 @@ def named_data(data: str, root: str = "data") -> dict[str, Any]:
     Raises:
         ConfigError: `data` is none of these.
     """
-    if data in BUILT_IN:
-        return {"source": data, "root": root}
-    folder = os.path.expanduser(data)
-    if os.path.isfile(folder):
-        raise ConfigError("--data", f"{data!r} is a file; name the folder that it is in")
+    folder = os.path.expanduser(data or "")
+    if folder in BUILT_IN:
+        # A folder here of that name is another thing, which nobody would notice
+        if os.path.isdir(folder):
+            warnings.warn(
+                f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
+                stacklevel=2,
+            )
+        return {"source": folder, "root": root}
     if not os.path.isdir(folder):
         names = ", ".join(BUILT_IN)
         raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images")
     return {"source": "folder", "root": data}
 
 
-def tell_apart(data: str) -> None:
-    """Warn if a folder here has the name of built-in data, which --data takes it for."""
-    if data in BUILT_IN and os.path.isdir(data):
-        warnings.warn(
-            f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
-            stacklevel=2,
-        )
-
-
-# --- Options of several commands ---------------------------------------------------------------
-
-OPTIONS = "[--option VALUE ...]"
-CHECKPOINT = (
-    "run folder, other folder, file, a name that `vit models` lists, timm/NAME or"
-    " hf/ORGANISATION/NAME"
-)
-BAD_IMAGE = "unreadable images: stop and name the first, or leave them out and warn"
-
-
-def add_json_option(parser: Parser) -> None:
-    """Add `--json`."""
-    text = "print the results as JSON on stdout; everything else goes to stderr"
-    parser.add_argument("--json", action="store_true", help=text)
-
-
-def add_overwrite_option(parser: Parser) -> None:
-    """Add `--overwrite`."""
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
-
-
-def add_device_option(parser: Parser) -> None:
-    """Add `--device`."""
-    choices = ("auto", "cpu", "cuda", "mps")
-    parser.add_argument("--device", choices=choices, default="auto", help="where to run")
-
-
-def add_checkpoint_options(parser: Parser) -> None:
-    """Add the checkpoint, and the fields of `LoadOptions`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
-
-    # How it is read: an option for each field, whose text `LoadOptions` reads
-    group = parser.add_argument_group("how the checkpoint is read; by default as it is")
-    for name, field in LoadOptions.model_fields.items():
-        several: dict[str, Any] = {}
-        if name == "allow":
-            several = {"nargs": "+", "action": "extend"}
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            default=argparse.SUPPRESS,
-            metavar=placeholder(field.annotation),
-            help=sentence(field),
-            **several,
-        )
-
-
-def add_data_place(parser: Parser, text: str) -> None:
-    """Add the place of the data, beside the option of the same name."""
-    parser.add_argument(
-        "data", nargs="?", default=argparse.SUPPRESS, action=Once, metavar="DATA", help=text
-    )
-
-
-def add_data_options(parser: Parser) -> None:
-    """Add the data, which may be named in its place or by `--data`, and how it is read."""
-    text = "cifar10, cifar100, scenes, or a folder of images; --data is the same"
-    add_data_place(parser, text)
-    parser.add_argument("--data", action=Once, metavar="NAME|FOLDER", help=argparse.SUPPRESS)
-
-    # How it is read
-    root = "where CIFAR's archive is (default: data)"
-    parser.add_argument("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
-    choices = ("stop", "skip")
-    parser.add_argument("--on-bad-image", choices=choices, default="stop", help=BAD_IMAGE)
-
-
-def add_shown_images_options(parser: Parser) -> None:
-    """Add the images that the model is shown: files or a data set, whole or masked."""
-    files = "image files, prepared as in training; or what --data takes"
-    parser.add_argument("images", nargs="*", metavar="IMAGE", help=files)
-
-    # Images of a data set
-    add = parser.add_argument_group("what the model is shown").add_argument
-    data = "instead of files: cifar10, cifar100, scenes, or a folder of images"
-    add("--data", metavar="NAME|FOLDER", help=data)
-    root = "where CIFAR's archive is (default: data)"
-    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
-    count = "number of test images from --data; of a folder without any, of images (default: 8)"
-    add("--count", type=typed(Positive), default=8, metavar="N", help=count)
-
-    # How they are read and masked
-    mask = "for masked models: mask this share of the patches, e.g. 0.75"
-    add("--mask", type=typed(Probability), metavar="X", help=mask)
-    add("--seed", type=typed(NonNegative), default=0, metavar="N", help="seed of the mask")
-    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
-
-
-# --- The commands ------------------------------------------------------------------------------
-
-
-def train_parser(prog: str = "vit train") -> Parser:
-    """Return the parser of `vit train` and train.py."""
-    purpose = "Pretrain by filling in masked patches, or train a classifier."
-    purpose += f" Without --config: {QUICKSTART.name}."
-    arguments = "[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
-    parser = Parser(prog, arguments, purpose)
-
-    # The run, and its settings
-    out = "run folder; by default runs/ and the configuration's name"
-    parser.add_argument("--out", type=path, metavar="FOLDER", help=out)
-    resume = "continue the run from its last saved state"
-    parser.add_argument("--resume", action="store_true", help=resume)
-    show = "print all settings as a configuration file, and end"
-    parser.add_argument("--print_config", action="store_true", help=show)
-    add_settings(parser)
-    return parser
-
-
-def settings_parser(prog: str) -> Parser:
-    """Return a parser of settings alone."""
-    parser = Parser(prog, "[--SECTION.FIELD VALUE ...]", "")
-    add_settings(parser)
-    return parser
-
-
-def data_parser() -> Parser:
-    """Return the parser of `vit data`."""
-    purpose = "Load data by name, folder or configuration; describe it, draw some of its images."
-    parser = Parser("vit data", "[DATA] [--SECTION.FIELD VALUE ...]", purpose)
-
-    # What is loaded and drawn, by which settings
-    data = "cifar10, cifar100, scenes or a folder of images; --data is the same"
-    add_data_place(parser, data)
-    out = "picture to write: .png, .svg or .pdf"
-    parser.add_argument("--out", type=path, metavar="FILE", help=out)
-    add_json_option(parser)
-    add_overwrite_option(parser)
-    add_settings(parser)
-    return parser
-
-
-def inspect_parser() -> Parser:
-    """Return the parser of `vit checkpoint inspect`."""
-    purpose = "Say what a checkpoint is, and what becomes of each of its tensors."
-    parser = Parser("vit checkpoint inspect", f"CHECKPOINT {OPTIONS}", purpose)
-    parser.set_defaults(work="inspect")
-    add_json_option(parser)
-    add_checkpoint_options(parser)
-    return parser
-
-
-def convert_parser() -> Parser:
-    """Return the parser of `vit checkpoint convert`."""
-    purpose = "Write a checkpoint in another format."
-    arguments = "CHECKPOINT --to FORMAT --out FOLDER"
-    parser = Parser("vit checkpoint convert", f"{arguments} {OPTIONS}", purpose)
-    parser.set_defaults(work="convert")
-
-    # The new files
-    formats = ("timm", "huggingface", "safetensors")
-    text = "format; safetensors is the project's own"
-    parser.add_argument("--to", required=True, choices=formats, help=text)
-    out = "a new or empty folder"
-    parser.add_argument("--out", required=True, type=path, metavar="FOLDER", help=out)
-    half = "--to safetensors: weights in half precision; they load as float32"
-    parser.add_argument("--half", action="store_true", help=half)
-    add_checkpoint_options(parser)
-    return parser
-
-
-def models_parser() -> Parser:
-    """Return the parser of `vit models`."""
-    purpose = (
-        "List the models that come with the package; their names work as CHECKPOINT, and in"
-        " load_model."
-    )
-    parser = Parser("vit models", "[--json]", purpose)
-    add_json_option(parser)
-    return parser
-
-
-def predict_parser() -> Parser:
-    """Return the parser of `vit predict`."""
-    purpose = (
-        "Classify images by a classifier: the most probable classes, with their probabilities."
-    )
-    parser = Parser("vit predict", f"CHECKPOINT IMAGE ... {OPTIONS}", purpose)
-    add = parser.add_argument
-    add_checkpoint_options(parser)
-
-    # The images
-    images = "image files, or folders of images; prepared as in training"
-    add("images", nargs="+", metavar="IMAGE", help=images)
-
-    # The answer
-    top = "classes per image, the most probable first (default: 3)"
-    add("--top", type=typed(Positive), default=3, metavar="N", help=top)
-    table = "also write them to this file, one row per image and class"
-    add("--csv", type=path, metavar="FILE", help=table)
-    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
-    add_device_option(parser)
-    add_json_option(parser)
-    add_overwrite_option(parser)
-    return parser
-
-
-def embed_parser() -> Parser:
-    """Return the parser of `vit embed`."""
-    purpose = (
-        "Write the features of images, pooled as the model's head reads them, with file names,"
-        " splits and any labels."
-    )
-    arguments = "CHECKPOINT IMAGE ... --out FILE"
-    parser = Parser("vit embed", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
-
-    # The images, and how they are read
-    add = parser.add_argument
-    add("images", nargs="*", metavar="IMAGE", help="image files; or what --data takes")
-    data = "cifar10, cifar100, scenes, or a folder of images, with its splits and classes"
-    add("--data", metavar="NAME|FOLDER", help=data)
-    root = "where CIFAR's archive is (default: data)"
-    add("--root", type=path, default=Path("data"), metavar="FOLDER", help=root)
-    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
-
-    # How many, and where to
-    out = "file to write, .npz"
-    add("--out", required=True, type=path, metavar="FILE", help=out)
-    limit = "use only this many images per split, evenly spaced; 0: all"
-    add("--limit", type=typed(NonNegative), default=0, metavar="N", help=limit)
-    add_device_option(parser)
-    add_overwrite_option(parser)
-    return parser
-
-
-def similar_parser() -> Parser:
-    """Return the parser of `vit similar`."""
-    purpose = (
-        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
-        " their features: a table, and a page that opens from disk."
-    )
-    arguments = "CHECKPOINT IMAGE FOLDER [--out FILE]"
-    parser = Parser("vit similar", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
-
-    # The image, and where to search
-    add = parser.add_argument
-    add("image", metavar="IMAGE", help="image file; prepared as in training")
-    add("folder", metavar="FOLDER", help="folder of images, searched with its subfolders")
-    count = "number of images to find, the nearest first (default: 12)"
-    add("--count", type=typed(Positive), default=12, metavar="N", help=count)
-    add("--on-bad-image", choices=("stop", "skip"), default="stop", help=BAD_IMAGE)
-
-    # The answer
-    add("--out", type=path, metavar="FILE", help="page to write, .html")
-    add_device_option(parser)
-    add_json_option(parser)
-    add_overwrite_option(parser)
-    return parser
-
-
-def attention_parser() -> Parser:
-    """Return the parser of `vit attention`."""
-    purpose = "Draw a model's attention, and write the numbers beside each picture as .npz."
-    arguments = "CHECKPOINT IMAGE ... --out FOLDER"
-    parser = Parser("vit attention", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
-    add = parser.add_argument
-    add("--out", required=True, type=path, metavar="FOLDER", help="folder for the pictures")
-
-    # Which maps
-    methods = ("weights", "rollout", "relevance", "legrad", "pca", "distance")
-    method = (
-        "the weights, what arrives through all layers, what a class depends on (relevance or"
-        " LeGrad), patch features as colours, or how far each head attends (default: weights)"
-    )
-    add("--method", choices=methods, default="weights", help=method)
-    layer = "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"
-    add("--layer", type=typed(Whole | Literal["all"]), metavar="N|all", help=layer)
-    head = "from 0; all: the mean and every head (default: all)"
-    numbers = typed(Whole | Literal["mean", "all"])
-    add("--head", type=numbers, default="all", metavar="N|mean|all", help=head)
-    token = (
-        "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N';"
-        " auto: mean for a classifier that averages the patches, else the class token, or without"
-        " one the middle patch (default: auto)"
-    )
-    add("--query", type=query, default="auto", metavar="R,C|cls|mean", help=token)
-
-    # What some of the methods take
-    keep = "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"
-    add("--keep", type=typed(Share), metavar="X", help=keep)
-    label = "relevance, legrad: the class, a number or a name (default: the predicted one)"
-    add("--label", metavar="CLASS", help=label)
-    discard = "rollout: share of the weights to leave out, the smallest"
-    add("--discard", type=typed(BelowOne), default=0.0, metavar="X", help=discard)
-
-    # The pictures
-    scale = "range of the colours (default: shared)"
-    add("--scale", choices=("shared", "row", "log"), default="shared", help=scale)
-    add("--overlay", action="store_true", help="lay the maps over the images")
-    formats = ("png", "svg", "pdf")
-    add("--format", choices=formats, default="png", help="of the pictures (default: png)")
-    add_overwrite_option(parser)
-    add_shown_images_options(parser)
-    return parser
-
-
-def explore_parser() -> Parser:
-    """Return the parser of `vit explore`."""
-    purpose = (
-        "Write one page for exploring a model's attention; it opens from disk, without a server or"
-        " a network."
-    )
-    arguments = "CHECKPOINT IMAGE ... --out FILE"
-    parser = Parser("vit explore", f"{arguments} {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
-
-    # The page
-    add = parser.add_argument
-    add("--out", required=True, type=path, metavar="FILE", help="page to write, .html")
-    layers = "only these, e.g. 0,5,-1; -1 is the last (default: all)"
-    add("--layers", type=typed(Numbers), metavar="N,...", help=layers)
-    add("--snapshots", action="store_true", help="a slider over a run's snapshots")
-    numbers = "write the weights beside the page, as .npz"
-    add("--numbers", action="store_true", help=numbers)
-    add_overwrite_option(parser)
-    add_shown_images_options(parser)
-    return parser
-
-
-def evaluate_parser() -> Parser:
-    """Return the parser of `vit evaluate`."""
-    purpose = (
-        "Measure a pretrained model without training it further. The test images are used once;"
-        " every choice is made on training images."
-    )
-    parser = Parser("vit evaluate", f"CHECKPOINT DATA {OPTIONS}", purpose)
-    add_checkpoint_options(parser)
-    add_data_options(parser)
-
-    # The images, and how they are measured
-    add = parser.add_argument
-    add("--name", default="", metavar="TEXT", help="name of the data in outputs")
-    count = typed(NonNegative)
-    limit = "use only this many images per split; 0: all"
-    add("--limit", type=count, default=0, metavar="N", help=limit)
-    methods = ("all", "knn", "linear", "reconstruction", "head")
-    method = (
-        "nearest neighbours, a linear probe, filling in masked patches, the model's own head;"
-        " all: those that apply (default: all)"
-    )
-    add("--method", choices=methods, default="all", help=method)
-    layers = "probe each layer, choose on held-out training images"
-    add("--every-layer", action="store_true", help=layers)
-
-    # What some of the methods take
-    labels = "share of the training labels to use (default: 1)"
-    add("--labels", type=typed(Share), default=1.0, metavar="X", help=labels)
-    holdout = (
-        "training images held out to choose the probe's layer and regularisation (default: 5000)"
-    )
-    add("--holdout", type=typed(Positive), default=5000, metavar="N", help=holdout)
-    val_size = (
-        "for choosing settings: measure on this many held-out training images, not on the test"
-        " images"
-    )
-    add("--val-size", type=count, default=0, metavar="N", help=val_size)
-    flip = "also measure its head on images and mirror images together"
-    add("--flip", action="store_true", help=flip)
-    knn = "training images searched for nearest neighbours; 0: all"
-    add("--knn-images", type=count, default=0, metavar="N", help=knn)
-    seeds = (
-        "of the label subset and the images that --holdout takes; several, as 0,1,2, give the mean"
-        " and the spread (default: 0)"
-    )
-    add("--seeds", type=typed(Seeds), default=(0,), metavar="N,...", help=seeds)
-
-    # Where it runs, and what it writes
-    threads = "CPU threads; 0: torch's choice"
-    add("--threads", type=count, default=0, metavar="N", help=threads)
-    out = "folder for results.json, confusion.png and reliability.png"
-    add("--out", type=path, metavar="FOLDER", help=out)
-    add_device_option(parser)
-    add_json_option(parser)
-    add_overwrite_option(parser)
-    return parser
-
-
-def report_parser() -> Parser:
-    """Return the parser of `vit report`."""
-    purpose = (
-        "Write one self-contained page about a run, finished or not: its results beside their"
-        " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
-        " network or scripts, and includes what `vit evaluate RUN DATA --out RUN/NAME` measured."
-    )
-    parser = Parser("vit report", f"RUN {OPTIONS}", purpose)
-    parser.add_argument("run", type=path, metavar="RUN", help="run folder")
-    out = "page to write, .html; replaces an earlier report (default: RUN/report.html)"
-    parser.add_argument("--out", type=path, metavar="FILE", help=out)
-    add_json_option(parser)
-    return parser
-
-
-def compare_parser() -> Parser:
-    """Return the parser of `vit compare`."""
-    purpose = (
-        "Print finished runs side by side: the settings that differ, and what the runs measured."
-        " Runs that differ only in the seed share a row, with mean and standard deviation. A"
-        " linear probe is shown if `vit evaluate RUN DATA --out RUN/NAME` has left its results in"
-        " the run's folder."
-    )
-    parser = Parser("vit compare", f"RUN ... {OPTIONS}", purpose)
-    parser.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run folders")
-    add_json_option(parser)
-    return parser
-
-
-PARSERS: dict[str, Callable[[], Parser]] = {
-    "train": train_parser,
-    "data": data_parser,
-    "checkpoint inspect": inspect_parser,
-    "checkpoint convert": convert_parser,
-    "models": models_parser,
-    "predict": predict_parser,
-    "embed": embed_parser,
-    "similar": similar_parser,
-    "attention": attention_parser,
-    "explore": explore_parser,
-    "evaluate": evaluate_parser,
-    "report": report_parser,
-    "compare": compare_parser,
-}
-
-
 def command_of(options: argparse.Namespace) -> TrainCommand:
-    """Return the training run that options of `train_parser` ask for.
-
-    Raises:
-        ConfigError: a setting cannot be used.
-    """
+    """Return the training run that the options of `train` ask for."""
     settings = given_settings(options)
     return train_command(options.config, settings, options.out, options.resume, options.program)
-
-
-def parse_train_command(argv: Sequence[str]) -> TrainCommand:
-    """Return the training run that the words after `python train.py` ask for.
-
-    Raises:
-        ConfigError: the command line cannot be used.
-        SystemExit: after `--help`.
-    """
-    return command_of(train_parser("python train.py").read(argv))

@@ -10,14 +10,13 @@ from typing import Any
 
 from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
-from vit.cli.images import BATCH, list_images, naming_the_option
-from vit.cli.options import choose_device, load_options
+from vit.cli.options import choose_device, load_options, naming_the_option
 from vit.cli.outputs import output_file, print_json
+from vit.data.images import class_key
 from vit.errors import one_line
+from vit.look.datasets import of_images
 from vit.look.predict import predict, require_head
-from vit.mae import Model
 from vit.metrics import aligned
-from vit.progress import track
 
 
 def run(options: Namespace) -> int:
@@ -27,14 +26,29 @@ def run(options: Namespace) -> int:
     if options.csv is not None:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
 
-    # The images, and a model that can name them
-    files = list_images(options.images, options.on_bad_image)
+    # The images, and a model that can name them; a checkpoint need not name its classes
+    files = of_images(options.images, options.on_bad_image).files
     model = load_model(options.checkpoint, strict=True, **load)
     require_head(model)
+    count = model.encoder.config.num_classes
+    class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
     model = model.to(choose_device(options).device)
+    with naming_the_option():
+        best = predict(model, files).topk(min(options.top, count))  # both (N, top)
+
+    # Image by image; an image in a folder of a class's name is of that class
+    class_of = {class_key(name): name for name in class_names}
+    predictions: list[dict[str, Any]] = []
+    rows = zip(files, best.values.tolist(), best.indices.tolist(), strict=True)
+    for file, probabilities, numbers in rows:
+        classes = []
+        for number, probability in zip(numbers, probabilities, strict=True):
+            classes.append({"class": class_names[number], "probability": probability})
+        folder = Path(file).absolute().parent.name
+        true_class = class_of.get(class_key(folder), "")
+        predictions.append({"file": file, "true_class": true_class, "classes": classes})
 
     # The answer: a file, and a table or JSON
-    predictions = predict_files(model, files, options.top)
     if options.csv is not None:
         write_table(options.csv, predictions)
     if options.json:
@@ -44,27 +58,6 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def predict_files(model: Model, files: Sequence[str], top: int) -> list[dict[str, Any]]:
-    """Return each file with its most probable classes: their names and probabilities."""
-    count = model.encoder.config.num_classes
-    # A checkpoint need not name its classes
-    class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
-    predictions: list[dict[str, Any]] = []
-    for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
-        batch = files[start : start + BATCH]
-        with naming_the_option():
-            best = predict(model, batch, BATCH).topk(min(top, count))  # both (B, top)
-
-        # Image by image
-        rows = zip(batch, best.values.tolist(), best.indices.tolist(), strict=True)
-        for file, probabilities, numbers in rows:
-            classes = []
-            for number, probability in zip(numbers, probabilities, strict=True):
-                classes.append({"class": class_names[number], "probability": probability})
-            predictions.append({"file": file, "classes": classes})
-    return predictions
-
-
 def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
     """Write predictions as CSV, a row per image and class."""
     # Names may hold any bytes
@@ -72,10 +65,11 @@ def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
     make_folder(path.parent)
     with replacing(path) as partial, partial.open("w", **text) as file:
         writer = csv.writer(file)
-        writer.writerow(("file", "rank", "class", "probability"))
-        for prediction in predictions:
-            for rank, entry in enumerate(prediction["classes"], 1):
-                writer.writerow((prediction["file"], rank, entry["class"], entry["probability"]))
+        writer.writerow(("file", "true_class", "rank", "class", "probability"))
+        for image in predictions:
+            for rank, entry in enumerate(image["classes"], 1):
+                found = (entry["class"], entry["probability"])
+                writer.writerow((image["file"], image["true_class"], rank, *found))
 
 
 def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from vit.cli.outputs import PAGE, output_file, print_json
 from vit.errors import one_line
-from vit.metrics import summary_values
+from vit.metrics import usual_scores
 from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.runs import RunFiles
@@ -25,7 +25,7 @@ def run(options: Namespace) -> int:
     record = read_run(options.run)
     size = write_report(record, out)
     if options.json:
-        scores = summary_values(record.summary)
+        scores = {".".join(name): value for name, value in usual_scores(record.scores).items()}
         print_json({"report": str(out), "bytes": size, "scores": scores})
     else:
         print(f"report: {one_line(str(out))}, {size:,} bytes")

@@ -6,24 +6,22 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
-from vit.cli.images import (
-    list_images,
-    naming_the_option,
-    photo_of,
-    png_of_input,
-    pooled_features,
-)
-from vit.cli.options import choose_device, load_options
+from vit.cli.options import choose_device, load_options, naming_the_option
 from vit.cli.outputs import PAGE, output_file, print_json
-from vit.errors import one_line, plural
+from vit.errors import ConfigError, one_line, plural
 from vit.figures.similar import ShownImage, similar_page
-from vit.look.predict import embed
-from vit.look.similar import Nearest, nearest
+from vit.look.datasets import of_images
+from vit.look.photos import photo_of, png_of_input
+from vit.look.predict import Nearest, embed, nearest
 from vit.look.subject import model_caption
 from vit.mae import Model
-from vit.weights import Origin
+from vit.weights import Origin, checkpoint_hash
 
 SIDE = 320
 """Pixels of a neighbour's longer side on the page: twice what most screens show of it."""
@@ -35,12 +33,17 @@ def run(options: Namespace) -> int:
     load = load_options(options)
     if options.out is not None:
         output_file(options.out, PAGE, overwrite=options.overwrite)
-    files = list_images([options.folder], options.on_bad_image)
+    if options.features is None:
+        files = of_images([options.folder], options.on_bad_image).files
 
-    # The features of all images, and which are nearest
+    # The features of all images, (N, D), and which are nearest
     model = load_model(options.checkpoint, strict=True, **load).to(choose_device(options).device)
-    query = embed(model, options.image).pooled[0]  # (D,)
-    features = pooled_features(model, len(files), lambda start, stop: files[start:stop])  # (N, D)
+    with naming_the_option():
+        query = embed(model, options.image).pooled[0]  # (D,)
+        if options.features is None:
+            features = embed(model, files).pooled
+        else:
+            files, features = read_features(options.features, options.folder, model)
     found = nearest(features, query, options.count)
     names = [os.path.relpath(files[number], options.folder) for number in found.numbers.tolist()]
 
@@ -67,6 +70,23 @@ def run(options: Namespace) -> int:
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
     return 0
+
+
+def read_features(path: Path, folder: str, model: Model) -> tuple[list[str], Tensor]:
+    """Return the files and features (N, D) that `vit embed` wrote of this folder.
+
+    Raises:
+        ConfigError: they are of other weights.
+    """
+    with np.load(path) as arrays:
+        if str(arrays["content_hash"]) != checkpoint_hash(model):
+            source = str(arrays["checkpoint"])
+            raise ConfigError(
+                f"--features: {path} holds those of {source} with other weights; make them anew "
+                "with vit embed"
+            )
+        files = [os.path.join(folder, file) for file in arrays["files"].tolist()]
+        return files, torch.from_numpy(arrays["pooled"])
 
 
 def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, count: int) -> str:

@@ -20,10 +20,9 @@ from vit.cli.parsers import command_of
 from vit.config import OBJECTIVES
 from vit.errors import one_line, plural
 from vit.mae import Model
-from vit.metrics import score_table, summary_lines
+from vit.metrics import score_table
 from vit.pretrained import located
 from vit.progress import OptionalStream
-from vit.report.baselines import measure_baselines
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
@@ -32,9 +31,6 @@ from vit.train import carry_out
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder, saved_states
-
-BEST_SHIPPED = "vit-tiny-p4-cifar10"
-"""The model of `vit models` whose features classify best by nearest neighbours."""
 
 
 def run(options: Namespace) -> int:
@@ -92,9 +88,7 @@ def train(command: TrainCommand) -> None:
 
         # the summary comes after the pictures: a folder with a summary holds a finished run
         with run.dist.others_ended():
-            shipped = shipped_baseline(run)
-            run.summary["baselines"] = measure_baselines(run, shipped)
-            draw_pictures(run, folder, run.summary)
+            draw_pictures(run, folder, run.summary["scores"])
         write_json(folder.summary, run.summary)
         write_report(read_run(folder.path), folder.report)
 
@@ -128,21 +122,11 @@ def load_initial(command: TrainCommand) -> Model:
         return load_model(config.model.init, **options)
 
 
-def shipped_baseline(run: Run) -> Model | None:
-    """Load the shipped model to compare the features with; None if it has seen such images."""
-    # nor is it worth loading where nothing is classified, or where the run began with it
-    if run.data.source != "folder" or "knn" not in run.objective.measures:
-        return None
-    if not run.data.train.has_classes or run.config.model.init == BEST_SHIPPED:
-        return None
-    return load_model(BEST_SHIPPED, part="encoder")
-
-
 def print_summary(run: Run) -> None:
     """Print what was measured at the end."""
     steps = f"{plural(run.step, 'step')} in {run.seconds:,.0f} s"
     speed = f"{run.summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {steps}, {speed}")
     print(f"measured on {run.data.tested}:")
-    for line in score_table(summary_lines(run.summary)):
+    for line in score_table(run.summary["scores"]):
         print(line)

@@ -23,7 +23,7 @@ LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""
 
 HASHED = 2**30
-"""Bytes of images up to which all pixels are hashed at every start, which takes half a second."""
+"""Bytes of images up to which a subset's pixels are hashed at every start, in half a second."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class ImageSet:
         skipped: paths of unreadable files, left out on request.
         notes: lines for the user on what was decided without them.
         known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
+        files: of each image its file within the folder; empty if they come from elsewhere.
     """
 
     images: Images
@@ -47,6 +48,7 @@ class ImageSet:
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known_hashes: Tensor | None = None
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -59,7 +61,7 @@ class ImageSet:
         hashes = []
         for part in _in_parts(self.images):
             hashes += [image_hash(pixels.data) for pixels in part]
-        return torch.tensor(hashes, dtype=torch.int64)
+        return torch.tensor(hashes)
 
     @property
     def has_classes(self) -> bool:
@@ -83,17 +85,27 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> ImageSet:
         """Return the images at `indices`, int64 (M,) or bool (N,), as a set with its own hash."""
-        images: Images = Rows(self.images, torch.arange(len(self))[indices])
+        numbers = torch.arange(len(self))[indices]
+        images: Images = Rows(self.images, numbers)
+        size = math.prod(images.shape)
         # a small subset is copied, as reading it row by row would take longer
-        if math.prod(images.shape) <= LARGE:
+        if size <= LARGE:
             images = images[:]
         labels = self.labels[indices]
-        hashes = None
-        if self.known_hashes is not None:
-            hashes = self.known_hashes[indices]
-        images_hash = _identify(images, labels, hashes)
+        hashes = self.known_hashes
+        identified: Images = images
+        if hashes is not None:
+            hashes = hashes[indices]
+            # to read the pixels of many would take too long; their hashes identify them too
+            if size > HASHED:
+                identified = hashes
         return replace(
-            self, images=images, labels=labels, content_hash=images_hash, known_hashes=hashes
+            self,
+            images=images,
+            labels=labels,
+            content_hash=content_hash(identified, labels),
+            known_hashes=hashes,
+            files=tuple(self.files[number] for number in numbers.tolist()) if self.files else (),
         )
 
 
@@ -117,14 +129,6 @@ class Rows:
     def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
         """Return a copy of some rows."""
         return self._images[self._rows[numbers]]
-
-
-def _identify(images: Images, labels: Tensor, image_hashes: Tensor | None) -> str:
-    """Return a content hash of images that are made from others."""
-    # to read the pixels of many would take too long; known hashes identify them too
-    if image_hashes is not None and math.prod(images.shape) > HASHED:
-        return content_hash(image_hashes, labels)
-    return content_hash(images, labels)
 
 
 def image_hash(pixels: bytes | memoryview) -> int:
@@ -199,21 +203,16 @@ class Dataset:
     @property
     def notes(self) -> list[str]:
         """Lines for the user: which files are used, what was decided, what was left out."""
-        notes = list(self._decisions)
-        for path in (*self.train.skipped, *self.test.skipped):
-            notes.append(f"unreadable, left out: {path}")
-        return notes
+        skipped = (*self.train.skipped, *self.test.skipped)
+        return [*self._decisions, *(f"unreadable, left out: {path}" for path in skipped)]
 
     @property
     def _decisions(self) -> list[str]:
         """The notes of both splits, and one on images that are in both."""
         notes = [*self.train.notes, *self.test.notes]
-        meaning = "scores on them say nothing about new images"
-        if self.copies == len(self.test):
-            notes.append(f"all {self.copies:,} {self.tested_on} are training images too: {meaning}")
-        elif self.copies:
-            number = f"{self.copies:,} of the {len(self.test):,} {self.tested_on}"
-            notes.append(f"{number} are training images too, to the pixel: {meaning}")
+        if self.copies:
+            meaning = "are training images too: scores on them say nothing about new images"
+            notes.append(f"{self.copies:,} of the {len(self.test):,} {self.tested_on} {meaning}")
         # both splits may have the same note
         return list(dict.fromkeys(notes))
 

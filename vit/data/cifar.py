@@ -19,7 +19,7 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 
 from vit.config import DataConfig
 from vit.data import ImageSet, content_hash
-from vit.data.folder import EXTENSIONS
+from vit.data.folder import is_image
 from vit.errors import DataError
 from vit.progress import track
 
@@ -59,24 +59,39 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
         DataError: `root` holds images and no archive.
         OSError: it cannot be written to.
     """
-    cifar = _dataset_class(name)
+    cifar = getattr(datasets, name.upper())
     archive = root / cifar.filename
     if archive.exists() or (root / cifar.base_folder).exists():
         return ""
     # a folder of images that was named as data.root alone; the default one may hold all kinds
     if root != Path(DataConfig().root):
         for pattern in ("*", "*/*", "train/*/*"):
-            if any(path.suffix.lower() in EXTENSIONS for path in root.glob(pattern)):
+            if any(map(is_image, root.glob(pattern))):
                 advice = f"to use them give --data {root}, for CIFAR another data.root"
                 raise DataError(f"{root} holds images, not CIFAR; {advice}")
-    missing = f"{cifar.__name__} is not in {root}"
+    problem = f"{cifar.__name__} is not in {root}"
     by_hand = f"put {archive.name} there by hand"
     if not download:
-        return f"{missing}: {by_hand}, or set data.download: true."
-    failures = _download(cifar, archive)
-    if failures:
-        return f"{missing} and could not be downloaded ({'; '.join(failures)}): {by_hand}."
-    return ""
+        return f"{problem}: {by_hand}, or set data.download: true."
+
+    # From the first host that sends the right bytes; it appears whole or not at all
+    mirrors = [mirror.format(name=cifar.__name__.lower()) for mirror in MIRRORS]
+    failures = []
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=DOWNLOADS) as folder:
+        partial = Path(folder) / archive.name
+        for url in (*(f"{mirror}/{cifar.filename}" for mirror in mirrors), cifar.url):
+            logger.warning("downloading %s, 170 MB", url)
+            try:
+                _copy(url, partial)
+                if check_integrity(partial, cifar.tgz_md5):
+                    partial.replace(archive)
+                    return ""
+                failures.append(f"{url}: wrong content")
+            except (OSError, http.client.HTTPException) as error:
+                failures.append(f"{url}: {error!r}")
+            logger.warning("%s", failures[-1])
+    return f"{problem} and could not be downloaded ({'; '.join(failures)}): {by_hand}."
 
 
 def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
@@ -96,7 +111,7 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
         DataError: the folder or archive is missing or damaged.
         OSError: `root` cannot be written to.
     """
-    cifar = _dataset_class(name)
+    cifar = getattr(datasets, name.upper())
     folder = root / cifar.base_folder
     archive = root / cifar.filename
     if not folder.exists():
@@ -108,46 +123,12 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
             # another process may have unpacked it in the meantime
             if not folder.exists():
                 (Path(partial) / folder.name).rename(folder)
-
-    # torchvision checks the files too, but does not say which is wrong
-    files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
-    for file, md5 in files:
-        if not check_integrity(folder / file, md5):
-            raise DataError(f"{folder / file}: missing or damaged; delete {folder} to rebuild it")
-    return _read(cifar(root, train=True)), _read(cifar(root, train=False))
-
-
-def _dataset_class(name: str) -> type[datasets.CIFAR10]:
-    """Return torchvision's class, which knows the names and checksums of the files."""
-    return {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
-
-
-def _download(cifar: type[datasets.CIFAR10], archive: Path) -> list[str]:
-    """Download the archive from the first host that sends the right bytes.
-
-    It appears whole or not at all.
-
-    Returns:
-        Why each host failed; empty if one delivered.
-    """
-    mirrors = [mirror.format(name=cifar.__name__.lower()) for mirror in MIRRORS]
-    failures: list[str] = []
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=DOWNLOADS) as folder:
-        partial = Path(folder) / archive.name
-        for url in (*(f"{mirror}/{cifar.filename}" for mirror in mirrors), cifar.url):
-            logger.warning("downloading %s, 170 MB", url)
-            try:
-                _copy(url, partial)
-                failure = "wrong content"
-                if check_integrity(partial, cifar.tgz_md5):
-                    partial.replace(archive)
-                    return []
-            except (OSError, http.client.HTTPException) as error:
-                failure = str(error) or type(error).__name__
-            failures.append(f"{urlsplit(url).netloc}: {failure}")
-            logger.warning("%s: %s", url, failure)
-    return failures
+    try:
+        train, test = (_read(cifar(root, train=train)) for train in (True, False))
+    except RuntimeError as error:
+        # torchvision's, of a wrong checksum
+        raise DataError(f"{folder}: damaged; delete it to unpack it again") from error
+    return train, test
 
 
 def _copy(url: str, path: Path) -> None:

@@ -1,31 +1,29 @@
-"""A folder of images: which files, and in which order."""
+"""A folder of images: which files, in which order, and their pixels."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path, PurePath
+from itertools import compress
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from vit import inputs
 from vit.data import ImageSet, image_hash
-from vit.data.cache import (
-    CACHE_LAYOUT,
-    Cached,
-    Decoded,
-    Pictures,
-    Size,
-    cache_path,
-    cached,
-    describe,
+from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
+from vit.data.images import (
+    choose_test_images,
+    class_key,
+    evenly_spaced,
+    hold_out_test_images,
+    notes_on,
 )
-from vit.data.images import choose_test_images, class_key, evenly_spaced, hold_out_test_images
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -36,12 +34,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Names of splits elsewhere, in any case: two such folders, and no `train`, are not classes."""
-COPIES = ("__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin")
-"""Folders in which systems keep previews, copies and what was deleted, in lower case; other such
-names begin with a dot."""
-SMALL_FILE = 4096
-"""Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within
-Python's lock."""
+AT_ONCE = 256
+"""Decoded images that may wait in memory to be written."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +47,6 @@ class ImageFile(NamedTuple):
     class_name: str
     # relative to the root, "/" between the parts
     name: str
-    size: int
-    mtime_ns: int
-    # when it was last written, moved or replaced; unlike mtime, nobody can set it back
-    ctime_ns: int
 
 
 def load_folder(
@@ -71,9 +61,8 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
     order of torchvision's ImageFolder; hidden files and folders of runs are left out. Without a
-    test split, M = min(1000, max(1, N // 10)) of the N images, evenly spaced in the list (numbers
-    i * N // M), are held out; see `hold_out_test_images`. `inputs.decode` says how the pixels are
-    made.
+    test split, some images are held out; see `hold_out_test_images`. `inputs.decode` says how the
+    pixels are made.
 
     Args:
         root: the folder with the images.
@@ -89,97 +78,130 @@ def load_folder(
 
     Raises:
         DataError: there are fewer than two images, the training images lack a class of the test
-            images, an image cannot be read, or the cache cannot be written.
+            images, or an image cannot be read.
+        OSError: the cache cannot be written.
     """
-    notes: list[str] = []
-    train_files, *test_files = list_folder(root, notes).values()
+    ignored: Counter[str] = Counter()
+    train_files, *test_files = list_folder(root, ignored).values()
     class_names = tuple(sorted({file.class_name for file in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)}
 
-    def load(split: str, files: list[ImageFile], size: Size | None) -> Cached:
+    def load(split: str, files: list[ImageFile], size: Size | None) -> ImageSet:
+        paths = [os.path.join(root, file.name) for file in files]
+        labels = [label_of.get(file.class_name, -1) for file in files]
         # another key for every file that is added, removed, renamed, replaced or written to, and
         # for a new class among the training images, which renumbers the others
-        shaping = (CACHE_LAYOUT, image_size, class_names, size, prepared)
-        key = hashlib.sha256("".join(map(repr, [shaping, *files])).encode()).hexdigest()
-
-        def decode(file: ImageFile, size: Size) -> Decoded:
-            pixels = inputs.decode(os.path.join(root, file.name), size, prepared)
-            return pixels, label_of.get(file.class_name, -1)
-
-        pictures = Pictures(
-            split=split,
-            items=files,
-            key=key,
-            decode=decode,
-            measure=lambda file: inputs.size_of(os.path.join(root, file.name)),
-            name_of=lambda file: one_line(os.path.join(root, file.name)),
-            threads=_threads_for(files),
+        images = cached(
+            cache_path(cache, os.path.realpath(root), split, image_size, prepared),
+            (class_names, prepared, files, list(map(times_of, paths))),
+            len(files),
+            (inputs.size_of(paths[number]) for number in evenly_spaced(len(files), MEASURED)),
+            lambda size: _decoded(paths, labels, size, prepared),
+            image_size,
+            size,
+            on_bad_image,
         )
-        path = cache_path(cache, str(root), split, image_size, prepared)
-        result = cached(path, pictures, image_size, size, on_bad_image)
-        return result._replace(images=replace(result.images, class_names=class_names))
+        skipped = set(images.skipped)
+        names = [
+            file.name for file in files if one_line(os.path.join(root, file.name)) not in skipped
+        ]
+        return replace(images, class_names=class_names, files=tuple(names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
-    trained_on = load("train", train_files, None if prepared == OWN else image_size)
-    train = trained_on.images
+    train = load("train", train_files, None if prepared == OWN else image_size)
     if test_files:
         height, width = train.images.shape[-2:]
-        test = load("test", test_files[0], (height, width)).images
+        test = load("test", test_files[0], (height, width))
     else:
-        train, test, note = hold_out_test_images(train, str(root))
-        notes.append(f"no test folder: {note}")
-    notes += describe(train, test, trained_on.sizes, image_size)
+        train, test = hold_out_test_images(train, str(root), "folder")
+    notes = [*train.notes, *notes_on(train, test, image_size)]
+    if ignored:
+        counts = ", ".join(f"{count:,} {what}" for what, count in ignored.most_common())
+        notes.append(f"{root}: files that are not used: {counts}")
     return replace(train, notes=tuple(map(one_line, notes))), test
 
 
-def _threads_for(files: Sequence[ImageFile]) -> int:
-    if sum(file.size for file in files) < SMALL_FILE * len(files):
-        return 1
-    return min(usable_cores(), 16)
+def _decoded(
+    paths: list[str], labels: list[int], size: Size, prepared: Preparation
+) -> Generator[Decoded]:
+    """Yield the pixels of files, in order, decoded in threads.
+
+    Pillow works outside of Python's lock: for 3,000 photos, one thread takes 2.7 s, two 1.4 s, and
+    two processes also 1.4 s; but processes would import torch and run the main module again.
+    """
+
+    def decode(path: str) -> bytes | str:
+        return inputs.decode(path, size, prepared)
+
+    pool = ThreadPoolExecutor(min(usable_cores(), 16))
+    try:
+        # a pool starts all its tasks at once, so it gets only some files at a time
+        for start in range(0, len(paths), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            yield from zip(paths[part], pool.map(decode, paths[part]), labels[part], strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 # ---- Which files ---------------------------------------------------------------------------------
 
 
-def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
+def list_folder(root: Path, ignored: Counter[str] | None = None) -> dict[str, list[ImageFile]]:
     """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
     Args:
         root: the folder with the images.
-        notes: gets a line for files and folders that are left out.
+        ignored: counts the files that are left out, in words.
 
     Raises:
         DataError: as in `load_folder`, as far as it shows without reading an image.
     """
-    notes = [] if notes is None else notes
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
+    # without a folder train, the folders are classes
     present = [name for name in ("train", "test", "val") if (root / name).is_dir()]
-    if present and present[0] != "train":
-        advice = f"add it, or rename {present[0]}"
-        raise DataError(f"{root}: has a folder {present[0]} but no folder train; {advice}")
-    splits = {name: _list_images(root, name, notes) for name in present[:2] or [""]}
+    if "train" not in present:
+        present = []
+
+    # Each file by its first folder, if that is a split, and the next, which is its class
+    splits: dict[str, list[ImageFile]] = {name: [] for name in present[:2] or [""]}
+    ignored = Counter() if ignored is None else ignored
+    for path in _walk(root):
+        *folders, _ = path.relative_to(root).parts
+        if not present:
+            folders = ["", *folders]
+        split, class_name, *_ = (*folders, "", "")
+        if split in splits and is_image(path):
+            name = path.relative_to(root).as_posix()
+            splits[split].append(ImageFile(class_key(class_name), name))
+        elif is_image(path):
+            ignored[f"images in {split or root.name}"] += 1
+        elif split in splits:
+            ignored[path.suffix.lower() or "without a suffix"] += 1
+    for split, files in splits.items():
+        if not files:
+            raise DataError(f"{root / split}: no images; searched it for {' '.join(EXTENSIONS)}")
+        in_classes = [file for file in files if file.class_name]
+        if 0 < len(in_classes) < len(files):
+            ignored["images outside the class folders"] += len(files) - len(in_classes)
+            files = in_classes
+        # by class, then folder, then name: the order in which torchvision's ImageFolder walks
+        splits[split] = sorted(files, key=lambda file: (file[0], *file.name.rpartition("/")))
 
     # Classes called Training and Testing are another package's splits
     train, *tests = splits.values()
-    class_names = {file.class_name for file in train}
-    other_splits = sorted(name for name in class_names if name.lower() in SPLITS)
+    classes = {file.class_name for file in train}
+    other_splits = [name for name in sorted(classes) if name.lower() in SPLITS]
     if not present and len(other_splits) > 1:
-        folders = ", ".join(other_splits)
-        advice = "rename them train and test"
-        raise DataError(f"{root}: its folders {folders} are splits, not classes; {advice}")
-    if present:
-        unused = [path.name for path in sorted(root.iterdir()) if _holds_images(path, root)]
-        unused = [name for name in unused if name not in splits]
-        if unused:
-            notes.append(f"folders of images that are not used: {', '.join(unused)}")
+        problem = f"its folders {', '.join(other_splits)} are splits, not classes"
+        raise DataError(f"{root}: {problem}; rename them train and test")
 
     # A test image of another class would count as one without a label
-    unknown = sorted({file.class_name for files in tests for file in files} - class_names)
+    unknown = sorted({file.class_name for files in tests for file in files} - classes)
     if unknown:
-        problem = f"the test images have a class {unknown[0]}" if unknown[0] else "no class folders"
-        raise DataError(f"{root / present[1]}: {problem}, unlike {root / 'train'}")
+        place = root / present[1] / unknown[0]
+        raise DataError(f"{place}: has test images, but {root / 'train'} has no such class")
     return splits
 
 
@@ -192,55 +214,22 @@ def list_splits(root: Path, image_size: Size) -> dict[str, list[ImageFile]]:
     Raises:
         DataError: as in `list_folder`.
     """
-    files_by_split = list_folder(root)
-    files, *tests = files_by_split.values()
+    splits = list_folder(root)
+    files, *tests = splits.values()
     if tests or len(files) < 2:
-        return files_by_split
-    numbers = []
+        return splits
+    readable = []
     hashes = []
-    for number, file in enumerate(track(files, "comparing", unit=" images")):
+    for file in track(files, "comparing", unit=" images"):
         pixels = inputs.decode(os.path.join(root, file.name), image_size)
         if isinstance(pixels, bytes):
-            numbers.append(number)
+            readable.append(file)
             hashes.append(image_hash(pixels))
-    held_out: set[int] = set()
-    if len(hashes) > 1:
-        held_out = set(torch.tensor(numbers)[choose_test_images(torch.tensor(hashes))].tolist())
-    train = [file for number, file in enumerate(files) if number not in held_out]
-    return {"train": train, "test": [files[number] for number in sorted(held_out)]}
-
-
-def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
-    """Return all image files in the folder `split` of `root`, in the order of ImageFolder."""
-    start = root / split
-    files: list[ImageFile] = []
-    ignored: Counter[str] = Counter()
-    for path in _walk(start):
-        if not path.name.lower().endswith(EXTENSIONS):
-            ignored[PurePath(path).suffix.lower() or "without a suffix"] += 1
-            continue
-        # the first folder below `start` is the class; a broken link counts as an unreadable image
-        folders = path.relative_to(start).parts[:-1]
-        info = path.stat() if path.exists() else path.lstat()
-        name = path.relative_to(root).as_posix()
-        class_name = class_key(folders[0]) if folders else ""
-        times = (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        files.append(ImageFile(class_name, name, *times))
-    if not files:
-        raise DataError(f"{start}: no images; searched it for {' '.join(EXTENSIONS)}")
-
-    # Say which files are left out
-    if ignored:
-        counts = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common())
-        notes.append(f"{start}: ignored, not images that can be read: {counts}")
-    in_classes = [file for file in files if file.class_name]
-    outside = len(files) - len(in_classes)
-    if in_classes and outside:
-        logger.warning("%s: %d images outside the class folders are ignored", start, outside)
-        files = in_classes
-
-    # By class, then folder, then name: the order in which torchvision's ImageFolder walks
-    return sorted(files, key=lambda file: (file.class_name, *file.name.rpartition("/")))
+    held_out: set[ImageFile] = set()
+    if len(readable) > 1:
+        held_out.update(compress(readable, choose_test_images(torch.tensor(hashes), "folder")))
+    train = [file for file in files if file not in held_out]
+    return {"train": train, "test": [file for file in files if file in held_out]}
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -249,10 +238,15 @@ def list_files(folder: Path) -> list[Path]:
     Raises:
         DataError: there are none.
     """
-    files = sorted(path for path in _walk(folder) if path.name.lower().endswith(EXTENSIONS))
+    files = sorted(filter(is_image, _walk(folder)))
     if not files:
         raise DataError(f"{folder}: no images; searched it for {' '.join(EXTENSIONS)}")
     return files
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file's name is that of an image."""
+    return path.name.lower().endswith(EXTENSIONS)
 
 
 def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
@@ -265,24 +259,13 @@ def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     if place in above or (above and RunFiles(folder).showcase.exists()):
         return
     for path in folder.iterdir():
-        if _is_hidden(path.name):
+        # what systems put beside images
+        if path.name.startswith((".", "__MACOSX")):
             continue
         if path.is_dir():
             yield from _walk(path, above | {place})
         else:
             yield path
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in COPIES
-
-
-def _holds_images(folder: Path, root: Path) -> bool:
-    """Return whether a folder within `root`, which is none of a run, holds images."""
-    if not folder.is_dir() or _is_hidden(folder.name):
-        return False
-    files = _walk(folder, frozenset([os.path.realpath(root)]))
-    return any(file.name.lower().endswith(EXTENSIONS) for file in files)
 
 
 def refuse_run_among_images(out: Path, root: str) -> None:
@@ -291,8 +274,9 @@ def refuse_run_among_images(out: Path, root: str) -> None:
     Raises:
         DataError: `out` lies within `root`, and holds images.
     """
-    images = Path(os.path.realpath(os.path.expanduser(root)))
-    if images in Path(os.path.realpath(out)).parents and _holds_images(out, images):
+    images = os.path.realpath(os.path.expanduser(root))
+    is_within = Path(images) in Path(os.path.realpath(out)).parents
+    if is_within and out.is_dir() and any(map(is_image, _walk(out, frozenset([images])))):
         problem = "holds images of the data, which would be left out beside a run"
         raise DataError(f"--out: {out} {problem}; name another folder")
 

@@ -14,50 +14,31 @@ from torch import Tensor
 
 from vit.data import ImageSet
 from vit.data.draws import make_generator
-from vit.errors import DataError, one_line, plural
+from vit.errors import DataError, plural
+
+NAMED_CLASSES = 12
+"""Most classes that a note names."""
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
     """Return int64 (M,), M = min(count, most) of `count` indices; all of them if `most` is 0."""
-    if most == 0:
-        most = count
-    most = min(count, most)
+    most = min(count, most or count)
     return torch.arange(most) * count // most
-
-
-def spread_at_random(count: int, most: int) -> Tensor:
-    """Return int64 (M,), M = min(count, most) of `count` indices, one from each of M stretches.
-
-    Each is drawn from its stretch, always the same one. Use it for images whose order may repeat
-    with a period (classes in turn, for instance), of which `evenly_spaced` would miss some.
-    """
-    starts = evenly_spaced(count, most)
-    lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
-    shares = torch.rand(len(starts), generator=make_generator(0, "spread"))
-    return starts + (shares * lengths).long()
 
 
 def spread(count: int, most: int, source: str) -> Tensor:
     """Return int64 (M,), M = min(count, most) of the indices of a source's images; 0: all of them.
 
     Evenly spaced ones are a fair choice from images that are sorted by class or shuffled. A
-    caller's data set may repeat its classes with a period: there they are drawn at random.
+    caller's data set may repeat its classes with a period: there one is drawn from each of M
+    stretches, always the same one.
     """
-    if source == "dataset":
-        return spread_at_random(count, most)
-    return evenly_spaced(count, most)
-
-
-def first_copies(image_hashes: Tensor) -> Tensor:
-    """Return int64 (N,), for each image the number of the first image with the same pixels.
-
-    Args:
-        image_hashes: int64 (N,), as in `ImageSet`.
-    """
-    _, groups = image_hashes.unique(return_inverse=True)
-    numbers = torch.arange(len(groups))
-    first = torch.full_like(numbers, len(groups))
-    return first.scatter_reduce(0, groups, numbers, "amin")[groups]
+    starts = evenly_spaced(count, most)
+    if source != "dataset":
+        return starts
+    lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
+    shares = torch.rand(len(starts), generator=make_generator(0, "spread"))
+    return starts + (shares * lengths).long()
 
 
 def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -78,77 +59,82 @@ def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], T
         bool (N,).
     """
     total = len(image_hashes)
-    first = first_copies(image_hashes)
-    copies = first.bincount(minlength=total)  # of each first copy; 0 for the others
-    distinct = copies > 0
+    _, groups, sizes = image_hashes.unique(return_inverse=True, return_counts=True)
     # copies of a single image cannot be on one side: then they count as different images
-    if int(distinct.sum()) == 1:
-        first = torch.arange(total)
-        copies = torch.ones_like(first)
-        distinct = copies > 0
+    if len(sizes) == 1:
+        groups = torch.arange(total)
+        sizes = torch.ones_like(groups)
 
-    # Small groups, or the smallest that there are
-    most_copies = max(count, int(copies[distinct].min()))
-    candidates = (distinct & (copies <= most_copies)).nonzero().flatten()
+    # The first images of small groups, or of the smallest that there are
+    first = torch.full_like(sizes, total).scatter_reduce(0, groups, torch.arange(total), "amin")
+    candidates = first[sizes <= max(count, int(sizes.min()))].sort().values
     number = max(min(count, 1), count * len(candidates) // total)
-    held_out = torch.zeros(total, dtype=torch.bool)
-    held_out[candidates[choose(candidates, number)]] = True
-    return held_out[first]
+    chosen = candidates[choose(candidates, number)]
+    return torch.isin(groups, groups[chosen])
 
 
-def choose_test_images(image_hashes: Tensor, at_random: bool = False) -> Tensor:
+def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
     """Choose the test images of a data set without any: M = min(1000, max(1, N // 10)) of N.
 
     Args:
         image_hashes: int64 (N,), as in `ImageSet`.
-        at_random: use `spread_at_random`; else they are evenly spaced (i * N // M).
+        source: whose images they are; see `spread`.
 
     Returns:
         bool (N,); with copies of one image, as `hold_out` chooses.
     """
-    total = len(image_hashes)
-    count = min(1000, max(1, total // 10))
-    spread = evenly_spaced
-    if at_random:
-        spread = spread_at_random
-    return hold_out(image_hashes, count, lambda among, most: spread(len(among), most))
+    count = min(1000, max(1, len(image_hashes) // 10))
+    return hold_out(image_hashes, count, lambda among, most: spread(len(among), most, source))
 
 
-def hold_out_test_images(
-    images: ImageSet, name: str, at_random: bool = False
-) -> tuple[ImageSet, ImageSet, str]:
+def hold_out_test_images(images: ImageSet, name: str, source: str) -> tuple[ImageSet, ImageSet]:
     """Hold out test images from a data set without any; see `choose_test_images`.
 
     Args:
         images: all that there are.
         name: the data's name in messages.
+        source: whose images they are.
 
     Returns:
-        The images to train on, those to test on, and a note about it.
+        The images to train on, with a note about it, and those to test on.
 
     Raises:
         DataError: there are fewer than two images.
     """
     total = len(images)
     if total < 2:
-        advice = "it needs at least two, one to train on and one to test on"
-        raise DataError(one_line(f"{name}: has {plural(total, 'image')}; {advice}"))
-    held_out = choose_test_images(images.image_hashes, at_random)
-
-    # What was left out and decided is told once, with the training images
-    train = images.subset(~held_out)
-    test = replace(images.subset(held_out), skipped=(), notes=())
-    manner = "evenly spaced"
-    if at_random:
-        manner = "spread at random"
-    are_held_out = "are held out as test images"
-    if len(test) == 1:
-        are_held_out = "is held out as the test image"
-    note = f"{len(test):,} of the {total:,} images, {manner}, {are_held_out}"
+        raise DataError(f"{name}: has {plural(total, 'image')}; to train and to test, it needs two")
+    held_out = choose_test_images(images.image_hashes, source)
+    note = f"no test images: {int(held_out.sum()):,} of the {total:,} images are held out"
     copies = total - len(images.image_hashes.unique())
     if copies:
         note += f"; {copies:,} are copies of another image, on the same side as it"
-    return train, test, note
+
+    # What was left out and decided is told once, with the training images
+    train = replace(images.subset(~held_out), notes=(note, *images.notes))
+    return train, replace(images.subset(held_out), skipped=(), notes=())
+
+
+def notes_on(train: ImageSet, test: ImageSet, image_size: tuple[int, int]) -> list[str]:
+    """Return a line on the size of the images, and one on how many of the first classes there are.
+
+    Args:
+        train, test: with class names.
+        image_size: (H, W) of the model's input.
+    """
+    height, width = train.images.shape[-2:]
+    size = f"{width} x {height}; the model's input is {image_size[1]} x {image_size[0]}"
+    notes = [f"images are kept at {size}"]
+    names = train.class_names
+    rows = []
+    for label, name in enumerate(names[:NAMED_CLASSES]):
+        counts = [int((split.labels == label).sum()) for split in (train, test)]
+        rows.append(f"{name} {counts[0]:,} + {counts[1]:,}")
+    if len(names) > NAMED_CLASSES:
+        rows.append(f"{len(names) - NAMED_CLASSES:,} other classes")
+    if rows:
+        notes.append(f"training + test images of each class: {', '.join(rows)}")
+    return notes
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
@@ -165,9 +151,6 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     Returns:
         bool (N,), `count` of them True.
     """
-    if not 0 <= count <= len(labels):
-        raise ValueError(f"{count} of {len(labels)} images cannot be taken")
-
     # Rank each image at random within its class, as a share of the class: from 0 to below 1.
     # `rank` is in the order of `order`.
     order = torch.randperm(len(labels), generator=make_generator(seed, purpose))

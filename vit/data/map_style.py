@@ -5,39 +5,28 @@ See `vit.data.cache`.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
-from torch import Tensor, uint8
 
 from vit import inputs
 from vit.config import DataConfig
 from vit.data import ImageSet
-from vit.data.cache import (
-    CACHE_LAYOUT,
-    Cached,
-    Decoded,
-    Pictures,
-    Size,
-    cache_path,
-    cached,
-    describe,
-)
-from vit.data.images import class_key, hold_out_test_images
+from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
+from vit.data.images import class_key, evenly_spaced, hold_out_test_images, notes_on
 from vit.errors import DataError, one_line
-from vit.inputs import OWN
 
 
 def load_datasets(
-    train: Any, test: Any, config: DataConfig, image_size: Size, name: str = ""
+    train: Any, test: Any, config: DataConfig, image_size: Size, name: str
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
@@ -56,7 +45,7 @@ def load_datasets(
             held out (`hold_out_test_images`).
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
-        name: the data's name in messages; "": the class of `train`.
+        name: the data's name in messages.
 
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels. Class names are the data's (`classes`,
@@ -64,42 +53,43 @@ def load_datasets(
 
     Raises:
         DataError: there are fewer than two images, an item is no picture (unless `on_bad_image` is
-            "skip"), some images lack a label, or the test images have classes of their own.
+            "skip"), or a label is missing or not one of the classes.
+        KeyError: the test images have a class that the training data has not.
         TypeError: the data is not map-style, or a label is no integer.
     """
-    name = name or type(train).__name__
-    picture_key, label_key = columns_of(train)
-    class_names = class_names_of(train)
+    picture_key, label_key, class_names = _columns(train)
 
-    def load(split: str, dataset: Any, size: Size | None) -> Cached:
-        pictures = _pictures(split, dataset, name, class_names, image_size, size)
-        folder = Path(os.path.expanduser(config.cache))
-        path = cache_path(folder, name, split, image_size, OWN)
-        return cached(path, pictures, image_size, size, config.on_bad_image)
+    def load(split: str, dataset: Any, size: Size | None) -> ImageSet:
+        return cached(
+            cache_path(Path(os.path.expanduser(config.cache)), name, split, image_size),
+            _shaping(dataset, class_names),
+            len(dataset),
+            _sizes(dataset),
+            lambda size: _decoded(dataset, class_names, size, name),
+            image_size,
+            size,
+            config.on_bad_image,
+        )
 
     # The training images decide the size and the classes of both splits
-    trained_on = load("train", train, None)
-    train_images = _with_class_names(trained_on.images, class_names, "train", name)
-
-    # Labels under another key would be lost in silence
-    notes = []
-    if not train_images.class_names:
-        read_from = repr(label_key) if label_key else "a column of classes or whole numbers"
-        notes.append(f"images without labels; a mapping's are read from {read_from}")
-    elif _declared(train, "features", Mapping):
-        notes.append(f"images of the column {picture_key}, labels of {label_key}")
+    train_images = _with_class_names(load("train", train, None), class_names, f"{name}: train")
+    names = train_images.class_names
     if test is None:
-        train_images, test_images, note = hold_out_test_images(train_images, name, at_random=True)
-        notes.append(f"no test set: {note}")
+        train_images, test_images = hold_out_test_images(train_images, name, "dataset")
     else:
         height, width = train_images.images.shape[-2:]
-        test_images = load("test", test, (height, width)).images
-        test_images = _with_class_names(test_images, train_images.class_names, "test", name)
-    notes += describe(train_images, test_images, trained_on.sizes, image_size)
+        test_images = load("test", test, (height, width))
+        test_images = _with_class_names(test_images, names, f"{name}: test", bool(names))
+
+    # Labels under another key would be lost in silence
+    notes = [*train_images.notes, *notes_on(train_images, test_images, image_size)]
+    if not names or _declared(train, "features", Mapping):
+        columns = f"images are read from {picture_key!r}, labels from {label_key!r}"
+        notes.append(f"{len(names)} classes; of mappings, {columns}")
     return replace(train_images, notes=tuple(map(one_line, notes))), test_images
 
 
-# --- what a data set holds -----------------------------------------------------------------------
+# --- what a data set declares ---------------------------------------------------------------------
 
 
 def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
@@ -112,191 +102,132 @@ def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
     return None
 
 
-def columns_of(dataset: Any) -> tuple[str, str]:
-    """Return the keys of picture and label in a data set's mappings.
+def _columns(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Return the keys of picture and label in a data set's mappings, and its class names.
 
     Those of a Hugging Face data set are its first column of images, and of classes, or else of
     whole numbers called label or labels; "" if there is no such column.
     """
     features = _declared(dataset, "features", Mapping)
     if features is None:
-        return "image", "label"
+        names = _declared(dataset, "classes", (list, tuple)) or ()
+        return "image", "label", tuple(map(str, names))
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     for name in ("label", "labels"):
         if "int" in str(getattr(features.get(name), "dtype", "")):
             labels.append(name)
-    return next(iter(pictures), "image"), next(iter(labels), "")
+    picture_key = next(iter(pictures), "image")
+    label_key = next(iter(labels), "")
+    return picture_key, label_key, tuple(getattr(features.get(label_key), "names", ()))
 
 
-def class_names_of(dataset: Any) -> tuple[str, ...]:
-    """Return the class names that a data set declares; none if it declares none."""
-    features = _declared(dataset, "features", Mapping)
-    if features is not None:
-        return tuple(getattr(features.get(columns_of(dataset)[1]), "names", ()))
-    return tuple(map(str, _declared(dataset, "classes", (list, tuple)) or ()))
-
-
-# --- reading them --------------------------------------------------------------------------------
-
-
-def _pictures(
-    split: str,
-    dataset: Any,
-    name: str,
-    class_names: tuple[str, ...],
-    image_size: Size,
-    size: Size | None,
-) -> Pictures[int]:
-    """Return all rows of a data set and the functions that read one of them.
-
-    Args:
-        split: "train" or "test".
-        dataset: map-style.
-        name: the data's name in messages.
-        class_names: of the training data, which number the labels.
-        image_size: (H, W) of the model's input.
-        size: (h, w) of the images; None if the pictures decide it.
-    """
-    columns = columns_of(dataset)
-    is_declared = _declared(dataset, "features", Mapping) is not None
-    split_names = class_names_of(dataset)
-    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
-    renumbered = bool(class_names) and bool(split_names) and split_names != class_names
-
-    def measure(row: int) -> Size | None:
-        # `decode` will say what is wrong
-        with suppress(Exception):
-            picture, _ = _read_item(dataset[row], columns, is_declared)
-            return inputs.upright_size(picture)
-        return None
-
-    def decode(row: int, size: Size) -> Decoded:
-        # Somebody else's data set may raise anything: then the item is left out as unreadable
-        try:
-            picture, label = _read_item(dataset[row], columns, is_declared)
-            pixels = inputs.planes(picture, size)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}", -1
-
-        # A wrong label is no reason to leave an image out
-        if label is None:
-            return pixels, -1
-        number = max(operator.index(label), -1)
-        if not renumbered or not 0 <= number < len(split_names):
-            return pixels, number
-        class_name = class_key(split_names[number])
-        if class_name not in label_of:
-            problem = f"a class {class_name!r} in {split}, which the training data has not"
-            raise DataError(one_line(f"{name}: {problem}"))
-        return pixels, label_of[class_name]
-
-    # Without a fingerprint, the key stays empty: nobody can say whether a cache still holds the
-    # same images
-    key = ""
-    fingerprint = _fingerprint(dataset, columns[0])
-    if fingerprint:
-        shaping = (CACHE_LAYOUT, image_size, size, class_names, columns, fingerprint, len(dataset))
-        key = hashlib.sha256(repr(shaping).encode()).hexdigest()
-    return Pictures(
-        split=split,
-        items=range(len(dataset)),
-        key=key,
-        decode=decode,
-        measure=measure,
-        name_of=lambda row: one_line(f"{name}: item {row}"),
-    )
-
-
-def _read_item(item: Any, columns: tuple[str, str], is_declared: bool) -> tuple[Image.Image, Any]:
-    """Return the picture and the label, None without one, of an item of a data set.
-
-    Args:
-        item: of any form that `load_datasets` names.
-        columns: the keys of a mapping.
-        is_declared: whether the data set says that its items have them: a transform may give
-            others, and all labels would be lost.
-    """
-    picture = item
-    label = None
-    if isinstance(item, Mapping):
-        picture_key, label_key = columns
-        picture = item[picture_key]
-        label = item.get(label_key)
-        if is_declared and label_key:
-            label = item[label_key]
-    elif isinstance(item, tuple | list):
-        picture = item[0]
-        if len(item) > 1:
-            label = item[1]
-    return _to_pil(picture), label
-
-
-def _to_pil(picture: Any) -> Image.Image:
-    """Return a picture as Pillow's.
-
-    Raises:
-        TypeError: it is neither Pillow's nor a uint8 tensor (1 or 3, H, W).
-    """
-    if isinstance(picture, Image.Image):
-        return picture
-    # Whole numbers of other types would pass as 16-bit grey
-    if not isinstance(picture, Tensor) or picture.dtype != uint8 or len(picture) not in (1, 3):
-        kind = getattr(picture, "dtype", type(picture).__name__)
-        needed = "a PIL image or a uint8 tensor (C, H, W), before ToTensor and Normalize"
-        raise TypeError(f"got {kind}, not {needed}")
-    pixels = np.ascontiguousarray(picture.permute(1, 2, 0).numpy())  # (H, W, 1 or 3)
-    if len(picture) == 1:
-        pixels = pixels[..., 0]
-    return Image.fromarray(pixels)
-
-
-def _fingerprint(dataset: Any, picture_key: str) -> tuple[Any, ...]:
-    """Return what changes with whatever changes the pictures of a data set; () if nothing tells.
+def _shaping(dataset: Any, class_names: tuple[str, ...]) -> object:
+    """Return what changes with whatever changes the images of a data set; None if nothing tells.
 
     Hugging Face's data sets have a fingerprint. A class of somebody's own may hand on that of a
     data set that it wraps, whose items it changes.
     """
     fingerprint = getattr(dataset, "_fingerprint", None)
     if type(dataset).__module__.partition(".")[0] != "datasets" or not fingerprint:
-        return ()
+        return None
 
     # It knows the pictures in the data set's table, but of a file only the name
-    files: dict[str, tuple[int, ...]] = {}
-    for chunk in dataset.data.column(picture_key).chunks:
+    columns = _columns(dataset)
+    files = {}
+    for chunk in dataset.data.column(columns[0]).chunks:
         is_file = chunk.field("bytes").is_null()
         for path in chunk.field("path").filter(is_file).to_pylist():
-            # e.g. within an archive, or missing, of which the decoding will tell
-            with suppress(OSError, TypeError, ValueError):
-                info = os.stat(path)
-                files[path] = (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-    return fingerprint, files
+            files[path] = times_of(path or "")
+    return class_names, columns, fingerprint, len(dataset), files
+
+
+# --- reading it -----------------------------------------------------------------------------------
+
+
+def _read(dataset: Any, row: int) -> tuple[Image.Image, Any]:
+    """Return the picture and the label, None without one, of an item of a data set.
+
+    Raises:
+        TypeError: the picture is neither Pillow's nor a uint8 tensor.
+    """
+    item = dataset[row]
+    picture = item
+    label = None
+    if isinstance(item, Mapping):
+        picture_key, label_key, _ = _columns(dataset)
+        picture = item[picture_key]
+        label = item.get(label_key)
+        # a transform may rename a column that the data set declares: all labels would be lost
+        if label_key and _declared(dataset, "features", Mapping):
+            label = item[label_key]
+    elif isinstance(item, tuple | list):
+        picture = item[0]
+        if len(item) > 1:
+            label = item[1]
+
+    if isinstance(picture, Image.Image):
+        return picture, label
+    # whole numbers of other types would pass as 16-bit grey
+    if getattr(picture, "dtype", None) != torch.uint8:
+        kind = getattr(picture, "dtype", type(picture).__name__)
+        needed = "a PIL image or a uint8 tensor (C, H, W), before ToTensor and Normalize"
+        raise TypeError(f"got {kind}, not {needed}")
+    # grey is three equal channels
+    pixels = picture.expand(3, -1, -1).permute(1, 2, 0)
+    return Image.fromarray(np.ascontiguousarray(pixels)), label
+
+
+def _sizes(dataset: Any) -> Iterator[Size]:
+    """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
+    for row in evenly_spaced(len(dataset), MEASURED).tolist():
+        size = None
+        with suppress(Exception):
+            size = inputs.upright_size(_read(dataset, row)[0])
+        if size is not None:
+            yield size
+
+
+def _decoded(
+    dataset: Any, class_names: tuple[str, ...], size: Size, name: str
+) -> Generator[Decoded]:
+    """Yield all items, with labels as the training data's classes are numbered."""
+    own_names = _columns(dataset)[2]
+    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
+    renumbered = bool(class_names) and bool(own_names) and own_names != class_names
+    for row in range(len(dataset)):
+        title = f"{name}: item {row}"
+        # somebody else's data set may raise anything: then the item is unreadable
+        try:
+            picture, label = _read(dataset, row)
+            pixels = inputs.planes(picture, size)
+        except Exception as error:
+            yield title, f"{type(error).__name__}: {error}", -1
+            continue
+
+        # a wrong label is no reason to leave an image out
+        number = -1 if label is None else max(operator.index(label), -1)
+        if renumbered and number >= 0:
+            number = label_of[class_key(own_names[number])]
+        yield title, pixels, number
 
 
 def _with_class_names(
-    images: ImageSet, class_names: tuple[str, ...], split: str, name: str
+    images: ImageSet, class_names: tuple[str, ...], name: str, required: bool = False
 ) -> ImageSet:
-    """Return images with their class names.
+    """Return images with their class names; "0", "1", ... if the data set declares none.
 
     Raises:
-        DataError: only some of the images have a label, or a label has no name.
+        DataError: an image has no label, or one without a name; but unless labels are required,
+            all may have none.
     """
-    missing = images.labels < 0
-    largest = int(images.labels.max())
-
-    # No labels at all; but test images of classes have one
-    if missing.all() and (split == "train" or not class_names):
+    if not required and bool((images.labels < 0).all()):
         return images
-
-    # A label for each image, and a name for each label
-    if missing.any():
-        first = int(missing.nonzero()[0])
-        raise DataError(
-            f"{name}: {split} image {first} has no label, unlike others; label all or none"
-        )
-    names = class_names or tuple(map(str, range(largest + 1)))
-    if largest >= len(names):
-        problem = f"a label is {largest} in {split}"
-        raise DataError(f"{name}: {problem}, but there are {len(names)} classes, from 0")
-    return replace(images, class_names=names)
+    class_names = class_names or tuple(map(str, range(int(images.labels.max()) + 1)))
+    wrong = (images.labels < 0) | (images.labels >= len(class_names))
+    if wrong.any():
+        first = int(wrong.nonzero()[0])
+        problem = f"image {first} has label {int(images.labels[first])}"
+        raise DataError(f"{name}: {problem}; the {len(class_names)} classes are numbered from 0")
+    return replace(images, class_names=class_names)

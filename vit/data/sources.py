@@ -6,7 +6,6 @@ The sources are CIFAR, a folder, Scenes, and a data set of the caller's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,18 +33,12 @@ Splits = tuple[ImageSet, ImageSet]
 """Training and test images."""
 
 
-# --- the sources: (data section, (H, W), preparation) -> whole splits -----------------------------
+# --- the sources: whole splits --------------------------------------------------------------------
 
 
-def _path(setting: str) -> Path:
-    """Return a setting's path, with ~ for the user's home."""
-    # unlike Path.expanduser, this raises nothing if the user is unknown
-    return Path(os.path.expanduser(setting))
-
-
-def _fetch(config: DataConfig) -> str:
+def _unavailable(config: DataConfig) -> str:
     """Download what is missing; return why it is unavailable and what to do, "" if it is there."""
-    if config.source not in ("cifar10", "cifar100"):
+    if not config.source.startswith("cifar"):
         return ""
     # with torchvision, which takes seconds to import
     from vit.data.cifar import fetch_cifar
@@ -53,34 +46,30 @@ def _fetch(config: DataConfig) -> str:
     return fetch_cifar(config.source, _path(config.root), config.download)
 
 
-def _load_cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
+def _load_source(
+    source: str, config: DataConfig, image_size: tuple[int, int], prepared: Preparation
+) -> Splits:
+    """Return all images of a source; CIFAR and Scenes are 32 x 32, a folder's are resized."""
+    if source == "folder":
+        cache = _path(config.cache)
+        return load_folder(_path(config.root), image_size, config.on_bad_image, cache, prepared)
+    if source == "scenes":
+        train, test = (min(count, config.limit or count) for count in SCENES_COUNTS.values())
+        # no more than are used
+        return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
+    if source == "dataset":
+        problem = "only vit.fit(..., train=...) can hand over these images"
+        raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
     # with torchvision, which takes seconds to import
     from vit.data.cifar import load_cifar
 
-    return load_cifar(config.source, _path(config.root))
+    return load_cifar(source, _path(config.root))
 
 
-def _load_folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
-    root = _path(config.root)
-    cache = _path(config.cache)
-    return load_folder(root, image_size, config.on_bad_image, cache, prepared)
-
-
-def _load_dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
-    problem = "only vit.fit(..., train=...) can hand over these images"
-    raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
-
-
-def _load_scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> Splits:
-    train_count = SCENES_COUNTS["train"]
-    test_count = SCENES_COUNTS["test"]
-    # draw no more than are used
-    if config.limit:
-        train_count = min(train_count, config.limit)
-        test_count = min(test_count, config.limit)
-    train = load_scenes(train_count, SCENES_SEED, "train")
-    test = load_scenes(test_count, SCENES_SEED, "test")
-    return train, test
+def _path(setting: str) -> Path:
+    """Return a setting's path, with ~ for the user's home."""
+    # unlike Path.expanduser, this raises nothing if the user is unknown
+    return Path(os.path.expanduser(setting))
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
@@ -91,7 +80,7 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
     Raises:
         ValueError: as in `scene_indices` and `draw_scenes`.
     """
-    # 1,000 lines that no other data needs
+    # which no other data needs
     from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
@@ -100,16 +89,6 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
 """Names of the data in outputs; that of a folder is its own."""
-
-SOURCES: dict[str, Callable[[DataConfig, tuple[int, int], Preparation], Splits]] = {
-    "cifar10": _load_cifar,
-    "cifar100": _load_cifar,
-    "folder": _load_folder,
-    "scenes": _load_scenes,
-    "dataset": _load_dataset,
-}
-"""CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested."""
-
 
 # --- from a source to the images of a run ---------------------------------------------------------
 
@@ -144,7 +123,7 @@ def load_data(
     source = config.source
     warning = None
     if dataset is not None:
-        # 400 lines that no other data needs
+        # which no other data needs
         from vit.data.map_style import load_datasets
 
         source = "dataset"
@@ -152,18 +131,16 @@ def load_data(
         train, test = load_datasets(dataset, test_dataset, config, image_size, name)
     else:
         name = config.name or TITLES.get(source) or Path(config.root).resolve().name
-        problem = _fetch(config)
+        problem = _unavailable(config)
         if problem and config.fallback != "scenes":
             advice = "Or give --data scenes (built in), or --data YOUR_IMAGES."
             raise DataError(f"{problem} {advice}")
         if problem:
             source = "scenes"
-            warning = (
-                f"{name} is not available, so this run uses the built-in Scenes images instead. "
-                f"{problem}"
-            )
+            instead = "so this run uses the built-in Scenes images instead"
+            warning = f"{name} is not available, {instead}. {problem}"
             name = TITLES[source]
-        train, test = SOURCES[source](config, image_size, prepared)
+        train, test = _load_source(source, config, image_size, prepared)
 
     # Which of them
     if 0 < config.limit < len(train):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,26 +28,21 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset, ImageSet
+from vit.data.draws import seeded_weights
 from vit.data.images import hold_out, match_classes, spread, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import ConfigError
+from vit.errors import ConfigError, plural
 from vit.evaluation.classification import (
     accuracy,
     classification_metrics,
+    confident_mistakes,
     head_logits,
     plain_confusion,
     read_confusion,
     reliability,
 )
-from vit.evaluation.features import (
-    TEMPERATURE,
-    K,
-    Prepare,
-    encoder_features,
-    knn_accuracy,
-    pixel_features,
-)
+from vit.evaluation.features import K, Prepare, encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.probe import L2_GRID, linear_probe
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.inputs import Images
@@ -57,8 +52,7 @@ from vit.masking import NOISE, num_keep
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)
-MEANS = ("accuracy", "raw_pixel_accuracy", "cross_entropy", "expected_calibration_error")
-"""Measures that are averaged over seeds."""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,8 @@ class Options:
         seeds: of that subset and of `holdout`; with several, scores are means over them.
             With all labels, knn has one result.
         knn_images: training images in which knn searches, spread over all; 0: all.
-        raw_pixels: also measure knn on raw pixels, the baseline.
+        baselines: also measure what needs no training: knn on raw pixels and in the features of an
+            untrained network of the same architecture.
         every_layer: probe every layer and choose the best on held-out training images; else only
             the last.
         holdout: training images to choose the probe's layer and regularisation by; at most half of
@@ -80,14 +75,14 @@ class Options:
             images, spread over classes.
         l2_grid: the probe's regularisations to try.
         masks: (kind, ratio) of the masks for reconstruction; empty: every kind with RATIOS.
-        flip: also measure the head on each image together with its mirror image; reported
-            separately.
+        flip: also measure the head on each image together with its mirror image, in a row of its
+            own.
     """
 
     labels: float = 1.0
     seeds: tuple[int, ...] = (0,)
     knn_images: int = 0
-    raw_pixels: bool = True
+    baselines: bool = True
     every_layer: bool = False
     holdout: int = 5000
     held_out: Tensor | None = None
@@ -101,17 +96,24 @@ class Evaluation:
     """The result of `evaluate`.
 
     Attributes:
-        scores: plain values by method, as in results.json.
+        scores: by method a row for each protocol, in plain values: see `vit.metrics`.
         seconds: by method, and for "features".
         logits: (seeds * N, classes) of the test images from the head, else from the linear probe,
             seed after seed; None if neither was measured.
         classifier: where the logits come from.
     """
 
-    scores: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, list[Row]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     logits: Tensor | None = None
     classifier: str = ""
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Store the seconds that the block takes."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
 
 
 @isolated()
@@ -152,92 +154,41 @@ def evaluate(
         if len(searched) < len(data.train):
             data = replace(data, train=data.train.subset(searched))
 
-    # features of all images, which knn and linear share
+    # features of all images, (layers, N, D), which knn and linear share: they take longest
     if "knn" in methods or "linear" in methods:
-        last = len(encoder.blocks) - 1
-        layers = [last]
-        if options.every_layer:
-            layers = list(range(last + 1))
-        # measured once, because they take longer than all that is done with them
-        with _timed(evaluation, "features"):
-            train = encoder_features(
-                encoder,
-                data.train.images,
-                prepare,
-                compute,
-                layers,
-                title="features of training images, 1 of 2",
-            )
-            test = encoder_features(
-                encoder,
-                data.test.images,
-                prepare,
-                compute,
-                layers,
-                title="features of test images, 2 of 2",
-            )
-            features = Features(
-                train=train,
-                test=test,
-                layers=layers,
-                labelled=_choose_labelled(data, options),
-            )
+        layers = range(len(encoder.blocks)) if options.every_layer else [len(encoder.blocks) - 1]
+        features_of = partial(encoder_features, encoder, prepare=prepare, compute=compute)
+        with evaluation.timed("features"):
+            train = features_of(data.train.images, layers=layers, title="training images, features")
+            test = features_of(data.test.images, layers=layers, title="test images, features")
+        labelled = _choose_labelled(data, options)
 
-    # nearest neighbours and a linear probe
     if "knn" in methods:
-        with _timed(evaluation, "knn"):
-            evaluation.scores["knn"] = _score_knn(features, data, compute.device, options)
-    if "linear" in methods:
-        with _timed(evaluation, "linear"):
-            scores, logits = _score_linear(features, data, options)
-            evaluation.scores["linear"] = scores
-            evaluation.logits = logits
-            evaluation.classifier = "a linear probe of frozen features"
-
-    # the masked patches, which only an autoencoder reconstructs
-    if "reconstruction" in methods:
-        with _timed(evaluation, "reconstruction"):
-            autoencoder = cast(MaskedAutoencoder, model)
-            evaluation.scores["reconstruction"] = _score_masks(
-                autoencoder, data.test.images, prepare, compute, options
+        with evaluation.timed("knn"):
+            row = _score_knn(
+                encoder, train[-1], test[-1], labelled, data, prepare, compute, options
             )
-
-    # the head, whose logits count more than a probe's
+            evaluation.scores["knn"] = [row]
+    if "linear" in methods:
+        with evaluation.timed("linear"):
+            row, evaluation.logits = _score_linear(train, test, layers, labelled, data, options)
+            evaluation.scores["linear"] = [row]
+            evaluation.classifier = "a linear probe of frozen features"
+    if "reconstruction" in methods:
+        with evaluation.timed("reconstruction"):
+            autoencoder = cast(MaskedAutoencoder, model)
+            rows = _score_masks(autoencoder, data.test.images, prepare, compute, options.masks)
+            evaluation.scores["reconstruction"] = rows
+    # the head's logits count more than a probe's
     if "head" in methods:
-        with _timed(evaluation, "head"):
-            order = _class_order(model, data.test.class_names)
-            scores, logits = _score_head(encoder, data.test, order, prepare, compute, options.flip)
-            evaluation.scores["head"] = scores
-            evaluation.logits = logits
+        with evaluation.timed("head"):
+            rows, evaluation.logits = _score_head(model, data.test, prepare, compute, options.flip)
+            evaluation.scores["head"] = rows
             evaluation.classifier = "the model's own head"
     return evaluation
 
 
-@contextmanager
-def _timed(evaluation: Evaluation, name: str) -> Iterator[None]:
-    """Store the seconds that the block takes."""
-    start = time.perf_counter()
-    yield
-    evaluation.seconds[name] = time.perf_counter() - start
-
-
 # ---- The methods, one by one ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Features:
-    """The features that knn and linear measure.
-
-    Attributes:
-        train, test: (layers, N, D) and (layers, M, D).
-        layers: the numbers of the layers.
-        labelled: per seed, int64, the training images whose labels may be used.
-    """
-
-    train: Tensor
-    test: Tensor
-    layers: list[int]
-    labelled: list[Tensor]
 
 
 def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
@@ -255,169 +206,230 @@ def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
 
 
 def _score_knn(
-    features: Features, data: Dataset, device: torch.device, options: Options
-) -> dict[str, Any]:
-    """Measure nearest neighbours by the last layer's features, over seeds."""
-    # with all labels, every seed gives the same
-    labelled = features.labelled
-    if options.labels == 1:
-        labelled = labelled[:1]
+    encoder: VisionTransformer,
+    train: Tensor,
+    test: Tensor,
+    labelled: Sequence[Tensor],
+    data: Dataset,
+    prepare: Prepare,
+    compute: Compute,
+    options: Options,
+) -> Row:
+    """Measure nearest neighbours by features and by the baselines, over seeds.
+
+    Args:
+        train, test: the last layer's features, (N, D) and (M, D).
+    """
+    # what has learned nothing: features of some images, (n, D) each
+    baselines: dict[str, Callable[[Images], Tensor]] = {}
+    if options.baselines:
+        with seeded_weights(0):
+            untrained = VisionTransformer(encoder.config).to(compute.device)
+        baselines["raw_pixels"] = pixel_features
+        baselines["untrained"] = lambda images: encoder_features(
+            untrained, images, prepare, compute, title="an untrained network, features"
+        )[-1]
+    test_baselines = {name: of(data.test.images) for name, of in baselines.items()}
+
     rows = []
-    for images in labelled:
-        bank = images[spread(len(images), options.knn_images, data.source)]
-        row = _score_bank(
-            features.train[-1], features.test[-1], bank, data, device, options.raw_pixels
+    # with all labels, every seed gives the same
+    for images in labelled[: 1 if options.labels == 1 else None]:
+        searched = images[spread(len(images), options.knn_images, data.source)]
+        search = partial(
+            knn_accuracy,
+            train_labels=data.train.labels[searched],
+            labels=data.test.labels,
+            device=compute.device,
         )
+        k = min(K, len(searched))
+        row: Row = {
+            "protocol": f"k {k}, {plural(len(searched), 'training image')}",
+            "images": len(data.test),
+            "k": k,
+            "bank": len(searched),
+            "accuracy": search(train_features=train[searched], features=test),
+        }
+        if baselines:
+            bank = data.train.subset(searched).images
+            row["baselines"] = {
+                name: search(train_features=of(bank), features=test_baselines[name])
+                for name, of in baselines.items()
+            }
         rows.append(row)
     return over_seeds(rows, options.seeds)
 
 
-def _score_bank(
+def _score_linear(
     train: Tensor,
     test: Tensor,
-    bank: Tensor,
+    layers: Sequence[int],
+    labelled: Sequence[Tensor],
     data: Dataset,
-    device: torch.device,
-    raw_pixels: bool,
-) -> dict[str, Any]:
-    """Measure nearest neighbours among the training images `bank`, by features and by pixels.
+    options: Options,
+) -> tuple[Row, Tensor]:
+    """Fit a linear probe for each seed; return the scores over seeds, and the test logits.
 
     Args:
-        train, test: (N, D) and (M, D).
-        bank: int64, training images to search.
-        device: where to search.
+        train, test: features, (layers, N, D) and (layers, M, D).
+        layers: the numbers of the layers.
     """
-    labels = data.train.labels[bank]
-    test_labels = data.test.labels
-    search = partial(knn_accuracy, train_labels=labels, labels=test_labels, device=device)
-    scores = {"accuracy": search(train_features=train[bank], features=test)}
-    # the baseline: what an encoder must beat
-    if raw_pixels:
-        train_pixels = pixel_features(data.train.images, bank)
-        test_pixels = pixel_features(data.test.images)
-        scores["raw_pixel_accuracy"] = search(train_features=train_pixels, features=test_pixels)
-    return scores | {
-        "k": min(K, len(bank)),
-        "temperature": TEMPERATURE,
-        "bank": len(bank),
-        "queries": len(test_labels),
-    }
-
-
-def _score_linear(
-    features: Features, data: Dataset, options: Options
-) -> tuple[dict[str, Any], Tensor]:
-    """Fit a linear probe for each seed; return the scores over seeds, and the test logits."""
     rows = []
-    logits = []
-    for images, seed in zip(features.labelled, options.seeds, strict=True):
-        row, test_logits = _score_probe(features, images, data, seed, options)
-        rows.append(row)
-        logits.append(test_logits)
-    return over_seeds(rows, options.seeds), torch.cat(logits)
+    parts = []
+    for images, seed in zip(labelled, options.seeds, strict=True):
+        # images to choose layer and strength by
+        labels = data.train.labels[images]
+        if options.held_out is None:
+            most = min(options.holdout, len(images) // 2)
+            held_out = _hold_out(labels, data.train.image_hashes[images], most, seed)
+        else:
+            held_out = options.held_out[images]
+
+        # selecting would copy gigabytes, so not if all are selected
+        features = train
+        if len(images) != train.shape[1]:
+            features = train[:, images]
+        classes = len(data.train.class_names)
+        logits, found = linear_probe(features, labels, test, held_out, classes, options.l2_grid)
+        parts.append(logits)
+        rows.append(
+            {
+                "images": len(data.test),
+                **classification_metrics(logits, data.test.labels),
+                "labels": len(images),
+                "held_out": int(held_out.sum()),
+                **found,
+                "layer": layers[found["layer"]],
+            }
+        )
+    row = over_seeds(rows, options.seeds)
+    return {"protocol": _probe_in_words(row), **row}, torch.cat(parts)
 
 
-def _score_probe(
-    features: Features, images: Tensor, data: Dataset, seed: int, options: Options
-) -> tuple[dict[str, Any], Tensor]:
-    """Fit a linear probe to the training images `images`; return scores and test logits."""
-    labels = data.train.labels[images]
-    classes = len(data.train.class_names)
+def _hold_out(labels: Tensor, image_hashes: Tensor, most: int, seed: int) -> Tensor:
+    """Hold out up to `most` labelled images, spread over the classes: bool (N,)."""
 
-    # images to choose layer and strength by
-    if options.held_out is None:
-        holdout = min(options.holdout, len(images) // 2)
+    def choose(among: Tensor, most: int) -> Tensor:
+        return spread_over_classes(labels[among], most, seed, "holdout")
 
-        def choose(among: Tensor, most: int) -> Tensor:
-            return spread_over_classes(labels[among], most, seed, "holdout")
+    # a copy of a fitted image would choose the probe that knows it by heart
+    return hold_out(image_hashes, most, choose)
 
-        # a copy of a fitted image would choose the probe that knows it by heart
-        held_out = hold_out(data.train.image_hashes[images], holdout, choose)
-    else:
-        held_out = options.held_out[images]
 
-    # selecting would copy gigabytes, so not if all are selected
-    train = features.train
-    if len(images) != train.shape[1]:
-        train = train[:, images]
-    logits, found = linear_probe(train, labels, features.test, held_out, classes, options.l2_grid)
-    scores = classification_metrics(logits, data.test.labels)
-    scores |= {"labels": len(images), "held_out": int(held_out.sum()), **found}
-    scores["layer"] = features.layers[found["layer"]]
-    return scores, logits
+def _probe_in_words(row: Row) -> str:
+    """Return how a probe was fitted; choices of several seeds come one after another."""
+    words = f"{plural(row['labels'], 'label')}, layer {_each(row['layer'])}"
+    if "strength" in row:
+        words += f"; L2 {_each(row['strength'], '.0e')}, chosen on {_each(row['held_out'], ',')}"
+        words += " held-out training images"
+    if not row.get("converged", True):
+        words += "; the fit has not converged"
+    return words
+
+
+def _each(choice: Any, form: str = "") -> str:
+    """Return a choice as text, or those of several seeds."""
+    choices = choice if isinstance(choice, list) else [choice]
+    return ", ".join(format(value, form) for value in choices)
 
 
 def _score_masks(
-    model: MaskedAutoencoder, images: Images, prepare: Prepare, compute: Compute, options: Options
-) -> list[dict[str, Any]]:
+    model: MaskedAutoencoder,
+    images: Images,
+    prepare: Prepare,
+    compute: Compute,
+    masks: Sequence[tuple[str, float]],
+) -> list[Row]:
     """Measure the reconstruction of test images under each mask."""
-    masks = options.masks or standard_masks(math.prod(model.encoder.patch_embed.grid_size))
     rows = []
-    for kind, ratio in masks:
+    for kind, ratio in masks or standard_masks(math.prod(model.encoder.patch_embed.grid_size)):
         losses = score_reconstruction(model, images, prepare, kind, ratio, compute)
-        rows.append({"mask": kind, "ratio": ratio, **losses})
+        rows.append(
+            {
+                "protocol": f"{kind} mask, {ratio:.0%} masked",
+                "images": len(images),
+                "mask": kind,
+                "ratio": ratio,
+                "loss": losses.pop("loss"),
+                "baselines": losses,
+            }
+        )
     return rows
 
 
-def _class_order(model: Model, names: Sequence[str]) -> list[int] | None:
-    """Return the number of each of the data's classes in a model's head; None if it is the same.
+def standard_masks(patches: int) -> list[tuple[str, float]]:
+    """Return (kind, ratio) for every kind of mask with RATIOS.
 
-    A model that was not loaded has been trained on this data.
+    Among few patches, ratios may mask the same number; it comes once, by its exact ratio.
     """
-    own_names: Sequence[str] = names
-    if model.origin is not None:
-        own_names = model.origin.class_names
-    order = match_classes(own_names, names)
-    # classes without names may be assumed to be in the data's order, which the caller says
-    if order is None or order == list(range(len(names))):
-        return None
-    return order
+    counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
+    ratios = sorted(count / patches for count in counts)
+    return [(kind, ratio) for kind in NOISE for ratio in ratios]
 
 
 def _score_head(
-    encoder: VisionTransformer,
-    test: ImageSet,
-    order: list[int] | None,
-    prepare: Prepare,
-    compute: Compute,
-    flip: bool,
-) -> tuple[dict[str, Any], Tensor]:
-    """Measure a classifier's own head on the test images; return scores and logits.
-
-    Args:
-        order: the number of each of the data's classes in the head; None if it is the same.
-    """
-
-    def logits_of(flip: bool) -> Tensor:
-        logits = head_logits(encoder, test.images, prepare, compute, flip=flip)
-        if order is None:
-            return logits
-        return logits[:, order]
-
-    logits = logits_of(flip=False)
-    scores = classification_metrics(logits, test.labels)
-    scores["reliability"] = reliability(logits, test.labels)[0]
+    model: Model, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
+) -> tuple[list[Row], Tensor]:
+    """Measure a classifier's own head on the test images; return a row a protocol, and logits."""
+    order, assumed = _class_order(model, test.class_names)
+    encoder = model.encoder
+    logits = head_logits(encoder, test.images, prepare, compute)[:, order]
+    counts = test.labels.bincount()
+    row = {
+        "protocol": assumed,
+        "images": len(test),
+        **classification_metrics(logits, test.labels),
+        "reliability": reliability(logits, test.labels)[0],
+        "baselines": {"most_common_class": int(counts.max()) / len(test)},
+        "mistakes": confident_mistakes(logits, test),
+    }
+    rows = [row]
     if flip:
-        scores["accuracy_with_flip"] = accuracy(logits_of(flip=True), test.labels)
-    return scores, logits
+        mirrored = head_logits(encoder, test.images, prepare, compute, flip=True)[:, order]
+        mean = {"protocol": "with mirror images", "images": len(test)}
+        rows.append({**mean, "accuracy": accuracy(mirrored, test.labels)})
+    return rows, logits
 
 
-def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """Combine the scores of knn or linear over several seeds; a single row stays as it is.
+def _class_order(model: Model, names: Sequence[str]) -> tuple[list[int] | slice, str]:
+    """Return the number of each of the data's classes in a head, and what this assumes, in words.
+
+    A model that was not loaded has been trained on this data.
+    """
+    if model.origin is None or model.origin.class_names == tuple(names):
+        return slice(None), ""
+    if model.origin.class_names:
+        order = match_classes(model.origin.class_names, names)
+        return order or slice(None), ""
+    # classes without names may have the data's order, or be its names, which are numbers
+    order = match_classes((), names)
+    if order is not None:
+        return order, "its classes have no names; assuming that the data's names are their numbers"
+    return slice(None), "its classes have no names; assuming the data's order"
+
+
+# ---- Over seeds, and what cannot be measured -----------------------------------------------------
+
+
+def over_seeds(rows: Sequence[Row], seeds: Sequence[int]) -> Row:
+    """Combine the rows of knn or linear over several seeds; a single row stays as it is.
 
     Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are
     summed; choices that differ become a list.
     """
     if len(rows) == 1:
         return rows[0]
-    # each key as its meaning demands
-    combined: dict[str, Any] = {}
+    combined: Row = {}
     for key, first in rows[0].items():
         values = [row[key] for row in rows]
-        if key in MEANS:
+        if key in ("accuracy", "cross_entropy", "expected_calibration_error"):
             combined[key] = statistics.mean(values)
+        elif key == "baselines":
+            combined[key] = {
+                name: statistics.mean(baselines[name] for baselines in values) for name in first
+            }
         elif key == "confusion":
-            combined[key] = _sum_confusions(values)
+            tables = [read_confusion(value) for value in values]
+            combined[key] = plain_confusion(sum(tables[1:], tables[0]))
         elif key == "converged":
             combined[key] = all(values)
         elif not isinstance(first, list) and values == [first] * len(values):
@@ -431,20 +443,6 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
         "accuracy_by_seed": accuracies,
         "seeds": list(seeds),
     }
-
-
-def _sum_confusions(matrices: list[Any]) -> Any:
-    """Sum confusion matrices in plain values."""
-    table = read_confusion(matrices[0])
-    for matrix in matrices[1:]:
-        table = table + read_confusion(matrix)
-    # a sum of sparse tables names a cell once for each
-    if table.is_sparse:
-        table = table.coalesce()
-    return plain_confusion(table)
-
-
-# ---- Around the measurements ---------------------------------------------------------------------
 
 
 def obstacles(model: Model, data: Dataset) -> dict[str, str]:
@@ -481,51 +479,3 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
             f"the classes of this model ({examples}, ...) are not those of {data.name}"
         )
     return reasons
-
-
-def standard_masks(patches: int) -> list[tuple[str, float]]:
-    """Return (kind, ratio) for every kind of mask with RATIOS.
-
-    Among few patches, ratios may mask the same number; it comes once, by its exact ratio.
-    """
-    counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
-    ratios = sorted(count / patches for count in counts)
-    return [(kind, ratio) for kind in NOISE for ratio in ratios]
-
-
-def as_summary(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores of `evaluate`, with at most one mask, under their names in summary.json."""
-    # a classifier, by its head
-    summary: dict[str, Any] = {}
-    head = scores.get("head")
-    if head:
-        summary |= {
-            "test_accuracy": head["accuracy"],
-            "test_loss": head["cross_entropy"],
-            "test_calibration_error": head["expected_calibration_error"],
-            "test_confusion": head["confusion"],
-            "test_reliability": head["reliability"],
-        }
-        if "accuracy_with_flip" in head:
-            summary["test_accuracy_with_flip"] = head["accuracy_with_flip"]
-
-    # a run is measured under its own kind of mask only
-    masks = scores.get("reconstruction")
-    if masks:
-        (row,) = masks
-        summary |= {
-            "test_loss": row["loss"],
-            "test_loss_of_baselines": {
-                key: row[key] for key in ("mean_of_visible_patches", "nearest_visible_patch")
-            },
-            "test_mask": {"kind": row["mask"], "ratio": row["ratio"], "fixed": True},
-            "neighbours": None,
-        }
-
-    # summary.json says whose accuracy it is
-    knn = scores.get("knn")
-    if knn:
-        names = {"accuracy": "encoder_accuracy", "raw_pixel_accuracy": "raw_pixel_accuracy"}
-        keys = [key for key in ("k", "bank", "queries", *names) if key in knn]
-        summary["neighbours"] = {names.get(key, key): knn[key] for key in keys}
-    return summary

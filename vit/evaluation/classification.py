@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit.data import ImageSet
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import TrainingError
+from vit.errors import TrainingError, one_line
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
@@ -64,6 +65,30 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
+def confident_mistakes(logits: Tensor, test: ImageSet, most: int = 12) -> list[dict[str, Any]]:
+    """Return the wrong predictions that the model is surest of, as plain values.
+
+    Returns:
+        Up to `most`, the surest first: "image", its number; "file", "" if it has none; "class" and
+        "predicted", by name; and the "confidence".
+    """
+    confidence, predicted = logits.softmax(1).max(1)  # each (N,)
+    wrong = (predicted != test.labels).nonzero().flatten()
+    surest = wrong[confidence[wrong].argsort(descending=True, stable=True)][:most]
+    mistakes = []
+    for image in surest.tolist():
+        mistakes.append(
+            {
+                "image": image,
+                "file": one_line(test.files[image]) if test.files else "",
+                "class": test.class_names[int(test.labels[image])],
+                "predicted": test.class_names[int(predicted[image])],
+                "confidence": float(confidence[image]),
+            }
+        )
+    return mistakes
+
+
 def accuracy(logits: Tensor, labels: Tensor) -> float:
     """Return the top-1 accuracy."""
     return float((logits.argmax(1) == labels).float().mean())
@@ -88,6 +113,8 @@ def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
     """
     if not table.is_sparse:
         return table.tolist()
+    # a sum of tables names a cell once for each
+    table = table.coalesce()
     cells = torch.cat([table.indices(), table.values()[None]])  # (3, cells)
     return {"classes": len(table), "cells": cells.T.tolist()}
 

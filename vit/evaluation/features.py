@@ -142,21 +142,7 @@ def knn_accuracy(
     temperature: float = TEMPERATURE,
     device: torch.device = CPU,
 ) -> float:
-    """Return the accuracy of k nearest neighbours; the arguments are those of `knn_correct`."""
-    correct = knn_correct(train_features, train_labels, features, labels, k, temperature, device)
-    return int(correct.sum()) / len(features)
-
-
-def knn_correct(
-    train_features: Tensor,
-    train_labels: Tensor,
-    features: Tensor,
-    labels: Tensor,
-    k: int = K,
-    temperature: float = TEMPERATURE,
-    device: torch.device = CPU,
-) -> Tensor:
-    """Classify images by k nearest neighbours, whose votes are exp(cosine / temperature).
+    """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
     Every dimension is standardised first; see `vit.evaluation.features`.
 
@@ -166,9 +152,6 @@ def knn_correct(
         k: neighbours; all training images if there are fewer.
         temperature: the smaller, the more the nearest decide.
         device: where to search; the votes are counted on the CPU, in the same order everywhere.
-
-    Returns:
-        bool (M,), whether an image's class is right.
     """
     # unit vectors, whose products are cosines; in place, to save memory
     train_features, features = standardised(train_features.to(device), features.to(device))
@@ -177,7 +160,7 @@ def knn_correct(
 
     classes = int(train_labels.max()) + 1
     k = min(k, len(train_features))
-    correct = []
+    correct = 0
     parts = list(zip(features.split(1024), labels.split(1024), strict=True))
     for queries, query_labels in track(parts, "neighbours", unit=" batches"):
         cosine = queries @ train_features.T  # (m, N)
@@ -188,5 +171,5 @@ def knn_correct(
         differences = similarities - similarities[:, :1]
         votes = similarities.new_zeros(len(queries), classes)
         votes.scatter_add_(1, train_labels[images.cpu()], (differences / temperature).exp())
-        correct.append(votes.argmax(1) == query_labels)
-    return torch.cat(correct)
+        correct += int((votes.argmax(1) == query_labels).sum())
+    return correct / len(features)

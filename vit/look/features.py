@@ -23,7 +23,7 @@ def pca_colours(features: Tensor) -> Tensor:
     in DINOv2's pictures (Oquab et al. 2024), so images are compared only within one call.
 
     Args:
-        features: (B, L, D), patches of a last layer, e.g. `embed(model, images).patches`.
+        features: (B, L, D), patches of a last layer, e.g. those of `embed(..., patches=True)`.
 
     Returns:
         float32 (B, L, 3) on the CPU, from 0 to 1. A component that does not exist is 0.5

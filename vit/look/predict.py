@@ -1,11 +1,11 @@
-"""Apply a loaded model to new images: class probabilities and features.
+"""Apply a loaded model to new images: class probabilities, features, and which are nearest.
 
-Letters: B images, N tokens, L patches, D width.
+Letters: B images, N tokens, L patches, D width, K nearest images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from vit.checkpoints.heads import LOST_HEAD
 from vit.errors import CheckpointError
 from vit.isolation import eval_mode
 from vit.mae import Model
+from vit.progress import track
 from vit.weights import Origin
 
 # An image file, or a PIL image
@@ -32,11 +33,11 @@ class Embeddings(NamedTuple):
     Attributes:
         pooled: float32 (B, D), the head's input: the class token or the mean over the patches
             (`encoder.config.global_pool`).
-        patches: float32 (B, L, D), the token of each patch, row by row.
+        patches: float32 (B, L, D), the token of each patch, row by row; None if nobody asked.
     """
 
     pooled: Tensor
-    patches: Tensor
+    patches: Tensor | None
 
 
 def require_head(model: Model) -> None:
@@ -105,15 +106,19 @@ def predict(
 
 @torch.no_grad()
 def embed(
-    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64
+    model: Model,
+    images: Tensor | Picture | Sequence[Picture],
+    batch_size: int = 64,
+    patches: bool = False,
 ) -> Embeddings:
-    """Return the features of whole images, pooled and per patch.
+    """Return the features of whole images, pooled, and on request per patch.
 
     Args:
         model: from `load_model`, on any device; it needs no head.
         images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the
             model's training.
         batch_size: images at a time.
+        patches: also keep each patch's, L times as many numbers.
 
     Raises:
         CheckpointError: the model computes nan or infinity.
@@ -122,18 +127,19 @@ def embed(
     # Pooled as the head would read them, and each patch's token as it is
     encoder = model.encoder
     pooled = []
-    patches = []
+    kept = []
     with eval_mode(model):
         for tokens in _tokens(model, images, batch_size):
             pooled.append(encoder.fc_norm(encoder.pool(tokens)).float().cpu())
-            patches.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
-    return Embeddings(torch.cat(pooled), torch.cat(patches))
+            if patches:
+                kept.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
+    return Embeddings(torch.cat(pooled), torch.cat(kept) if patches else None)
 
 
 def _tokens(
     model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
 ) -> Iterator[Tensor]:
-    """Yield the tokens (b, N, D) of images, batch by batch; only a batch's files are read."""
+    """Yield the tokens (b, N, D) of images, batch by batch, each read when needed."""
     # How images are prepared is part of what `load_model` returns
     origin = model.origin
     assert origin is not None, "load the model with vit.load_model"
@@ -142,7 +148,10 @@ def _tokens(
 
     # The input follows the model, wherever it was moved and in whatever precision
     parameter = next(model.encoder.parameters())
-    for start in range(0, len(images), batch_size):
+    starts: Iterable[int] = range(0, len(images), batch_size)
+    if len(images) > batch_size:
+        starts = track(starts, "images", unit=" batches")
+    for start in starts:
         batch = images[start : start + batch_size]
         if isinstance(batch, Tensor):
             inputs = origin.inputs(batch.to(parameter.device))
@@ -166,3 +175,41 @@ def _input(origin: Origin, image: Picture) -> Tensor:
     if isinstance(image, Image.Image):
         return origin.transform(image)
     return origin.normalize(origin.read_images([image]))[0]
+
+
+class Nearest(NamedTuple):
+    """The images of a collection that are nearest to another one.
+
+    Attributes:
+        numbers: int64 (K,), the nearest first; of equally near ones, the first in the collection.
+        similarities: float64 (K,), each one's cosine similarity, from -1 to 1.
+        median: that of all N images.
+    """
+
+    numbers: Tensor
+    similarities: Tensor
+    median: float
+
+
+def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
+    """Find the nearest images by the cosine of the angle between their features.
+
+    Args:
+        features: (N, D), as `embed` returns them, pooled; on any device.
+        query: (D,), those of one image.
+        count: how many to find; all of them if there are fewer.
+
+    Returns:
+        tensors on the CPU.
+    """
+    # In float64, because the difference of an image from itself would be of float32's size; on the
+    # CPU, because Apple's GPUs have none
+    vectors = features.detach().cpu().double()
+    direction = query.detach().cpu().double()
+    lengths = vectors.norm(dim=1) * direction.norm()  # (N,)
+    similarities = (vectors @ direction) / lengths.clamp(min=1e-12)  # (N,)
+
+    # A vector's cosine with itself may be off 1 by rounding
+    similarities = similarities.clamp(-1, 1)
+    order = similarities.argsort(descending=True, stable=True)[:count]
+    return Nearest(order, similarities[order], float(similarities.quantile(0.5)))

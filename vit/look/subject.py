@@ -1,13 +1,11 @@
 """A model with images that are prepared as in its training, and the mask and query token to use.
 
-A data set's images come from `vit.look.datasets`; image files need nothing of it.
-
 Letters: B batch, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +18,7 @@ from vit.errors import plural
 from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
+from vit.look.collection import Collection
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
 
@@ -34,38 +33,40 @@ class ModelWithImages:
 
     Attributes:
         model: as `load_model` returns it.
-        names: of the images: files without suffixes, or classes.
-        data: a description of the images, for a caption.
-        load: image numbers -> uint8 (B, C, H, W), as the model takes them.
+        collection: the images.
         mask: the patches that the encoder does not see, moved to the model's device; None for whole
             images.
         query: the token whose attention is shown.
-        paths: the images' files; empty if they come from a data set.
     """
 
     model: Model
-    names: list[str]
-    data: str
-    load: Callable[[Sequence[int]], Tensor]
+    collection: Collection
     mask: Mask | None = None
     query: Query = "mean"
-    paths: Sequence[str | Path] = ()
 
     def __post_init__(self) -> None:
         if self.mask is not None:
             self.mask = self.mask.to(self.device)
+
+    def __len__(self) -> int:
+        return len(self.collection)
 
     @property
     def device(self) -> torch.device:
         """Where the model is, and with it its inputs and its maps."""
         return next(self.model.parameters()).device
 
+    @property
+    def names(self) -> list[str]:
+        """What to write beside each image."""
+        return self.collection.names
+
     # --- The images, at each step of their preparation ---
 
     @cached_property
     def pixels(self) -> Tensor:
         """All images, uint8 (B, C, H, W)."""
-        return self.load(range(len(self.names)))
+        return self.collection.load(range(len(self)), self.model.origin)
 
     @cached_property
     def images(self) -> Tensor:
@@ -87,8 +88,9 @@ class ModelWithImages:
     def batches(self) -> Iterator[Tensor]:
         """Yield the model's input in batches (b, C, H, W) on its device, each read when needed."""
         origin = self.model.origin
-        for numbers in torch.arange(len(self.names)).split(self.batch_size):
-            images = to_float(self.load(numbers.tolist()), origin.image_size)
+        for numbers in torch.arange(len(self)).split(self.batch_size):
+            pixels = self.collection.load(numbers.tolist(), origin)
+            images = to_float(pixels, origin.image_size)
             yield origin.normalize(images.to(self.device))
 
     # --- The patches ---
@@ -101,7 +103,7 @@ class ModelWithImages:
     @property
     def masked(self) -> Tensor:
         """Which patches are masked: bool (B, rows, columns), on the CPU."""
-        shape = (len(self.names), *self.geometry.grid_size)
+        shape = (len(self), *self.geometry.grid_size)
         if self.mask is None:
             return torch.zeros(shape, dtype=torch.bool)
         return self.mask.mask.bool().view(shape).cpu()
@@ -124,7 +126,7 @@ class ModelWithImages:
         geometry = self.geometry
         count = geometry.num_patches
         generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(len(self.names), count, generator=generator)
+        noise = torch.rand(len(self), count, generator=generator)
 
         # The patches with the least noise stay visible; noise is from 0 to 1
         if masked is not None:
@@ -155,24 +157,13 @@ class ModelWithImages:
     @property
     def caption(self) -> str:
         """A line on the model and the images."""
-        return f"{model_caption(self.model)} · {self.data}"
+        return f"{model_caption(self.model)} · {self.collection.title}"
 
     @property
     def mask_caption(self) -> str:
         """How many patches of each image are masked."""
         masked = self.masked[0]
         return f"{int(masked.sum())} of {masked.numel()} patches masked"
-
-
-def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
-    """Return a model with image files."""
-
-    # Read when needed: a list of files may be longer than memory
-    def load(numbers: Sequence[int]) -> Tensor:
-        return model.origin.read_images([paths[number] for number in numbers])
-
-    names = [Path(path).stem for path in paths]
-    return ModelWithImages(model, names, "image files", load, paths=paths)
 
 
 def model_caption(model: Model) -> str:

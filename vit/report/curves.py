@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit.figures import Curve
+from vit.metrics import BASELINES, Scores
 from vit.training.objectives import objective_class
 
 
 def curves_of(
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
-    scores: Mapping[str, Any],
+    scores: Scores,
     metrics: Sequence[Mapping[str, Any]],
 ) -> list[Curve]:
     """Return the curves of a run besides learning rate and gradient norm.
@@ -22,7 +23,7 @@ def curves_of(
     Args:
         settings: by "section.key".
         data: `Dataset.facts`; empty if nobody knows.
-        scores: of summary.json; empty if the run is not finished.
+        scores: what was measured at the end; empty if the run is not finished.
         metrics: lines of metrics.jsonl.
     """
     tested_on = data.get("tested_on", "test images").replace("training ", "")
@@ -41,25 +42,26 @@ def curves_of(
     return [curve for curve in curves if curve.key or curve.val_key in measured]
 
 
-def reconstruction_curves(
-    settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]
-) -> list[Curve]:
+def level_lines(scores: Scores, method: str, key: str, end: str) -> dict[str, float]:
+    """Return the level lines beside a curve: the measure at the end, and its baselines."""
+    if method not in scores:
+        return {}
+    row = scores[method][0]
+    lines = {end: row[key]}
+    if key in ("loss", "accuracy"):
+        for name, value in row["baselines"].items():
+            lines[BASELINES[name]] = value
+    return lines
+
+
+def reconstruction_curves(settings: Mapping[str, Any], end: str, scores: Scores) -> list[Curve]:
     """Return the loss over the masked patches."""
-    # Level lines: the end, and the guesses that need no model
-    lines = {}
-    if scores:
-        baselines = scores["test_loss_of_baselines"]
-        lines = {
-            end: scores["test_loss"],
-            "guessing the mean of the visible": baselines["mean_of_visible_patches"],
-            "copying the nearest visible": baselines["nearest_visible_patch"],
-        }
-    title = "loss over the masked patches"
     key = "loss"
     if settings["reconstruct.contrast"]:
         # the loss is then a sum
         key = "masked_loss"
-    return [Curve(title, key, "val_loss", lines)]
+    lines = level_lines(scores, "reconstruction", "loss", end)
+    return [Curve("loss over the masked patches", key, "val_loss", lines)]
 
 
 def other_view_curve(settings: Mapping[str, Any], data: Mapping[str, Any]) -> Curve:
@@ -71,25 +73,16 @@ def other_view_curve(settings: Mapping[str, Any], data: Mapping[str, Any]) -> Cu
     return Curve("other view found among the batch's", "pair_accuracy", lines=lines, share=True)
 
 
-def knn_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+def knn_curves(settings: Mapping[str, Any], end: str, scores: Scores) -> list[Curve]:
     """Return the accuracy of nearest neighbours, which is measured on held-out images alone."""
-    # Level lines: the end, and the baseline
-    neighbours = scores.get("neighbours") or {}
-    lines = {}
-    for key, name in (("encoder_accuracy", end), ("raw_pixel_accuracy", "by raw pixels")):
-        if key in neighbours:
-            lines[name] = neighbours[key]
+    lines = level_lines(scores, "knn", "accuracy", end)
     return [Curve("nearest neighbours", "", "val_knn_accuracy", lines, share=True)]
 
 
-def head_curves(settings: Mapping[str, Any], end: str, scores: Mapping[str, Any]) -> list[Curve]:
+def head_curves(settings: Mapping[str, Any], end: str, scores: Scores) -> list[Curve]:
     """Return a classifier's cross-entropy and accuracy."""
-    # A level line each: the end
-    loss = {}
-    accuracy = {}
-    if scores:
-        loss[end] = scores["test_loss"]
-        accuracy[end] = scores["test_accuracy"]
+    loss = level_lines(scores, "head", "cross_entropy", end)
+    accuracy = level_lines(scores, "head", "accuracy", end)
     return [
         Curve("cross-entropy", "loss", "val_loss", loss),
         Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),

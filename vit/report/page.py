@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import UndefinedError
-
 from vit import figures as draw
 from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
-from vit.errors import RunError, plural
+from vit.errors import RunError, UserError, plural
 from vit.figures.document import data_uri, render_page
 from vit.report.curves import curves_of
-from vit.report.record import WRONG_VALUES, RunRecord
-from vit.report.scores import charts_of, duration, evaluations, key_scores
+from vit.report.record import RunRecord
+from vit.report.scores import (
+    charts_of,
+    confused_classes,
+    duration,
+    evaluation,
+    key_scores,
+    mistakes_of,
+)
 from vit.runs import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -29,7 +34,15 @@ SIGNATURE = '<meta name="generator" content="vit report">'
 """Marks such a page, unlike other files; it is in the template."""
 EXPLORE = "explore.html"
 """The page of `vit explore` in a run's folder, to link."""
-PICTURES = ("reconstructions", "confusion", "reliability", "attention", "curves", "dynamics")
+PICTURES = (
+    "reconstructions",
+    "mistakes",
+    "confusion",
+    "reliability",
+    "attention",
+    "curves",
+    "dynamics",
+)
 """The stems of the pictures in a run's folder that the page shows."""
 
 
@@ -48,7 +61,9 @@ def write_report(record: RunRecord, out: Path) -> int:
         raise RunError(f"{out} is not a vit report and is left as it is; {advice}")
     try:
         page = report_page(record, out)
-    except (*WRONG_VALUES, UndefinedError) as error:
+    except UserError:
+        raise
+    except Exception as error:
         # The files are another version's, or somebody has edited them
         problem = f"{type(error).__name__}: {error}"
         raise RunError(
@@ -86,7 +101,6 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         if settings[f"model.{key}"] is not None:
             size[key] = settings[f"model.{key}"]
 
-    evaluated, unread = evaluations(record)
     return render_page(
         TEMPLATE,
         pictures=True,
@@ -99,13 +113,15 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         patch=patch,
         key_scores=key_scores(record),
         charts=charts_of(record),
+        mistakes=mistakes_of(record),
+        confused=confused_classes(record),
         commands=commands_of(record),
         shown=pictures_of(record),
         explore=link_to_explore(record, out or record.files.report),
-        evaluations=evaluated,
+        evaluations=[evaluation(record, *item) for item in record.results.items()],
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=changed_settings(settings),
-        notes=[*record.notes, *unread],
+        notes=record.notes,
     )
 
 
@@ -123,6 +139,8 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     else:
         line = "vit train --config finetune --data IMAGES --model.init RUN"
         commands.append(("teach it classes, a folder each", line))
+        line = "vit evaluate vit-tiny-p4-cifar10 IMAGES"
+        commands.append(("measure the shipped model on the same images", line))
     return commands
 
 
@@ -140,7 +158,7 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
-        curves = curves_of(record.settings, record.data, record.summary, record.metrics)
+        curves = curves_of(record.settings, record.data, record.scores, record.metrics)
         subtitle = f"{record.epochs:.1f} of {plural(record.settings['train.epochs'], 'epoch')}"
         figure = draw.curves_figure(record.metrics, curves, "Training curves", subtitle)
         pictures["curves"] = data_uri(draw.png_of(figure))

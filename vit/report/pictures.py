@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from vit.interpret import AttentionMaps
 from vit.interpret.geometry import usual_query
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
-from vit.metrics import METRICS
+from vit.metrics import MEASURES, Scores
 from vit.report.curves import curves_of
 from vit.runs import RunFiles, read_metrics
 from vit.training.dynamics import Dynamics, read_dynamics
@@ -45,13 +44,13 @@ MATRICES: dict[str, tuple[str, ...]] = {
 """The lines of dynamics.png, and the matrices that each is the mean of."""
 
 
-def draw_pictures(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
     """Draw what was measured, attention, curves, and dynamics if recorded, into a run's folder.
 
     Args:
         run: at its last step.
         folder: with metrics.jsonl, and perhaps dynamics.jsonl.
-        scores: what was measured at the end, by its name in summary.json.
+        scores: what was measured at the end.
     """
     draw_measured(run, folder, scores)
     draw_attention(run, folder)
@@ -71,7 +70,7 @@ def training_of(run: Run) -> str:
     return f"{epochs} on {plural(len(run.data.train), 'image')}"
 
 
-def draw_measured(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+def draw_measured(run: Run, folder: RunFiles, scores: Scores) -> None:
     """Draw what the objective measures: reconstructions, or a classifier's mistakes."""
     measures = run.objective.measures
     if "reconstruction" in measures:
@@ -106,19 +105,20 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     save_figure(figure, folder.reconstructions)
 
 
-def draw_classification(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+def draw_classification(run: Run, folder: RunFiles, scores: Scores) -> None:
     """Draw reliability.png (accuracy by confidence), and confusion.png of not too many classes."""
     # Accuracy by confidence
-    accuracy = METRICS["accuracy"].write_with_error(scores["test_accuracy"], len(run.data.test))
+    row = scores["head"][0]
+    accuracy = MEASURES["head", "accuracy"].write_with_error(row["accuracy"], row["images"])
     caption = f"{caption_of(run)} · accuracy {accuracy}"
-    bins = scores["test_reliability"]
-    error = scores["test_calibration_error"]
+    bins = row["reliability"]
+    error = row["expected_calibration_error"]
     question = "Can its confidence be trusted?"
     figure = draw.reliability_figure(bins, error, question, caption)
     save_figure(figure, folder.reliability)
 
     # Which classes are confused
-    table = read_confusion(scores["test_confusion"])
+    table = read_confusion(row["confusion"])
     if not draw.why_not_drawn(len(table)):
         names = run.data.test.class_names
         figure = draw.confusion_figure(table, names, "Confusion matrix", caption)
@@ -181,7 +181,7 @@ def last_attention(
     return maps.float().cpu(), prefix_mass.float().cpu()
 
 
-def draw_curves(run: Run, folder: RunFiles, scores: Mapping[str, Any]) -> None:
+def draw_curves(run: Run, folder: RunFiles, scores: Scores) -> None:
     """Draw curves.png: what was measured in training, the learning rate and the gradient norm."""
     metrics = read_metrics(folder.metrics)
     settings = flat_settings(run.config.to_dict())

@@ -10,10 +10,8 @@ from typing import Any
 
 from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
+from vit.metrics import read_scores
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
-
-WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
-"""What missing or wrong values in a file raise."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,11 @@ class RunRecord:
         """Whether it is a classifier; of another program's objective, only the name is known."""
         objective = OBJECTIVES.get(self.settings["train.objective"])
         return objective is not None and objective.labels
+
+    @cached_property
+    def scores(self) -> dict[str, list[dict[str, Any]]]:
+        """What was measured at the end, by method; empty if the run is not finished."""
+        return read_scores(self.summary)
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +16,7 @@ import torch
 from vit.atomic import make_folder, replacing
 from vit.data import Dataset
 from vit.device import device_name
-from vit.evaluation import Options, as_summary, evaluate
+from vit.evaluation import Options, evaluate
 from vit.machine import versions
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import SampleImages, read_saved_part
@@ -26,6 +26,17 @@ from vit.weights import weights_hash
 
 SECONDS_BETWEEN_LOSSES = 0.5
 """Pause between two readings of the loss on a terminal, each of which waits for the GPU."""
+NEED_LABELS = ("knn", "linear", "head")
+"""Methods of `vit.evaluation` that need labels."""
+SAMPLES = 10
+"""How many images a run keeps; for CIFAR-10, one per class."""
+VALIDATION = (
+    ("val_loss", "reconstruction", "loss"),
+    ("val_loss", "head", "cross_entropy"),
+    ("val_accuracy", "head", "accuracy"),
+    ("val_knn_accuracy", "knn", "accuracy"),
+)
+"""What metrics.jsonl holds of the scores: its name there, method and measure."""
 
 
 class MetricsFile(Callback):
@@ -84,33 +95,18 @@ class MetricsFile(Callback):
 
 
 class Validation(Callback):
-    """Measures the model on the validation images after every `run.val_every`-th epoch.
-
-    Args:
-        measure: returns the scores of a run by their names in summary.json; `baselines` says
-            whether also those of what the model is compared with.
-    """
-
-    def __init__(self, measure: Callable[..., Mapping[str, Any]]):
-        self._measure = measure
+    """Measures the model on the validation images after every `run.val_every`-th epoch."""
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         steps_between = run.config.run.val_every * run.total_steps // run.config.train.epochs
         if steps_between == 0 or done.step % steps_between != 0:
             return None
-        scores = self._measure(run, baselines=False)
-        return {"step": done.step, "epoch": done.epoch, **validation_metrics(scores)}
-
-
-def validation_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return scores, by their names in summary.json, under those in metrics.jsonl."""
-    neighbours = scores.get("neighbours") or {}
-    values = {
-        "val_loss": scores.get("test_loss"),
-        "val_accuracy": scores.get("test_accuracy"),
-        "val_knn_accuracy": neighbours.get("encoder_accuracy"),
-    }
-    return {name: value for name, value in values.items() if value is not None}
+        scores = measure(run, baselines=False)
+        line = {"step": done.step, "epoch": done.epoch}
+        for name, method, key in VALIDATION:
+            if method in scores:
+                line[name] = scores[method][0][key]
+        return line
 
 
 class Snapshots(Callback):
@@ -168,38 +164,31 @@ class Progress(Callback):
         self._pause = SECONDS_BETWEEN_LINES
         if stream.isatty():
             self._pause = SECONDS_BETWEEN_LOSSES
-        line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
-        bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         self._bar = progress_bar(
             stream,
-            line,
+            "{desc}  step {n_fmt}/{total_fmt}  {remaining} left",
             total=run.total_steps,
             initial=run.step,
-            bar_format=bar,
+            bar_format="{desc} {bar} {n}/{total} steps, {elapsed} elapsed, {remaining} left",
             mininterval=self._pause,
         )
-        self._count_from(run.step)
-
-    def _count_from(self, step: int) -> None:
-        """Measure speed and time left from here on."""
         self._images = 0
-        self._last_reading = -math.inf
         self._began = time.perf_counter()
-        # the bar's own clock starts here too
-        self._bar.initial = step
-        self._bar.n = step
-        self._bar.unpause()
+        self._last_reading = -math.inf
 
     def on_step(self, run: Run, done: Step) -> None:
+        self._bar.n = done.step
         # the first step may compile: too slow to count; reading waits for a GPU to finish it
         if done.step == self._first_step < run.total_steps:
             done.check()
-            self._count_from(done.step)
+            self._began = time.perf_counter()
+            # the bar's own clock starts here too
+            self._bar.initial = done.step
+            self._bar.unpause()
             return
 
         # now and then, and at the end
         self._images += done.images
-        self._bar.n = done.step
         is_due = time.perf_counter() - self._last_reading > self._pause
         if is_due or done.step == run.total_steps:
             loss = done.loss
@@ -216,37 +205,26 @@ class Progress(Callback):
         self._bar.close()
 
 
-NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluation` that need labels."""
-SAMPLES = 10
-"""How many images a run keeps; for CIFAR-10, one per class."""
-
-
 def summarize(
     run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all facts about a finished run, for comparison with others.
+    """Return all facts about a finished run, for comparison with others: plain values for JSON.
 
     Args:
         run: at its last step.
         metrics: lines of metrics.jsonl.
         measured: scores, from `measure`.
-
-    Returns:
-        Plain values for JSON. The training loss is the mean over the last epoch's lines of
-        `metrics`; images per second count each view.
     """
     config = run.config
     data = run.data
 
     # the loss of the last epoch: single steps differ by their images; other lines are callbacks'
-    losses = []
-    for line in metrics:
-        if "lr" in line and "loss" in line and line["epoch"] > config.train.epochs - 1:
-            losses.append(line["loss"])
-    final_loss = None
-    if losses:
-        final_loss = sum(losses) / len(losses)
+    losses = [
+        line["loss"]
+        for line in metrics
+        if "lr" in line and "loss" in line and line["epoch"] > config.train.epochs - 1
+    ]
+    final_loss = sum(losses) / len(losses) if losses else None
 
     # in words, for whoever opens the file
     weights = "those of the last step"
@@ -265,7 +243,7 @@ def summarize(
         "steps": run.step,
         "epochs": config.train.epochs,
         "final_train_loss": final_loss,
-        **measured,
+        "scores": measured,
         "weights": weights,
         "images_per_second": images / run.seconds,
         "seconds": run.seconds,
@@ -287,19 +265,16 @@ def sample_images(data: Dataset) -> SampleImages:
     )
 
 
-def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
+def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:
     """Measure `run.result` on `run.data.test` by the methods that the objective names.
 
     Args:
         run: at the step to be measured.
-        baselines: also measure what the k-NN accuracy is compared with, raw pixels. Validation does
-            not need them.
+        baselines: also measure what the k-NN accuracy is compared with. Validation does not need
+            it.
 
     Returns:
-        Plain values by their names in summary.json.
-
-    Raises:
-        TrainingError: a feature or logit is nan or infinite.
+        Its scores: see `vit.metrics`.
     """
     config = run.config
     data = run.data
@@ -312,8 +287,7 @@ def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
     # as in training, with the same share of masked patches
     options = Options(
         masks=((config.mask.kind, config.mask.ratio),),
-        raw_pixels=baselines,
+        baselines=baselines,
         knn_images=config.run.knn_images,
     )
-    evaluation = evaluate(run.result, data, methods, run.prepare, run.compute, options)
-    return as_summary(evaluation.scores)
+    return evaluate(run.result, data, methods, run.prepare, run.compute, options).scores

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.config import Config
 from vit.device import usable_cores
@@ -76,11 +77,9 @@ class Distributed:
         if self.world_size == 1:
             return make()
         # what the others hold is overwritten
-        values: list[T | None] = [None]
-        if self.is_main:
-            values = [make()]
+        values: list[Any] = [make() if self.is_main else None]
         dist.broadcast_object_list(values, device=torch.device("cpu"))
-        return values[0]  # type: ignore[return-value]
+        return values[0]
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -95,8 +94,8 @@ class Distributed:
     def others_ended(self) -> Iterator[None]:
         """Within the block, compute with the CPU threads of all processes of this machine."""
         threads = torch.get_num_threads()
-        all_threads = min(threads * self.local_world_size, usable_cores())
-        torch.set_num_threads(max(threads, all_threads))
+        of_all = min(threads * self.local_world_size, usable_cores())
+        torch.set_num_threads(max(threads, of_all))
         try:
             yield
         finally:
@@ -124,11 +123,9 @@ class Distributed:
         if self.world_size == 1:
             return
         gradients = [value.grad for value in parameters if value.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat = _flatten_dense_tensors(gradients)
         dist.all_reduce(flat)
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-        torch._foreach_copy_(gradients, sums)
+        torch._foreach_copy_(gradients, _unflatten_dense_tensors(flat, gradients))
 
     def __str__(self) -> str:
         return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
@@ -191,12 +188,8 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
         return
-    place = Distributed(
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-    )
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    place = Distributed(*[int(os.environ[name]) for name in names])
     on_gpus = config.run.device in ("auto", "cuda") and torch.cuda.is_available()
 
     # each process has its own GPU or CPU cores

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.atomic import write_text
-from vit.encoder import Block
 from vit.errors import RunError
 from vit.mae import Model
 from vit.runs import read_metrics, read_saved_part
@@ -26,7 +25,15 @@ if TYPE_CHECKING:
 
 QUANTITIES = ("gradient_norm", "drift")
 THIRDS_OF_QKV = ("W_Q", "W_K", "W_V")
-PARAMETERS = {"W_O": "attn.proj.weight", "fc1": "mlp.fc1.weight", "fc2": "mlp.fc2.weight"}
+OUTSIDE = {
+    "W_E": "patch_embed.proj.weight",
+    "pos_embed": "pos_embed",
+    "head": "head.weight",
+    "embed": "embed.weight",
+    "pred": "pred.weight",
+}
+"""Matrices outside the blocks, and their parameters."""
+IN_BLOCK = {"W_O": "attn.proj.weight", "fc1": "mlp.fc1.weight", "fc2": "mlp.fc2.weight"}
 """The other matrices of a block, and their parameters."""
 
 
@@ -38,28 +45,26 @@ def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
         W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, as torch
         does, (outputs, inputs), which changes no norm. Which third of its rows; None for all.
     """
-    # outside the layers
-    encoder = model.encoder
-    yield "encoder.W_E", encoder.patch_embed.proj.weight, None
-    if encoder.config.pos_embed == "learned":
-        yield "encoder.pos_embed", encoder.pos_embed, None
-    if isinstance(encoder.head, nn.Linear):
-        yield "encoder.head", encoder.head.weight, None
-    blocks = [("encoder", block) for block in encoder.blocks]
-    decoder = model.decoder
-    if decoder is not None:
-        yield "decoder.embed", decoder.embed.weight, None
-        yield "decoder.pred", decoder.pred.weight, None
-        blocks += [("decoder", block) for block in decoder.blocks]
+    parts: dict[str, Any] = {"encoder": model.encoder, "decoder": model.decoder}
+    if model.decoder is None:
+        del parts["decoder"]
 
-    # in the layers
-    for part, block in blocks:
-        assert isinstance(block, Block)
-        if block.attn.qkv is not None:
-            for third, name in enumerate(THIRDS_OF_QKV):
-                yield f"{part}.{name}", block.attn.qkv.weight, third
-        for name, key in PARAMETERS.items():
-            yield f"{part}.{name}", block.get_parameter(key), None
+    for part, module in parts.items():
+        parameters = dict(module.named_parameters())
+        # positions that are not learned
+        if part == "decoder" or module.config.pos_embed != "learned":
+            parameters.pop("pos_embed", None)
+        for name, key in OUTSIDE.items():
+            if key in parameters:
+                yield f"{part}.{name}", parameters[key], None
+
+    for part, module in parts.items():
+        for block in module.blocks:
+            if block.attn.qkv is not None:
+                for third, name in enumerate(THIRDS_OF_QKV):
+                    yield f"{part}.{name}", block.attn.qkv.weight, third
+            for name, key in IN_BLOCK.items():
+                yield f"{part}.{name}", block.get_parameter(key), None
 
 
 def rows_of(values: Tensor, third: int | None) -> Tensor:
@@ -107,15 +112,14 @@ class DynamicsRecorder(Callback):
         self._gradients: list[Tensor] = []
         # step, and (quantities, matrices) on the device
         self._pending: list[tuple[int, Tensor]] = []
-        self._lines: list[str] = []
+        # of the file
+        self._content = ""
 
     def _weights(self) -> list[Tensor]:
-        """Return views of the matrices."""
         return [rows_of(parameter.detach(), third) for _, parameter, third in self._matrices]
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
-        """Measure the gradient, if this step is recorded."""
         if not is_recorded(step, self._every, self._total):
             return
         self._gradients = []
@@ -128,7 +132,6 @@ class DynamicsRecorder(Callback):
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
-        """Measure how far the weights have moved, if this step is recorded."""
         if not is_recorded(done.step, self._every, self._total):
             return
         # relative to the size of the initial weights
@@ -145,37 +148,24 @@ class DynamicsRecorder(Callback):
         for step, values in self._pending:
             record: dict[str, Any] = {"step": step}
             for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
-                by_name: dict[str, list[float]] = {}
+                record[quantity] = {name: [] for name, _, _ in self._matrices}
                 for (name, _, _), value in zip(self._matrices, row, strict=True):
-                    by_name.setdefault(name, []).append(value)
-                record[quantity] = by_name
-            self._lines.append(json.dumps(record))
+                    record[quantity][name].append(value)
+            self._content += json.dumps(record) + "\n"
         self._pending.clear()
-        write_text(self._path, self._content())
-
-    def _content(self) -> str:
-        """Return what the file holds."""
-        return "".join(f"{line}\n" for line in self._lines)
+        write_text(self._path, self._content)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the initial weights, and the file's length."""
-        return {
-            "first": [weights.cpu() for weights in self._initial],
-            "bytes": len(self._content().encode()),
-        }
+        first = [weights.cpu() for weights in self._initial]
+        return {"first": first, "bytes": len(self._content)}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from the `state_dict` of a recorder of the same model.
-
-        Raises:
-            RunError: the run began without a recorder.
-        """
         if state is None:
             raise RunError(
                 "run.dynamics_every: the run started without it, so its first weights are unknown; "
                 "leave it out"
             )
-        self._lines = read_saved_part(self._path, state["bytes"]).decode().splitlines()
+        self._content = read_saved_part(self._path, state["bytes"]).decode()
         # a state is read onto the CPU
         device = self._initial[0].device
         self._initial = [weights.to(device) for weights in state["first"]]
@@ -205,10 +195,8 @@ class Dynamics:
 
     def names(self, part: str = "encoder") -> set[str]:
         """Return the names of the matrices of a part."""
-        prefix = f"{part}."
-        return {
-            name.removeprefix(prefix) for name in self.recorded["drift"] if name.startswith(prefix)
-        }
+        names = [name.split(".") for name in self.recorded["drift"]]
+        return {name for of_part, name in names if of_part == part}
 
 
 def read_dynamics(path: str | Path) -> Dynamics:
@@ -222,11 +210,8 @@ def read_dynamics(path: str | Path) -> Dynamics:
         raise RunError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
 
     # every record has the same names
-    recorded: dict[str, dict[str, Tensor]] = {}
-    steps = torch.tensor([line["step"] for line in lines])
-    for quantity in QUANTITIES:
-        recorded[quantity] = {}
+    recorded: dict[str, dict[str, Tensor]] = {quantity: {} for quantity in QUANTITIES}
+    for quantity, values in recorded.items():
         for name in lines[0][quantity]:
-            rows = [line[quantity][name] for line in lines]
-            recorded[quantity][name] = torch.tensor(rows)
-    return Dynamics(steps, recorded)
+            values[name] = torch.tensor([line[quantity][name] for line in lines])
+    return Dynamics(torch.tensor([line["step"] for line in lines]), recorded)

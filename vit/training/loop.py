@@ -44,11 +44,6 @@ def train_and_save(
         stopping: called after a step, in every process; if true, the run ends there. Several
             processes on GPUs call it at steps of which a line is written, because they exchange
             their answers.
-
-    Raises:
-        TrainingError: a step was not finite; the states saved before are kept.
-        RunError: a state cannot be written.
-        ConfigError: a callback's state could not be read again (`vit.training.step.states_of`).
     """
     first_step = run.step + 1
     seconds_before = run.seconds
@@ -86,17 +81,14 @@ def train_and_save(
 
 
 def asks_to_stop(run: Run) -> bool:
-    """Return whether the processes exchange after this step whether to stop; equal in all.
-
-    On GPUs an exchange in every step would let all hosts wait for the slowest.
-    """
+    """Return whether the processes exchange after this step whether to stop; equal in all."""
+    # on GPUs an exchange in every step would let all hosts wait for the slowest
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
     return run.step % run.config.run.steps_between_lines(run.total_steps) == 0
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
-    """Save the state of this step, that of the callbacks included."""
     for callback in callbacks:
         callback.on_save()
     run.save(checkpoints, states_of(callbacks, run.callback_states))
@@ -120,10 +112,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes
     no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
-    step where `Compute.checks_each_step`).
-
-    Raises:
-        TrainingError: the loss or gradient of a step is not finite; its update was not made.
+    step where `Compute.checks_each_step`), and ends the run.
     """
     # 1. What is the same for all steps
     config = run.config
@@ -220,9 +209,7 @@ def take_step(
         run: at the step before.
         forward: its objective, perhaps compiled.
         callbacks: are told when the gradient is complete.
-        images: this process's, on the device like all tensors here: uint8 (B, C, h, w).
-        targets: of the objective, or None.
-        draws: of these images.
+        images, targets, draws: this process's, on the device; images uint8 (B, C, h, w).
         share: this process's, of the batch's images.
         first_bad: as in `Step.values`, of the steps before.
         lr: learning rate.
@@ -346,10 +333,7 @@ def learning_rate(step: int, warmup_end: int, falls_from: int, total: int, peak:
 
 
 def cache_on_device(images: Images, device: torch.device) -> Images:
-    """Move all images to a GPU if they take less than a quarter of its free memory.
-
-    Otherwise, return them as they are.
-    """
+    """Move all images to a GPU, if they take less than a quarter of its free memory."""
     nbytes = math.prod(images.shape)
     if device.type == "cuda" and nbytes < torch.cuda.mem_get_info(device)[0] / 4:
         return images[:].to(device)

@@ -82,9 +82,7 @@ def make_optimizer(
     products: torch.dtype = torch.float32,
     dist: Distributed = SINGLE,
 ) -> torch.optim.Optimizer:
-    """Build AdamW or Muon over `parameter_groups`.
-
-    `set_learning_rate` sets its learning rate at every step.
+    """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets the rate at every step.
 
     Args:
         model: as in `parameter_groups`.
@@ -105,14 +103,8 @@ class AveragedWeights(nn.Module):
 
     The decay is min(decay, step / (9 + step)), so that the random start is soon forgotten
     (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the
-    device, for which every step of a GPU would wait.
-
-    Args:
-        model: whose weights are averaged; the average is on its device.
-        decay: the largest.
-
-    Attributes:
-        module: a copy of the model, with the average as its weights.
+    device, for which every step of a GPU would wait. `module` is a copy of the model, with the
+    average as its weights.
     """
 
     module: nn.Module
@@ -151,14 +143,7 @@ class LossScale(torch.amp.GradScaler):
         """Return whether the scale is too large for this step, which then makes no update.
 
         That is no error: the loss is finite, and a smaller scale will do. Where the scale is 1, the
-        gradient itself is not finite.
-
-        Args:
-            loss: a scalar, not scaled.
-            grad_norm: a scalar, of the gradient after `unscale_`.
-
-        Returns:
-            A boolean scalar on the device.
+        gradient itself is not finite. All are scalars on the device, the gradient unscaled.
         """
         can_shrink = self.scale(torch.ones_like(loss)) > 1
         return loss.isfinite() & ~grad_norm.isfinite() & can_shrink

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,44 +11,32 @@ import torch
 from torch import Tensor
 
 from vit.attention import choose_kernel, set_kernel
-from vit.config import Config, RunConfig, ViTConfig, changed
+from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
-from vit.errors import ConfigError, RunError
+from vit.errors import ConfigError
 from vit.inputs import Normalization, to_float
 from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.initial import InitialModel, freeze, initial_model, restore_frozen_rows
+from vit.training.initial import freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
-from vit.training.run_folder import RunFolder, load_latest_state, save_state
+from vit.training.run_folder import RunFolder, save_state
 from vit.weights import Origin, architecture, save_model
 
 CPU_TOKENS = 8_448
-"""Most tokens of a micro-batch on a CPU, in the part of the model with the most.
-
-Larger ones are no faster there, and their activations, some 0.2 MB per token of ViT-Tiny, are what
-fills the memory.
-"""
+"""Most tokens of a micro-batch on a CPU: larger ones are no faster there, and fill the memory."""
 
 
 @dataclass
 class Run:
-    """A training run.
+    """A training run: device and precision, objective with its model, optimizer and what follows.
 
     Attributes:
-        config: all settings.
-        data: training and test images.
-        compute: device and precision.
-        normalize: the input's normalisation.
-        objective: holds the model, on the device.
-        optimizer: of the parts that learn.
-        loss_scale: of the loss before the backward pass.
         skips: whether the optimizer skips its update: 0 or 1, on the device.
         ema: the average of the weights over the steps, if `optim.ema` is set.
-        dist: which process of how many this is.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session
             before.
@@ -81,9 +68,7 @@ class Run:
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        place: object = "in memory"
-        if self.folder is not None:
-            place = self.folder.path
+        place = self.folder.path if self.folder else "in memory"
         return f"Run({place}, {self.step:,} of {self.total_steps:,} steps)"
 
     @property
@@ -100,9 +85,7 @@ class Run:
     @property
     def origin(self) -> Origin:
         """What the result carries, as if it had been loaded from the run folder."""
-        source = ""
-        if self.folder is not None:
-            source = str(self.folder.path)
+        source = str(self.folder.path) if self.folder else ""
         encoder = self.model.encoder.config
         return Origin(
             normalize=self.normalize,
@@ -118,7 +101,6 @@ class Run:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run."""
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
     @property
@@ -158,26 +140,18 @@ class Run:
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
         """Save the state of this step (see `vit.training.run_folder` for which are kept).
 
-        Args:
-            folder: of the states.
-            callback_states: of the callbacks, by name; by default those that the run resumed with.
-
-        Raises:
-            RunError: the state cannot be written.
+        The states of callbacks are by default those that the run resumed with.
         """
         if callback_states is None:
             callback_states = self.callback_states or {}
-
         # the objective's own modules and buffers, without the model, which has its own key
-        objective = self.objective.state_dict()
-        for key in list(objective):
-            if key.startswith("model."):
-                del objective[key]
+        objective = self.objective.state_dict().items()
+        own = {key: value for key, value in objective if not key.startswith("model.")}
 
         state: dict[str, Any] = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
-            "objective": dict(objective),
+            "objective": own,
             "optimizer": self.optimizer.state_dict(),
             "callbacks": callback_states,
             "seconds": self.seconds,
@@ -204,10 +178,7 @@ class Run:
 
 
 def describe_compute(run: Run) -> str:
-    """Return the device, and what was chosen for it.
-
-    Another device or choice changes only the last bits of the result.
-    """
+    """Return the device, and what was chosen for it: it decides the last bits of the result."""
     # this process's part of a batch
     images = run.dist.largest_shard(run.config.images_per_step)
     parts = run.grad_accum_steps
@@ -234,30 +205,18 @@ def setup(
 ) -> Run:
     """Build a run at its first step, or at that of `state`.
 
-    Everything random comes from `config.train.seed`.
-
-    Args:
-        config: all settings.
-        data: from `vit.train.load_images`.
-        dist: which process of how many this is.
-        state: from `find_state`, for a run to be continued; its model and, if the device has it,
-            precision come from it.
-        init: the loaded model that a new run begins with, if `config.model.init` names one.
-
-    Raises:
-        ConfigError: a device, precision or frozen part does not exist, or what `initial_model`
-            raises.
+    Everything random comes from `config.train.seed`. Of a `state`, from `find_state`, come the
+    model and, if the device has it, the precision. A new run begins with `init`, if
+    `config.model.init` names one.
     """
     if config.augment.shuffle == "across" and dist.world_size > 1:
         raise ConfigError(
-            "augment.shuffle: 'across' exchanges patches within a batch: train in one process"
+            "augment.shuffle", "'across' exchanges patches within a batch: train in one process"
         )
 
     # compute, in one precision for all processes, and compiled if the whole run is long enough: a
     # resumed run computes as it began
-    began = ""
-    if state is not None:
-        began = state["precision"]
+    began = state["precision"] if state else ""
     device = choose_device(config.run.device)
     precision = dist.broadcast_from_main(
         lambda: choose_precision(device, config.train.precision, began)
@@ -269,13 +228,13 @@ def setup(
     objective_type = objective_class(config.train.objective)
     with seeded_weights(config.train.seed):
         if state is None:
-            initial = initial_model(config, data, init)
+            model, normalize, notes, init_hash = initial_model(config, data, init)
         else:
             model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
             model.load_state_dict(state["model"])
             normalize = Normalization(state["mean"], state["std"])
-            initial = InitialModel(model, normalize, [], state["init"])
-        model = initial.model
+            notes = []
+            init_hash = state["init"]
         set_kernel(model, config.run.attention)
         objective = objective_type(model.to(compute.device), config, data).to(compute.device)
     dist.share_weights(objective)
@@ -287,25 +246,23 @@ def setup(
     # read by torch's AdamW and by Muon
     skips = torch.zeros((), device=compute.device)
     optimizer.found_inf = skips  # type: ignore[attr-defined]
-    ema = None
-    if config.optim.ema:
-        ema = AveragedWeights(model, config.optim.ema)
+    ema = AveragedWeights(model, config.optim.ema) if config.optim.ema else None
 
     run = Run(
         config=config,
         data=data,
         compute=compute,
-        normalize=initial.normalize,
+        normalize=normalize,
         objective=objective,
         optimizer=optimizer,
         loss_scale=LossScale(compute),
         skips=skips,
         ema=ema,
         dist=dist,
-        init_hash=initial.init_hash,
+        init_hash=init_hash,
+        # what the user should see, from each part
+        notes=notes + objective.notes,
     )
-    # what the user should see, from each part
-    run.notes = initial.notes + objective.notes
     if compute.note:
         run.notes.append(compute.note)
     if state is not None:
@@ -313,82 +270,8 @@ def setup(
     return run
 
 
-def find_state(
-    folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
-) -> dict[str, Any] | None:
-    """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
-
-    With another `train.epochs`, it is the newest that a run of that length would have had. The main
-    process reads it for all. Its key "notes" holds a line about each newer, damaged one.
-
-    Raises:
-        RunError: every saved state is damaged, or it belongs to other data or settings.
-    """
-    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
-    if latest is None:
-        return None
-    state, notes = latest
-    if state["data_content_hash"] != data.content_hash:
-        raise RunError(
-            "the training data has changed since this run began: its content hash was "
-            f"{state['data_content_hash']} and is now {data.content_hash}; "
-            "start another run with --out"
-        )
-    refuse_conflicts(config, state["config"], folder.parent, config.train.epochs)
-
-    # steps that a run of this length would not have made are not used
-    epochs = state["config"]["train"]["epochs"]
-    before = changed(config, {"train.epochs": epochs, "run": RunConfig()})
-    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
-    if epochs != config.train.epochs and state["step"] > held:
-        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
-        if earlier is None:
-            out = shlex.quote(str(folder.parent))
-            raise RunError(
-                f"train.epochs: the run is at step {state['step']:,} of {epochs} epochs, and of "
-                f"{config.train.epochs} epochs only the first {held:,} steps would be the same, of "
-                "which no state is kept; leave it out, or begin another run with its model: "
-                f"--model.init {out} --out DIR"
-            )
-        state, notes = earlier
-        notes.append(
-            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
-            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
-        )
-    return {**state, "notes": notes}
-
-
-def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, epochs: int) -> None:
-    """Refuse settings that would make another run of the one in `folder`.
-
-    Args:
-        requested: all settings now, those of settings files included.
-        before: those with which the run began, from `Config.to_dict`.
-        folder: of the run.
-        epochs: those to resume with, which may be others while the learning rate is held.
-
-    Raises:
-        ConfigError: it names the first of these settings.
-    """
-    for key, old, new in requested.conflicts(before):
-        falls_from_start = before["optim"]["cooldown"] == 1
-        # whether it is not too late for other epochs, the saved state decides (`find_state`)
-        if key == "train.epochs" and new == epochs and not falls_from_start:
-            continue
-        advice = "leave it out (and --config: the run has its own), or start another with --out"
-        if key == "train.epochs" and falls_from_start:
-            advice = (
-                "its learning rate falls from the start (optim.cooldown 1); to train longer, begin "
-                f"another run with its model: --model.init {shlex.quote(str(folder))} --out DIR"
-            )
-        raise ConfigError(key, f"the run in {folder} has {old!r}, not {new!r}; {advice}")
-
-
 def _restore(run: Run, state: dict[str, Any]) -> None:
-    """Bring a run to the step of `state`.
-
-    It continues as if it had never stopped: on the same CPU, to the bit.
-    """
+    """Bring a run to the step of `state`, as if it had never stopped: on a CPU, to the bit."""
     model = {f"model.{name}": values for name, values in state["model"].items()}
     run.objective.load_state_dict(state["objective"] | model)
     run.optimizer.load_state_dict(state["optimizer"])
@@ -403,14 +286,9 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
 
     # what the user should know: damage, and what else may change the last bits
     run.notes += state["notes"]
-    before = (state["computed_on"], state["torch"])
-    if before != (describe_compute(run), torch.__version__):
+    before = f"{state['computed_on']}, torch {state['torch']}"
+    if before != f"{describe_compute(run)}, torch {torch.__version__}":
         effect = "from here results may differ in their last bits"
         if run.compute.precision != state["precision"]:
-            effect = (
-                f"there is no {state['precision']} here: from here it computes in "
-                f"{run.compute.precision}"
-            )
-        run.notes.append(
-            f"the run began on {state['computed_on']}, torch {state['torch']}; {effect}"
-        )
+            effect = f"from here it computes in {run.compute.precision}"
+        run.notes.append(f"the run began on {before}; {effect}")

@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
 import torch
 
 from vit.atomic import PARTIAL, lock_folder, make_folder, replacing, write_text
-from vit.errors import OUT_OF_MEMORY, RunError, UserError
+from vit.config import Config, RunConfig, changed
+from vit.data import Dataset
+from vit.errors import ConfigError, RunError
 from vit.runs import RunFiles
+from vit.training.distributed import SINGLE, Distributed
 
 KEPT = 2
 """Number of states that a run keeps."""
+OTHER_RUN = (
+    "leave it out (and --config: the run has its own), or start another run with --out, which may "
+    "begin with this one's model (--model.init)"
+)
 
 
 def state_path(folder: Path, step: int) -> Path:
@@ -37,10 +41,8 @@ def state_path(folder: Path, step: int) -> Path:
 
 def saved_states(folder: Path) -> list[Path]:
     """List the states in `folder`, oldest first."""
-    states = []
-    for path in folder.glob("step-*.pt"):
-        if re.fullmatch(r"step-\d{8,}\.pt", path.name):
-            states.append(path)
+    eight = "[0-9]" * 8
+    states = [path for path in folder.glob(f"step-{eight}*.pt") if path.stem[5:].isdecimal()]
     return sorted(states, key=step_of)
 
 
@@ -50,39 +52,27 @@ def step_of(path: Path) -> int:
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) -> Path:
-    """Save the `state` of step `step`, then remove all earlier ones but the last.
+    """Save the `state` of step `step`, then remove all earlier ones but the last, and step `kept`.
 
-    A kill at any point leaves the earlier states and either a whole new one or none.
-
-    Args:
-        folder: of the states.
-        step: its number.
-        state: tensors and plain values.
-        kept: an earlier step whose state stays, too.
-
-    Raises:
-        RunError: it cannot be written (e.g. the disk is full); the earlier states stay.
+    A kill at any point, or a full disk, leaves the earlier states and either a whole new one or
+    none.
     """
     # the zip file ends with the length of its comment, two bytes, which `_tail` writes anew
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()[:-2]
 
+    make_folder(folder)
     path = state_path(folder, step)
-    try:
-        make_folder(folder)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(content)
-            file.write(_tail(content))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.write(_tail(content))
 
-        # only now, so that a kill never leaves fewer
-        earlier = [old for old in saved_states(folder) if step_of(old) < step]
-        for old in earlier[: 1 - KEPT]:
-            if step_of(old) != kept:
-                old.unlink()
-    except OSError as error:
-        reason = error.strerror or error
-        raise RunError(f"cannot save the state of step {step} in {folder}: {reason}") from error
+    # only now, so that a kill never leaves fewer
+    earlier = [old for old in saved_states(folder) if step_of(old) < step]
+    for old in earlier[: 1 - KEPT]:
+        if step_of(old) != kept:
+            old.unlink()
     return path
 
 
@@ -93,48 +83,13 @@ def _tail(content: bytes | memoryview) -> bytes:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read a state onto the CPU, after checking that no bit has changed.
-
-    Raises:
-        RunError: the file is damaged, or not a state.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-
-    # compare before reading: torch checks nothing
+    """Read a state onto the CPU; a `RunError` says that a bit has changed."""
+    content = path.read_bytes()
     end = len(content) - len(_tail(b""))
+    # compare before reading: torch checks nothing
     if content[end:] != _tail(content[:end]):
         raise RunError(f"{path} is damaged: its content is not what was saved")
-
-    try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch and pickle raise anything
-        raise RunError(
-            f"{path} is not a state: it holds more than tensors and plain values, or less"
-        ) from error
-
-
-@contextmanager
-def refusing_other_states() -> Iterator[None]:
-    """Refuse a whole state of other content, which whatever error within the block shows.
-
-    Another version may have saved it, or another program.
-    """
-    try:
-        yield
-    except (UserError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        # memory that is too small, which torch reports as a RuntimeError, is no fault of the state
-        if OUT_OF_MEMORY.search(str(error)):
-            raise
-        raise RunError(
-            "the run's last state is whole, but not as this version saves it "
-            f"({type(error).__name__}: {error}); continue it with the version that began it"
-        ) from error
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def load_latest_state(
@@ -147,10 +102,7 @@ def load_latest_state(
         last: the latest step that may be returned; None for any.
 
     Returns:
-        None if no such state has been saved.
-
-    Raises:
-        RunError: all of them are damaged.
+        None if no such state has been saved; if all are damaged, that is a `RunError`.
     """
     paths = saved_states(folder)
     if last is not None:
@@ -163,9 +115,64 @@ def load_latest_state(
     for path in reversed(paths):
         try:
             return load_state(path), damaged
-        except RunError as error:
+        except (RunError, OSError) as error:
             damaged.append(str(error))
     raise RunError("; ".join([f"no usable state in {folder}", *damaged]))
+
+
+def find_state(
+    folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
+) -> dict[str, Any] | None:
+    """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
+
+    With another `train.epochs`, it is the newest that a run of that length would have had. The main
+    process reads it for all. Its key "notes" holds a line about each newer, damaged one. A state of
+    other data or settings is refused.
+    """
+    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
+    if latest is None:
+        return None
+    state, notes = latest
+    if state["data_content_hash"] != data.content_hash:
+        raise RunError(
+            "the training data has changed since this run began: its content hash was "
+            f"{state['data_content_hash']} and is now {data.content_hash}; "
+            "start another run with --out"
+        )
+    refuse_conflicts(config, state["config"], folder.parent, config.train.epochs)
+
+    # steps that a run of this length would not have made are not used
+    epochs = state["config"]["train"]["epochs"]
+    before = changed(config, {"train.epochs": epochs, "run": RunConfig()})
+    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
+    if epochs != config.train.epochs and state["step"] > held:
+        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
+        if earlier is None:
+            raise ConfigError(
+                "train.epochs",
+                f"the run is at step {state['step']:,} of {epochs} epochs, and the first {held:,} "
+                f"steps, those of {config.train.epochs} epochs too, are not kept; {OTHER_RUN}",
+            )
+        state, notes = earlier
+        notes.append(
+            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
+            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+        )
+    return {**state, "notes": notes}
+
+
+def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, epochs: int) -> None:
+    """Refuse settings that would make another run of the one in `folder`.
+
+    It began with `before`, and is to be resumed for `epochs`, which may be others while the
+    learning rate is held.
+    """
+    for key, old, new in requested.conflicts(before):
+        # whether it is not too late for other epochs, the saved state decides (`find_state`)
+        falls_from_start = before["optim"]["cooldown"] == 1
+        if key == "train.epochs" and new == epochs and not falls_from_start:
+            continue
+        raise ConfigError(key, f"the run in {folder} has {old!r}, not {new!r}; {OTHER_RUN}")
 
 
 class RunFolder(RunFiles):
@@ -188,27 +195,16 @@ class RunFolder(RunFiles):
         return self.config.exists()
 
     def refuse_if_taken(self) -> None:
-        """Refuse to begin a run in a folder that already holds one of its files.
-
-        Raises:
-            RunError: the folder is taken.
-        """
-        names = [path.name for path in self.all if path.exists()]
-        if not names:
-            return
-        problem = f"{self.path} already holds {names[0]}"
-        advice = "name another folder (--out DIR)"
-        if self.begun:
-            problem = f"{self.path} already holds a run ({names[0]})"
-            advice = f"continue it with --resume (in Python resume=True), or {advice}"
-        raise RunError(f"{problem}; {advice}")
+        """Refuse to begin a run in a folder that already holds one of its files."""
+        for path in self.all:
+            if path.exists():
+                raise RunError(
+                    f"{self.path} already holds a run, or a part of one ({path.name}); continue it "
+                    "with --resume (in Python resume=True), or name another folder (--out DIR)"
+                )
 
     def refuse_if_trained(self) -> None:
-        """Refuse to train a run from its beginning over the model that it has trained.
-
-        Raises:
-            RunError: the folder holds a model or a summary.
-        """
+        """Refuse to train a run from its beginning over the model that it has trained."""
         for path in (self.summary, self.model):
             if path.exists():
                 raise RunError(
@@ -221,9 +217,6 @@ class RunFolder(RunFiles):
 
         Args:
             config_yaml: the content of config.yaml; None for a run that is resumed.
-
-        Raises:
-            RunError: another process works in the folder, or has begun a run there.
         """
         make_folder(self.path)
         try:

@@ -58,34 +58,26 @@ class Step:
     @property
     def metrics(self) -> dict[str, float]:
         """The step's values for a line of metrics.jsonl."""
-        line: dict[str, float] = {"step": self.step, "epoch": self.epoch}
-        for key, value in self._read.items():
-            if key not in ("first_bad", "grad_norm"):
-                line[key] = value
-        line["lr"] = self.lr
-        # a gradient that has overflowed in float16 has no norm
-        if math.isfinite(self.grad_norm):
-            line["grad_norm"] = self.grad_norm
+        line = {"step": self.step, "epoch": self.epoch, **self._read, "lr": self.lr}
+        del line["first_bad"]
+        # after the learning rate; a gradient that has overflowed in float16 has none
+        norm = line.pop("grad_norm")
+        if math.isfinite(norm):
+            line["grad_norm"] = norm
         return line
 
     def check(self) -> None:
-        """Wait for the step, and check that everything so far was finite.
+        """Wait for the step; raise a `TrainingError` that names the first one that was not finite.
 
-        Raises:
-            TrainingError: it names the first step that was not; the weights are those before it.
+        The weights are those before that step.
         """
         first_bad = self._read["first_bad"]
-        if not first_bad:
-            return
-        # the loss of an earlier step is not here any more
-        problem = "the loss or the gradient is not finite"
-        if first_bad == self.step:
-            problem = f"the loss is {self.loss} and the gradient's norm {self.grad_norm}"
-        raise TrainingError(
-            f"step {first_bad:.0f}: {problem}; the weights were not updated and the states saved "
-            "before are kept; a new run (--out) with a lower optim.blr or train.precision fp32 may "
-            "help"
-        )
+        if first_bad:
+            raise TrainingError(
+                f"step {first_bad:.0f}: the loss or the gradient is not finite; the weights were "
+                "not updated and the states saved before are kept; a new run (--out) with a lower "
+                "optim.blr or train.precision fp32 may help"
+            )
 
 
 class Callback:
@@ -149,13 +141,12 @@ def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None)
     if line is None:
         return
     per_epoch = run.config.steps_per_epoch(len(run.data.train))
-    place = {"step": run.step, "epoch": run.step / per_epoch}
-    seconds = round(run.seconds, 1)
-    for_each(callbacks, lambda callback: callback.on_log({**place, **line, "seconds": seconds}))
+    whole = {"step": run.step, "epoch": run.step / per_epoch, **line}
+    whole["seconds"] = round(run.seconds, 1)
+    for_each(callbacks, lambda callback: callback.on_log(dict(whole)))
 
 
 def finish_step(run: Run, callbacks: Sequence[Callback], done: Step) -> None:
-    """Tell all callbacks of a step, and pass on the lines of metrics that they return."""
     for_each(callbacks, lambda callback: log(run, callbacks, callback.on_step(run, done)))
 
 
@@ -175,7 +166,6 @@ def for_each(callbacks: Sequence[Callback], work: Callable[[Callback], None]) ->
 
 
 def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> None:
-    """Let callbacks continue from their `states`, by name; None for a run that begins."""
     if states is None:
         return
     for callback in callbacks:
@@ -185,22 +175,17 @@ def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> 
 def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the callbacks' states by name.
 
-    Args:
-        callbacks: of this session.
-        before: states of the session before; those of callbacks that this one lacks are kept.
-
-    Raises:
-        ConfigError: a state holds what could not be read again.
+    Those `before`, of callbacks that this session lacks, are kept.
     """
     states = dict(before or {})
     for callback in callbacks:
         if not callback.name:
             continue
         # one that could not be read would make the state of the whole run unreadable
-        state = callback.state_dict()
+        states[callback.name] = callback.state_dict()
         content = io.BytesIO()
         try:
-            torch.save(state, content)
+            torch.save(states[callback.name], content)
             content.seek(0)
             torch.load(content, weights_only=True)
         except Exception as error:
@@ -208,5 +193,4 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
                 f"callbacks: {type(callback).__name__}.state_dict returns more than tensors and "
                 "plain values, which could not be read again; use e.g. float() of NumPy's numbers"
             ) from error
-        states[callback.name] = state
     return states

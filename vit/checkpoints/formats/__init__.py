@@ -9,7 +9,7 @@ from vit.checkpoints.formats import (
     torchvision,
 )
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.others import other_file, refusal
+from vit.checkpoints.formats.others import refusal
 
 FORMATS = (
     native.AUTOENCODER,
@@ -32,4 +32,4 @@ FORMATS = (
 )
 """The first that fits counts; TIMM, which has no marks, is last."""
 
-__all__ = ["FORMATS", "Format", "Hints", "other_file", "refusal"]
+__all__ = ["FORMATS", "Format", "Hints", "refusal"]

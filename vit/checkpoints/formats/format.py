@@ -5,42 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, GetPydanticSchema, with_config
 from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import nn
+from typing_extensions import TypedDict  # pydantic's, which Python 3.11 lacks
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
-from vit.config import Number, PositiveFloat, Share, ViTConfig, reason
+from vit.config import Number, PositiveFloat, Share, ViTConfig
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-
-@cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(ViTConfig.model_fields[name].rebuild_annotation())
-
-
-def _known_values(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of an architecture, of which some are given, each of its type and range."""
-    values = {}
-    for key, value in settings.items():
-        # the width is called dim in a decoder
-        name = "embed_dim" if key == "dim" else key
-        if name not in ViTConfig.model_fields:
-            raise ValueError(f"{key}: no such setting")
-        try:
-            values[key] = _adapter(name).validate_python(value)
-        except ValidationError as error:
-            raise ValueError(f"{key}: {reason(error.errors())}") from error
-    return values
-
-
-Architecture = Annotated[dict[str, Any], AfterValidator(_known_values)]
+# each setting that is given is of its type and range; a decoder's width is called dim
+_TYPES: Any = {key: value.rebuild_annotation() for key, value in ViTConfig.model_fields.items()}
+_TYPES["dim"] = _TYPES["embed_dim"]
+_SETTINGS: Any = TypedDict("Architecture", _TYPES, total=False)  # type: ignore[misc]
+_CHECKED = with_config(ConfigDict(extra="forbid"))(_SETTINGS)
+Architecture = Annotated[dict[str, Any], GetPydanticSchema(lambda _, make: make(_CHECKED))]
 Names = tuple[Any, ...]
 """Texts: pydantic's are UTF-8, and names of classes, which were folders, need not be."""
 
@@ -90,39 +74,21 @@ class Hints:
     head_problem: str = ""
     twin: nn.Module | None = None
 
-    def __post_init__(self) -> None:
-        if len(self.mean or ()) != len(self.std or ()):
-            raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
 
+def class_names(labels: Mapping[Any, Any] | Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of classes; none if transformers made them up: LABEL_0, LABEL_1, ...
 
-def pair(value: Any) -> tuple[int, int] | None:
-    """Return a size as (height, width), of which a number means a square; None if it is no size."""
-    if type(value) is int:
-        return value, value
-    if isinstance(value, list | tuple) and len(value) == 2:
-        height, width = value
-        if type(height) is int and type(width) is int:
-            return height, width
-    return None
-
-
-def class_names(labels: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of classes; none if transformers made them up: LABEL_0, LABEL_1, ..."""
+    Args:
+        labels: the names; or a dict keyed by numbers, or by WordNet's codes in the order of the
+            classes.
+    """
+    if isinstance(labels, Mapping):
+        keys = sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)
+        labels = [labels[key] for key in keys]
     names = tuple(map(str, labels))
     if all(name.startswith("LABEL_") for name in names):
         return ()
     return names
-
-
-def in_order(labels: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of labels in the order of the classes: as numbers, or as they are."""
-
-    def number(key: Any) -> int:
-        if str(key).isdecimal():
-            return int(key)
-        return 0
-
-    return sorted(labels, key=number)
 
 
 def only_given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ more token (DeiT's for distillation, read as a register) or no class token (I-JE
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from PIL.Image import Resampling
@@ -18,12 +17,11 @@ from vit.checkpoints.formats.format import (
     Format,
     Hints,
     class_names,
-    in_order,
     only_given,
-    pair,
 )
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.reading import Source, shorten, size_text
+from vit.config import pair
 
 # ---- Names ---------------------------------------------------------------------------------------
 
@@ -123,35 +121,32 @@ USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("b
 PLAIN = ("vit", "vit_mae", "vit_msn", "deit", "ijepa", "dinov2", "dinov2_with_registers")
 # numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
-# the steps of an image processor, unless its file or its class says otherwise
-STEPS: dict[str, Any] = {
+# image processors that have no other steps -> what their files need not say
+_VIT: dict[str, Any] = {
     "do_resize": True,
+    "size": {"height": 224, "width": 224},
+    "resample": Resampling.BILINEAR,
     "do_center_crop": False,
     "crop_size": 224,
     "do_rescale": True,
     "rescale_factor": 1 / 255,
     "do_normalize": True,
-}
-# image processors that have no other steps -> what their files need not say
-_CLIP: dict[str, Any] = {
-    "size": {"shortest_edge": 224},
-    "do_center_crop": True,
-    "resample": Resampling.BICUBIC,
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
-}
-_VIT: dict[str, Any] = {
-    "size": {"height": 224, "width": 224},
-    "resample": Resampling.BILINEAR,
     "image_mean": 0.5,
     "image_std": 0.5,
 }
-_DEIT: dict[str, Any] = _VIT | {
+_DEIT = _VIT | {
     "size": {"height": 256, "width": 256},
-    "do_center_crop": True,
     "resample": Resampling.BICUBIC,
+    "do_center_crop": True,
+}
+_CLIP = _DEIT | {
+    "size": {"shortest_edge": 224},
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
 PROCESSORS = {"ViT": _VIT, "DeiT": _DEIT, "Bit": _CLIP, "CLIP": _CLIP}
+OF_TYPE = {"deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
+"""The processors of models whose files do not name them, by the model's type; else ViT's."""
 
 
 def huggingface_hints(source: Source) -> Hints:
@@ -166,155 +161,117 @@ def huggingface_hints(source: Source) -> Hints:
             f"the activation {config['hidden_act']!r} is not computed here, only gelu is"
         )
 
-    # the architecture; `Hints` refuses sizes that are none
-    encoder = {ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()}
-    for key in ("image_size", "patch_size"):
-        encoder[key] = pair(encoder[key]) or encoder[key]
-    decoder = {}
-    if "decoder_hidden_size" in config:
-        decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
-
-    # the input, whose preparation a preprocessor describes; else it may be known for the family
-    channels = encoder["channels"] if type(encoder["channels"]) is int else 3
-    if source.preprocessor:
-        inputs = _read_preprocessor(source, channels)
-    elif config.get("model_type") in USUAL:
-        interpolation, crop_share = USUAL[config["model_type"]]
-        inputs = Hints(
-            mean=IMAGENET[0], std=IMAGENET[1], interpolation=interpolation, crop_share=crop_share
-        )
-    else:
-        inputs = Hints()
-
     # other types have the same names for their tensors, as RF-DETR's, whose attention has windows
-    differences = inputs.differences
+    differences = []
     model_type = config.get("model_type")
     if model_type not in (None, *PLAIN):
-        difference = (
+        differences.append(
             f"its type, {shorten(str(model_type))}, is not known here: its code may compute, or "
             "prepare its images by, something else"
         )
-        differences = (difference, *differences)
 
-    # the names of the classes, by their numbers
-    labels = config.get("id2label") or {}
-    return replace(
-        inputs,
-        encoder=only_given(encoder),
-        decoder=only_given(decoder),
-        differences=differences,
+    # the input, whose preparation a preprocessor describes; else it may be known for the family
+    encoder = only_given({ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()})
+    inputs: dict[str, Any] = {}
+    if source.preprocessor:
+        inputs = _read_preprocessor(source, encoder.get("channels", 3), differences)
+    elif model_type in USUAL:
+        interpolation, crop_share = USUAL[model_type]
+        inputs = {"interpolation": interpolation, "crop_share": crop_share}
+        inputs |= {"mean": IMAGENET[0], "std": IMAGENET[1]}
+
+    decoder = {}
+    if "decoder_hidden_size" in config:
+        decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
+    return Hints(
+        encoder,
+        only_given(decoder),
         norm_pix_loss=config.get("norm_pix_loss"),
-        class_names=class_names(labels[key] for key in in_order(labels)),
+        class_names=class_names(config.get("id2label") or {}),
+        differences=tuple(differences),
+        **inputs,
     )
 
 
-def _read_preprocessor(source: Source, channels: int) -> Hints:
-    """Return how preprocessor_config.json prepares the input, and what of it is not done here.
+def _read_preprocessor(source: Source, channels: int, differences: list[str]) -> dict[str, Any]:
+    """Return the fields of `Hints` on the input, as preprocessor_config.json prepares it.
 
     Args:
         source: the checkpoint.
         channels: of its images.
+        differences: gets what of it is not done here.
     """
-    settings, differences = _complete(source)
+    # what the file says; a step that is null is not done
+    stated = {}
+    for key, value in source.preprocessor.items():
+        if value is not None or key.startswith("do_"):
+            stated[key] = value
+
+    # its class, by its name or by that of the model, says the rest
+    usual = OF_TYPE.get(str(source.config.get("model_type")), "ViT")
+    name = str(stated.get("image_processor_type", stated.get("feature_extractor_type", usual)))
+    kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
+    settings = PROCESSORS.get(kind, _VIT)
+    size = _sides(stated.get("size", settings["size"]), "height" in settings["size"])
+    settings = settings | stated
 
     # Their pixels from 0 to 255 are multiplied by a factor, then normalised. Ours are from 0 to 1,
     # so mean and deviation are divided by 255 times the factor.
     scale = 255.0
     if settings["do_rescale"]:
         scale *= settings["rescale_factor"]
-    mean = (0.0,) * channels
-    std = (1.0,) * channels
+    statistics: dict[str, Any] = {"mean": 0.0, "std": 1.0}
     if settings["do_normalize"]:
-        mean = _numbers(settings["image_mean"], channels)
-        std = _numbers(settings["image_std"], channels)
+        statistics = {"mean": settings["image_mean"], "std": settings["image_std"]}
+    inputs: dict[str, Any] = {}
+    for key, values in statistics.items():
+        if isinstance(values, int | float):
+            values = [values] * channels
+        inputs[key] = tuple(value / scale for value in values)
 
     # how pictures are resized: one size of two sides squashes, unlike the shorter side alone
-    size = settings["size"]
-    squash = bool(settings["do_resize"]) and "height" in size
-    if settings["do_resize"] and size.keys() not in ({"height", "width"}, {"shortest_edge"}):
-        differences.append(
-            f"its preprocessor resizes pictures by {shorten(' and '.join(size))}; "
-            "here they are cropped to the model's shape"
-        )
-    whole = (0, 0)
-    if settings["do_resize"]:
+    resizes = bool(settings["do_resize"])
+    crops = bool(settings["do_center_crop"])
+    resized = (0, 0)
+    if resizes:
         edge = size.get("shortest_edge", 0)
-        whole = (size.get("height", edge), size.get("width", edge))
+        resized = (size.get("height", edge), size.get("width", edge))
 
     # how much of that is kept
-    made = whole
+    cropped = resized
+    if crops:
+        crop = _sides(settings["crop_size"], True)
+        cropped = (crop["height"], crop["width"])
+    has_border = resizes and (cropped[0] > resized[0] or cropped[1] > resized[1])
     crop_share = 1.0
-    if settings["do_center_crop"]:
-        made = (settings["crop_size"]["height"], settings["crop_size"]["width"])
-        if not settings["do_resize"]:
-            differences.append(
-                "its preprocessor cuts out the middle of pictures as they are; "
-                "here they are resized first"
-            )
-        elif made[0] > whole[0] or made[1] > whole[1]:
-            differences.append("its preprocessor adds a black border, which is not done here")
-        else:
-            crop_share = made[0] / whole[0]
-            if abs(crop_share * whole[1] - made[1]) >= 1:
-                differences.append(
-                    f"its preprocessor keeps {size_text(made)} of {size_text(whole)} pixels; "
-                    "here the same share of height and width is kept, the height's"
-                )
+    if resizes and crops and not has_border:
+        crop_share = cropped[0] / resized[0]
+    is_even = not crops or abs(crop_share * resized[1] - cropped[1]) < 1
 
-    # The settings may say another size, at which the model was made.
-    prepared_size = None
-    if all(made) and pair(source.config.get("image_size")) not in (None, made):
-        prepared_size = made
-    return Hints(
-        mean=tuple(value / scale for value in mean),
-        std=tuple(value / scale for value in std),
-        interpolation=FILTERS.get(settings["resample"], f"filter {settings['resample']}"),
-        crop_share=crop_share,
-        squash=squash,
-        prepared_size=prepared_size,
-        differences=tuple(differences),
-    )
+    # what of that is not done here
+    sides = shorten(" and ".join(size))
+    unlike = {
+        f"is a {shorten(name)}, whose steps are not known here; mean, std and crop_share set what "
+        "is done": kind not in PROCESSORS,
+        "pads pictures, which is not done here": stated.get("do_pad"),
+        f"resizes pictures by {sides}; here they are cropped to the model's shape": resizes
+        and size.keys() not in ({"height", "width"}, {"shortest_edge"}),
+        "cuts out the middle of pictures as they are; here they are resized first": crops
+        and not resizes,
+        "adds a black border, which is not done here": has_border,
+        f"keeps {size_text(cropped)} of {size_text(resized)} pixels; here the same share of "
+        "height and width is kept, the height's": resizes and not has_border and not is_even,
+    }
+    differences += [f"its preprocessor {what}" for what, applies in unlike.items() if applies]
 
-
-def _complete(source: Source) -> tuple[dict[str, Any], list[str]]:
-    """Return all settings of a preprocessor, and what its class does that is not done here.
-
-    The file may leave settings to its class. Of its sizes, the sides are returned.
-    """
-    # what the file says; a step that is null is not done
-    given = {}
-    for key, value in source.preprocessor.items():
-        if value is not None or key.startswith("do_"):
-            given[key] = value
-
-    # its class, by its name or by that of the model
-    usual = {"deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
-    name = usual.get(str(source.config.get("model_type")), "ViT")
-    name = str(given.get("image_processor_type", given.get("feature_extractor_type", name)))
-    kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
-    differences = []
-    if kind not in PROCESSORS:
-        differences.append(
-            f"its preprocessor is a {shorten(name)}, whose steps are not known here; "
-            "mean, std and crop_share set what is done"
-        )
-    if given.get("do_pad"):
-        differences.append("its preprocessor pads pictures, which is not done here")
-
-    # its settings
-    settings = STEPS | PROCESSORS.get(kind, _VIT)
-    is_square = "height" in settings["size"]
-    settings |= given
-    settings["size"] = _sides(settings["size"], is_square)
-    settings["crop_size"] = _sides(settings["crop_size"], True)
-    return settings, differences
-
-
-def _numbers(values: Any, channels: int) -> tuple[float, ...]:
-    """Return a mean or deviation as numbers, one per channel."""
-    if isinstance(values, int | float):
-        return (float(values),) * channels
-    return tuple(map(float, values))
+    # the settings may say another size, at which the model was made
+    if all(cropped) and pair(source.config.get("image_size") or cropped) != cropped:
+        inputs["prepared_size"] = cropped
+    return inputs | {
+        "interpolation": FILTERS.get(settings["resample"], f"filter {settings['resample']}"),
+        "crop_share": crop_share,
+        "squash": resizes and "height" in size,
+    }
 
 
 def _sides(size: Any, is_square: bool) -> dict[str, int]:
@@ -323,24 +280,13 @@ def _sides(size: Any, is_square: bool) -> dict[str, int]:
     Args:
         size: as in the file.
         is_square: of a single number; else it is the shorter side.
-
-    Raises:
-        ValueError: it is no size.
     """
-    if type(size) is int and not is_square:
+    if isinstance(size, dict):
+        return only_given(size)
+    if isinstance(size, int) and not is_square:
         return {"shortest_edge": size}
-    sides = pair(size)
-    if sides is not None:
-        return {"height": sides[0], "width": sides[1]}
-    if not isinstance(size, dict):
-        raise ValueError(f"the size of its preprocessor is {size!r}")
-    result = {}
-    for key, value in size.items():
-        if value is not None:
-            result[key] = value
-    if not all(type(value) is int and value > 0 for value in result.values()):
-        raise ValueError(f"the size of its preprocessor is {size!r}")
-    return result
+    height, width = pair(size)
+    return {"height": height, "width": width}
 
 
 # ---- Formats -------------------------------------------------------------------------------------

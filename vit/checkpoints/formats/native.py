@@ -11,7 +11,6 @@ from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import shared, within
 from vit.checkpoints.reading import Source, shorten
-from vit.errors import CheckpointError
 from vit.weights import FORMAT, NAME
 
 DECODER = (
@@ -33,14 +32,11 @@ def own_hints(source: Source) -> Hints:
     """
     # config.json must be ours, and of this version
     config = source.config
-    version = str(config.get("format"))
-    if is_own_folder(source) and version != FORMAT:
-        raise CheckpointError(
-            f"{source.path} is not of the format {FORMAT}, which this version reads, "
-            f"but of {shorten(version)}: another version of this package loads it"
+    if config and config.get("format") != FORMAT:
+        raise source.error(
+            f"its config.json is not of the format {FORMAT}, which this version reads, but of "
+            f"{shorten(str(config.get('format')))}: another version of this package loads it"
         )
-    if config and version != FORMAT:
-        raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
 
     # a state has the same settings among its values; a plain state dict has none
     if not config:
@@ -54,7 +50,7 @@ def own_hints(source: Source) -> Hints:
         mean=config["mean"],
         std=config["std"],
         interpolation=config.get("interpolation"),
-        class_names=tuple(map(str, config["class_names"])),
+        class_names=config["class_names"],
         crop_share=config.get("crop_share"),
         squash=config.get("squash", False),
     )

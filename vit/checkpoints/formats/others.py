@@ -164,7 +164,7 @@ MMPRETRAIN = Format(
 )
 
 
-# ---- Other families and other files --------------------------------------------------------------
+# ---- Other families ------------------------------------------------------------------------------
 
 # What this encoder does not compute, who has it, and the ends of keys that show it. The first match
 # counts. Who has it is an example: a key does not tell the family.
@@ -202,14 +202,4 @@ def refusal(keys: Iterable[str]) -> str:
         for key in keys:
             if pattern.fullmatch(key):
                 return f"it has {part} ({key}), as in {families}: not computed by this encoder"
-    return ""
-
-
-def other_file(keys: Iterable[str]) -> str:
-    """Say what a file without a network is instead; "" if its keys do not tell."""
-    keys = list(keys)
-    if any(re.fullmatch(r"(.*\.)?lora_[AB]\..*", key, re.DOTALL) for key in keys):
-        return "this is a LoRA adapter, not a model; merge it into its model with peft first"
-    if keys and all(re.fullmatch(r"(.*\.)?state\.\d+\.\w+", key, re.DOTALL) for key in keys):
-        return "this is an optimizer's state; the weights are in another file"
     return ""

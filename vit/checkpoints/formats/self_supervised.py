@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit.checkpoints.formats.format import IMAGENET, Format, Hints, only_given, pair
+from vit.checkpoints.formats.format import IMAGENET, Format, Hints, only_given
 from vit.checkpoints.formats.timm import (
     ANCHOR,
     BLOCK,
@@ -41,7 +41,7 @@ def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> H
         heads: by width, in the code.
     """
     name = source.values.get(key)
-    if name is None or (isinstance(name, str) and re.fullmatch(names, name)):
+    if name is None or re.fullmatch(names, str(name)):
         return Hints(blocks_known=True, code_heads=heads)
     return Hints()
 
@@ -62,15 +62,13 @@ DECODER = (
 
 
 def mae_hints(source: Source) -> Hints:
-    """Read the saved command line, `args`, which may hold anything."""
-    # the size of the images, and what the decoder predicts
-    encoder = only_given({"image_size": pair(source.values.get("args.input_size"))})
-    norm_pix_loss = source.values.get("args.norm_pix_loss")
-    if not isinstance(norm_pix_loss, bool):
-        norm_pix_loss = None
+    """Read the saved command line, `args`: the size of the images, and what is predicted."""
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    known = of_code(source, "args.model", names, MAE_HEADS)
-    return replace(known, encoder=encoder, norm_pix_loss=norm_pix_loss)
+    return replace(
+        of_code(source, "args.model", names, MAE_HEADS),
+        encoder=only_given({"image_size": source.values.get("args.input_size")}),
+        norm_pix_loss=source.values.get("args.norm_pix_loss"),
+    )
 
 
 def fine_tuned_hints(source: Source) -> Hints:
@@ -86,9 +84,7 @@ def fine_tuned_hints(source: Source) -> Hints:
 
     # as build_transform in util/datasets.py
     height, _ = hints.encoder.get("image_size", (224, 224))
-    if height > 224:
-        return replace(hints, crop_share=1.0)
-    return replace(hints, crop_share=0.875)
+    return replace(hints, crop_share=1.0 if height > 224 else 0.875)
 
 
 PRETRAINING = Format(

@@ -39,15 +39,12 @@ def timm_hints(source: Source) -> Hints:
 
     It may be timm's config.json, a model in memory, or the options of timm's train.py.
     """
-    if not describes_itself(source) and "args.crop_pct" not in source.values:
-        result = deit_hints(source)
-    else:
+    result = deit_hints(source)
+    if describes_itself(source) or "args.crop_pct" in source.values:
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
-        if describes_itself(source):
-            result = timm_models.hints(source)
-        else:
-            result = timm_models.training_hints(source)
+        read = timm_models.hints if describes_itself(source) else timm_models.training_hints
+        result = read(source)
     if any(key.endswith("head_dist.weight") for key in source.tensors):
         return replace(result, head_problem=f"is {TWO_HEADS}")
     return result
@@ -55,18 +52,14 @@ def timm_hints(source: Source) -> Hints:
 
 def deit_hints(source: Source) -> Hints:
     """Read what DeiT's main.py saves: architecture, and the share of an image that it evaluates."""
-    name = source.values.get("args.model")
-    match = isinstance(name, str) and re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name)
-    if not match:
+    name = str(source.values.get("args.model"))
+    if not re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name):
         return Hints()
-    share = source.values.get("args.eval_crop_ratio")
-    if not isinstance(share, float) or not 0 < share <= 1:
-        share = None
     return Hints(
         {"global_pool": "token"},
         mean=IMAGENET[0],
         std=IMAGENET[1],
-        crop_share=share,
+        crop_share=source.values.get("args.eval_crop_ratio"),
         blocks_known=True,
         code_heads=DEIT_HEADS,
     )

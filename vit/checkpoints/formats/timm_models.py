@@ -17,7 +17,7 @@ from timm.models import model_entrypoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from vit.checkpoints.formats.format import Hints, class_names, in_order, only_given
+from vit.checkpoints.formats.format import Hints, class_names, only_given
 from vit.checkpoints.reading import Source, shorten
 from vit.errors import CheckpointError
 
@@ -34,20 +34,23 @@ def hints(source: Source) -> Hints:
     Raises:
         CheckpointError: timm does not know the architecture, or our encoder does not compute it.
     """
-    # a model in memory
-    if source.module is not None and not source.config:
-        settings = dict(getattr(source.module, "pretrained_cfg", None) or {})
-        return _hints_of_model(source, source.module, settings)
-
-    # the architecture by its name
     config = source.config
-    name = config.get("architecture")
-    if not isinstance(name, str) or not timm.is_model(name):
-        raise source.error(f"config.json names the architecture {name!r}, which timm does not know")
-    _require_plain(name, str(source.path))
+    if source.module is not None and not config:
+        return _hints_of_model(source.module, getattr(source.module, "pretrained_cfg", None) or {})
 
-    # its changed arguments; transformers' wrapper has no head, whatever they say
-    arguments = _model_arguments(source)
+    # the arguments that change the architecture; those of our autoencoders have one for timm alone
+    arguments = {**(config.get("model_args") or {})}
+    arguments.pop("pretrained_strict", None)
+    unknown = sorted(arguments.keys() - ARGUMENTS)
+    if unknown:
+        raise source.error(
+            f"model_args of config.json has {shorten(unknown[0])}, "
+            "which is not a setting of the architecture"
+        )
+    for key in config.keys() & {"num_classes", "global_pool"}:
+        arguments.setdefault(key, config[key])
+
+    # transformers' wrapper has no head, whatever they say
     notes: tuple[str, ...] = ()
     is_wrapper = config.get("architectures") == ["TimmWrapperModel"]
     if is_wrapper and arguments.get("num_classes") != 0:
@@ -57,7 +60,9 @@ def hints(source: Source) -> Hints:
             "num_classes is 0",
         )
 
-    # the model that timm builds from them, without memory for its weights, which shows the rest
+    # the model that timm builds from them, which shows the rest
+    name = str(config.get("architecture"))
+    _require_plain(name, str(source.path))
     try:
         model, twin = _built(name, arguments)
     except Exception as error:  # timm raises nearly anything on invalid arguments
@@ -67,9 +72,51 @@ def hints(source: Source) -> Hints:
     # older folders on its hub have the normalisation at the top level
     settings = config.get("pretrained_cfg") or config
     labels = config.get("label_names") or settings.get("label_names")
-    result = _hints_of_model(source, model, {**settings, "label_names": labels})
+    result = _hints_of_model(model, {**settings, "label_names": labels})
     encoder = {**result.encoder, "num_classes": model.num_classes}
-    return replace(result, encoder=encoder, twin=twin, notes=(*result.notes, *notes))
+    return replace(result, encoder=encoder, twin=twin, notes=notes)
+
+
+def training_hints(source: Source) -> Hints:
+    """Read the options that timm's train.py saves, `args`.
+
+    What they leave open is as in the architecture they name, as in that code.
+    """
+    args = {}
+    arguments = {}
+    for key, value in source.values.items():
+        place, _, option = key.partition(".")
+        if place == "args":
+            args[option] = value
+        if key.startswith("args.model_kwargs."):
+            arguments[option.removeprefix("model_kwargs.")] = value
+
+    # the input, heads and pooling of the architecture; a tag of another version, or other channels
+    # than the images have, say nothing
+    name = str(args.get("model"))
+    keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
+    fields: dict[str, Any] = {}
+    pooling = args.get("gp")
+    if timm.is_model(name):
+        _require_plain(name, str(source.path))
+        try:
+            model, twin = _built(
+                name, {key: arguments[key] for key in arguments.keys() & ARGUMENTS}
+            )
+            options = {key: args.get(key) for key in keys}
+            fields = _inputs(resolve_data_config(options, model.pretrained_cfg))
+        except Exception:  # timm raises nearly anything on invalid arguments
+            fields = {}
+        else:
+            heads = {model.embed_dim: model.blocks[0].attn.num_heads}
+            fields |= {"blocks_known": True, "code_heads": heads, "twin": twin}
+            # other options may say another pooling
+            if pooling not in ("token", "avg"):
+                pooling = model.global_pool
+    encoder = {}
+    if pooling in ("token", "avg"):
+        encoder["global_pool"] = pooling
+    return Hints(encoder, **fields)
 
 
 def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
@@ -77,6 +124,10 @@ def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
 
     The twin has two narrow blocks, and values of which each shows in what it computes.
     """
+    # JSON has lists for tuples
+    for key, value in arguments.items():
+        if isinstance(value, list):
+            arguments[key] = tuple(value)
     with torch.device("meta"):
         model: Any = timm.create_model(name, pretrained=False, **arguments)
     p, q = model.patch_embed.patch_size
@@ -94,139 +145,50 @@ def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
     return model, twin
 
 
-def _model_arguments(source: Source) -> dict[str, Any]:
-    """Return the arguments by which config.json changes the architecture.
-
-    Raises:
-        CheckpointError: there is one that is no setting of the architecture.
-    """
-    config = source.config
-    arguments: dict[str, Any] = {}
-    for key in ("num_classes", "global_pool"):
-        if key in config:
-            arguments[key] = config[key]
-    for key, value in (config.get("model_args") or {}).items():
-        if isinstance(value, list):
-            value = tuple(value)
-        arguments[key] = value
-
-    # of our autoencoders, saved again by transformers
-    arguments.pop("pretrained_strict", None)
-    unknown = sorted(arguments.keys() - ARGUMENTS)
-    if unknown:
-        raise source.error(
-            f"model_args of config.json has {shorten(unknown[0])}, "
-            "which is not a setting of the architecture"
-        )
-    return arguments
-
-
-def training_hints(source: Source) -> Hints:
-    """Read the options that timm's train.py saves, `args`.
-
-    What they leave open is as in the architecture they name, as in that code.
-    """
-    args = {}
-    for key, value in source.values.items():
-        if key.startswith("args."):
-            args[key.removeprefix("args.")] = value
-
-    # the input; a tag of another version, or other channels than the images have, say nothing
-    keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
-    options = {key: args.get(key) for key in keys}
-    inputs: dict[str, Any] = {}
-    try:
-        usual = timm.get_pretrained_cfg(str(args.get("model")))
-        if usual:
-            inputs = resolve_data_config(options, usual.to_dict())
-    except (RuntimeError, AssertionError):
-        pass
-
-    # the heads and the pooling of the architecture, unless other options say another pooling
-    known = Hints()
-    name = str(args.get("model"))
-    if timm.is_model(name):
-        known = _named_architecture(name, args, str(source.path))
-    if args.get("gp") in ("token", "avg"):
-        known.encoder["global_pool"] = args["gp"]
-    return replace(known, **_inputs(inputs))
-
-
-def _named_architecture(name: str, args: dict[str, Any], checkpoint: str) -> Hints:
-    """Return what the architecture says that options of timm's train.py name."""
-    _require_plain(name, checkpoint)
-    prefix = "model_kwargs."
-    arguments = {}
-    for key, value in args.items():
-        if key.removeprefix(prefix) in ARGUMENTS and key.startswith(prefix):
-            arguments[key.removeprefix(prefix)] = value
-    try:
-        model, twin = _built(name, arguments)
-    except Exception:  # timm raises nearly anything on invalid arguments
-        return Hints()
-    heads = {model.embed_dim: model.blocks[0].attn.num_heads}
-    pooling = {"global_pool": model.global_pool}
-    return Hints(pooling, blocks_known=True, code_heads=heads, twin=twin)
-
-
 def _inputs(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of `Hints` on the input that timm's settings say.
 
     Args:
         settings: pretrained_cfg, or what timm makes of the options of train.py.
     """
-    differences = []
-    values = {
+    values: dict[str, Any] = {}
+    # half a normalisation is none
+    if settings.get("mean") and settings.get("std"):
+        values = {"mean": tuple(settings["mean"]), "std": tuple(settings["std"])}
+    crop_mode = settings.get("crop_mode") or "center"
+    if crop_mode not in ("center", "squash"):
+        values["differences"] = (
+            f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
+            "assuming 'center'",
+        )
+    return values | {
         "interpolation": settings.get("interpolation"),
         "crop_share": settings.get("crop_pct"),
-        "squash": settings.get("crop_mode") == "squash",
+        "squash": crop_mode == "squash",
     }
-    crop_mode = settings.get("crop_mode")
-    if crop_mode not in (None, "", "center", "squash"):
-        differences.append(
-            f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
-            "assuming 'center'"
-        )
-
-    # half a normalisation is none
-    for key, other in (("mean", "std"), ("std", "mean")):
-        value = settings.get(key)
-        if value and settings.get(other):
-            values[key] = tuple(value)
-        elif value:
-            differences.append(f"its settings say a {key} without a {other}, so it is not used")
-    return values | {"differences": tuple(differences)}
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
     """Refuse anything but a plain vision transformer before it is built or fetched."""
-    home = model_entrypoint(name).__module__
+    home = ""
+    if timm.is_model(name):
+        home = model_entrypoint(name).__module__
     if home not in ("timm.models.vision_transformer", "timm.models.deit"):
         raise CheckpointError(
-            f"{checkpoint}: timm's {name} is not a plain vision transformer (it is of {home}); "
-            "only those load"
+            f"{checkpoint}: timm knows no plain vision transformer called {shorten(name)}; only "
+            "those load, timm.list_models('vit*', pretrained=True) lists them"
         )
 
 
-# ---- A model that timm built ---------------------------------------------------------------------
-
-
-def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hints:
+def _hints_of_model(model: Any, settings: dict[str, Any]) -> Hints:
     """Read the architecture off a model that timm built, and the rest off its settings.
 
     Args:
-        source: the checkpoint that it describes.
         model: the model.
         settings: its pretrained_cfg: normalisation and names of classes.
-
-    Raises:
-        CheckpointError: our encoder does not compute it.
     """
     # the architecture, under our names
     block = model.blocks[0]
-    mlp = "gelu"
-    if isinstance(block.mlp, GluMlp):
-        mlp = "swiglu"
     encoder = {
         "image_size": tuple(model.patch_embed.img_size),
         "patch_size": tuple(model.patch_embed.patch_size),
@@ -234,7 +196,7 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
         "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
-        "mlp": mlp,
+        "mlp": "swiglu" if isinstance(block.mlp, GluMlp) else "gelu",
         "qkv_bias": block.attn.qkv.bias is not None,
         "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
         "fc_norm": not isinstance(model.fc_norm, nn.Identity),
@@ -246,22 +208,8 @@ def _hints_of_model(source: Source, model: Any, settings: dict[str, Any]) -> Hin
         "global_pool": model.global_pool or None,
         "norm_eps": block.norm1.eps,
     }
-
-    labels = _class_names(settings.get("label_names") or ())
+    labels = class_names(settings.get("label_names") or ())
     return Hints(only_given(encoder), class_names=labels, **_inputs(settings))
-
-
-def _class_names(labels: Any) -> tuple[str, ...]:
-    """Return the names of classes that timm's settings hold; none if they hold something else."""
-    # keyed by numbers, or by WordNet's codes in the order of the classes
-    if isinstance(labels, dict):
-        return class_names(labels[key] for key in in_order(labels))
-    if isinstance(labels, list | tuple):
-        return class_names(labels)
-    return ()
-
-
-# ---- Fetched -------------------------------------------------------------------------------------
 
 
 def hub_name(name: str) -> str:
@@ -271,13 +219,8 @@ def hub_name(name: str) -> str:
         CheckpointError: timm does not know it, has no weights for it, or it is of another family.
     """
     short = name.removeprefix("timm/")
-    settings = None
-    if timm.is_model(short):
-        _require_plain(short, name)
-        settings = timm.get_pretrained_cfg(short)
+    _require_plain(short, name)
+    settings = timm.get_pretrained_cfg(short)
     if settings is None or not settings.hf_hub_id:
-        raise CheckpointError(
-            f"timm has no model {shorten(short)!r} with weights; "
-            "timm.list_models('vit*', pretrained=True) lists those it has"
-        )
+        raise CheckpointError(f"timm has no weights for {shorten(short)!r}")
     return settings.hf_hub_id

@@ -37,40 +37,33 @@ OUTSIDE_BLOCKS = table("""
 
 def torchvision_hints(source: Source) -> Hints:
     """Tell the published files apart by their sizes, which alone show how each takes its images."""
-    # patch kernels (D, C, p, p) and position table (1, 1 + L, D)
-    kernels = _shape(source, "conv_proj.weight")
-    positions = _shape(source, "encoder.pos_embedding")
-    if len(kernels) != 4 or len(positions) != 3:
-        return Hints(blocks_known=True)
-    width = kernels[0]
-    depth = sum(name.endswith(".ln_1.weight") for name in source.tensors)
-    hidden = _shape(source, ".mlp.0.bias") or _shape(source, ".mlp.linear_1.bias")
-    heads = HEADS.get((width, depth, *hidden))
+    # patch kernels (D, C, p, p), position table (1, 1 + L, D), MLP
+    shapes = {name: tuple(tensor.shape) for name, tensor in source.tensors.items()}
+    width, _, patch_size, _ = _ending(shapes, "conv_proj.weight")
+    _, length, _ = _ending(shapes, "encoder.pos_embedding")
+    hidden = _ending(shapes, ".mlp.0.bias", ".mlp.linear_1.bias")
+    depth = sum(name.endswith(".ln_1.weight") for name in shapes)
     known = Hints(blocks_known=True)
-    if heads is not None:
-        known = replace(known, code_heads={width: heads})
-    patch_size = kernels[2]
-    image_size = patch_size * math.isqrt(positions[1])
+    if (width, depth, *hidden) in HEADS:
+        known = replace(known, code_heads={width: HEADS[(width, depth, *hidden)]})
+    image_size = patch_size * math.isqrt(length)
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
+    usual = replace(known, mean=IMAGENET[0], std=IMAGENET[1])
     if patch_size == 14 or image_size in (384, 512):
-        swag = replace(known, mean=IMAGENET[0], std=IMAGENET[1])
-        return replace(swag, interpolation="bicubic", crop_share=1.0)
+        return replace(usual, interpolation="bicubic", crop_share=1.0)
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
     if patch_size == 32:
-        return replace(known, mean=IMAGENET[0], std=IMAGENET[1])
+        return usual
     if width == 1024 and patch_size == 16:
         return replace(known, crop_share=224 / 242)
     return known
 
 
-def _shape(source: Source, end: str) -> tuple[int, ...]:
-    """Return the shape of the tensor whose name ends in this; () for none."""
-    for name, tensor in source.tensors.items():
-        if name.endswith(end):
-            return tuple(tensor.shape)
-    return ()
+def _ending(shapes: dict[str, tuple[int, ...]], *ends: str) -> tuple[int, ...]:
+    """Return the shape of the first tensor whose name has one of the ends; () for none."""
+    return next((shape for name, shape in shapes.items() if name.endswith(ends)), ())
 
 
 TORCHVISION = Format(

@@ -12,11 +12,10 @@ from torch import Tensor
 from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
-from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws
 from vit.data.images import match_classes
 from vit.encoder import VisionTransformer
-from vit.errors import DataError
+from vit.errors import DataError, shortened
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -51,26 +50,18 @@ class Classify(Objective):
         # with few labels, classes may have none
         absent = sorted(set(names) - set(data.train.label_names))
         if absent:
-            note = f"no training images of {', '.join(absent[:NAMED_CLASSES])}"
-            if len(absent) > NAMED_CLASSES:
-                note += f" and {len(absent) - NAMED_CLASSES:,} other classes"
-            self.notes.append(note)
+            self.notes.append(f"no training images of {shortened(', '.join(absent))}")
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
         # with one class every prediction is right
-        classes = data.train.class_names
-        if len(classes) == 1:
-            raise DataError(
-                f"train.objective: {data.name} has one class, {classes[0]!r}: "
-                "there is nothing to distinguish"
-            )
         if not data.has_classes:
             raise DataError(
-                f"train.objective: {data.name} has no labels to learn; "
-                "a folder has them as <class>/<image>"
+                "train.objective",
+                f"{data.name} has no two classes to tell apart; "
+                "a folder has them as <class>/<image>",
             )
-        return {"num_classes": len(classes)}
+        return {"num_classes": len(data.train.class_names)}
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:

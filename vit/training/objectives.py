@@ -1,0 +1,232 @@
+"""What a run learns: what an objective is, and the first one, masked patches (He et al. 2022).
+
+`fit` takes a class that stands elsewhere, as docs/objectives.md shows.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.config import OBJECTIVES, Config, ObjectiveInfo, ViTConfig
+from vit.data import Dataset
+from vit.data.draws import Draws
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.masking import mask_from_noise, num_keep
+from vit.training.distributed import gather_batch
+
+TEMPERATURE = 0.2
+"""Divides the cosine similarities of the contrastive loss."""
+
+
+class Objective(nn.Module):
+    """A model and its loss as one module, to be compiled.
+
+    Args:
+        model: from `build_model`; its parameters are this module's.
+        config: all settings.
+        data: the training and test data.
+
+    Attributes:
+        info: which settings it reads, and whether it learns from labels.
+        compares_images: whether the loss compares the images of a batch; if so, a process computes
+            its images at once, and `forward` gathers those of the other processes
+            (`vit.training.distributed.gather_batch`).
+        lengths: the most tokens that each part of the model gets in training, by the part's name.
+        measures: what is measured of the model, during the run and at its end: "reconstruction",
+            "knn" or "head" of `vit.evaluation.METHODS`; without labels, only the first.
+        notes: lines that the user should see.
+    """
+
+    info = ObjectiveInfo(())
+    compares_images: bool = False
+    measures: tuple[str, ...] = ()
+    lengths: dict[str, int]
+
+    def __init__(self, model: Model, config: Config, data: Dataset):
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.notes: list[str] = []
+
+    # ---- The model, and what it takes over from a loaded one ------------------------------------
+
+    @classmethod
+    def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
+        """Return the fields of `ViTConfig` that follow from the objective, not from the settings.
+
+        Raises:
+            DataError: the data lacks what the objective needs.
+        """
+        return {}
+
+    @classmethod
+    def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
+        """Build the model to train, with random weights."""
+        raise NotImplementedError
+
+    @classmethod
+    def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
+        """Copy what follows the encoder from a loaded checkpoint, where it fits; say what fits."""
+        return "its encoder is kept"
+
+    @property
+    def encoder(self) -> VisionTransformer:
+        return self.model.encoder
+
+    # ---- The step -------------------------------------------------------------------------------
+
+    def is_masked(self, step: int) -> bool:
+        """Return whether patches are masked in this step (from 0): its draws then hold a mask."""
+        return False
+
+    def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
+        """Return the targets of `forward`, on the CPU: (B, ...), or None if it needs none.
+
+        Args:
+            labels: of all images: int64 (N,).
+            draws: of the whole batch, whichever process computes its rows.
+        """
+        return None
+
+    def forward(
+        self, images: Tensor, targets: Tensor | None, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and metrics by name: means over the images, the same ones in every step.
+
+        It is a pure function of its arguments and the weights; a batch may come in parts, unless
+        the loss compares images.
+
+        Args:
+            images: normalised (B, C, H, W).
+            targets: from `targets`, on the device.
+            draws: of these images, with only what the model reads.
+        """
+        raise NotImplementedError
+
+    def after_step(self, step: int) -> None:
+        """Called after step `step` (from 1) has changed the weights.
+
+        A teacher kept in a submodule, for example, is updated here.
+        """
+
+
+class Reconstruct(Objective):
+    """Predict the pixels of the masked patches."""
+
+    model: MaskedAutoencoder
+    info = OBJECTIVES["reconstruct"]
+    measures = ("reconstruction", "knn")
+
+    def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
+        super().__init__(model, config, data)
+        # a norm of classifiers, which nothing here reads
+        model.encoder.fc_norm.requires_grad_(False)
+        settings = config.reconstruct
+        self.compares_images = settings.contrast > 0
+        self.contrast = settings.contrast
+        self.projector = None
+        if self.compares_images:
+            self.projector = Projector(model.encoder.config.embed_dim)
+
+        # the encoder sees the visible patches, the decoder all
+        patches = math.prod(config.model.grid_size)
+        self.keep = num_keep(patches, config.mask.ratio)
+        prefix = config.model.class_token + config.model.registers
+        self.lengths = {"encoder": self.keep + prefix, "decoder": patches + prefix}
+
+    @classmethod
+    def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
+        return build_autoencoder(
+            encoder, config.model.decoder_config(), config.reconstruct.norm_pix_loss
+        )
+
+    @classmethod
+    def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
+        """Copy the decoder if there is one of the same architecture."""
+        old = loaded.decoder
+        new = model.decoder
+        if old is None or new is None or old.config != new.config:
+            return "its encoder is kept, with a new decoder"
+        new.load_state_dict(old.state_dict())
+        return "its encoder is kept, with its decoder"
+
+    def is_masked(self, step: int) -> bool:
+        return True
+
+    def forward(
+        self, images: Tensor, targets: Tensor | None, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss over the masked patches.
+
+        With `reconstruct.contrast`, it is the weighted sum of two, and both are metrics.
+        """
+        assert draws.mask_noise is not None
+        mask = mask_from_noise(draws.mask_noise, self.keep)
+        loss, tokens = self.model.loss(images, mask, draws.drop_path)
+        if self.projector is None:
+            return loss, {}
+
+        # the views of the whole batch, those of the other processes included
+        pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D)
+        projected = self.projector(pooled)  # (B, 128)
+        contrast, accuracy = info_nce(projected, TEMPERATURE)
+        metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": accuracy}
+        return loss + self.contrast * contrast, metrics
+
+
+class Projector(nn.Sequential):
+    """Map features (B, D) to (B, 128), where views are compared (SimCLR, Chen et al. 2020)."""
+
+    def __init__(self, width: int):
+        super().__init__(nn.Linear(width, 512), nn.BatchNorm1d(512), nn.GELU(), nn.Linear(512, 128))
+
+
+def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Find each image's other view among all views of a batch (InfoNCE, van den Oord et al. 2018).
+
+    Args:
+        projected: (B, D); rows 2i and 2i + 1 are views of one image; at least two images.
+        temperature: divides the cosine similarities.
+
+    Returns:
+        The cross-entropy, a scalar (0 is certainty, log(B - 1) guessing), and how often the other
+        view is the likeliest.
+    """
+    # in float32: divided by the temperature, the rounding of bfloat16 would be large
+    with torch.autocast(projected.device.type, enabled=False):
+        unit = F.normalize(projected.float(), dim=1)
+        logits = unit @ unit.T / temperature  # (B, B)
+        # no view is its own partner
+        logits.fill_diagonal_(-torch.inf)
+
+    # rows 2i and 2i + 1 differ in their last bit
+    partner = torch.arange(len(projected), device=projected.device) ^ 1
+    accuracy = (logits.argmax(1) == partner).float().mean()
+    return F.cross_entropy(logits, partner), accuracy
+
+
+CLASSES: dict[str, type[Objective]] = {"reconstruct": Reconstruct}
+"""By name; `register` adds others."""
+
+
+def register(objective: type[Objective]) -> str:
+    """Let `train.objective` name a class that stands outside of the package; return its name."""
+    name = objective.__name__
+    CLASSES[name] = objective
+    OBJECTIVES[name] = objective.info
+    return name
+
+
+def objective_class(name: str) -> type[Objective]:
+    """Return the class of an objective by its name in `vit.config.OBJECTIVES`."""
+    if name not in CLASSES:
+        # which imports this module
+        return import_module(f"vit.training.{name}").OBJECTIVE
+    return CLASSES[name]
