@@ -39,7 +39,6 @@ REFUSED = {
         ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
     ],
     "embed": [
-        ("mae one.png data --out f.npz", "data: a folder; name it alone, or image files alone"),
     ],
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
