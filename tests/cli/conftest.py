@@ -125,7 +125,7 @@ def called(capsys, monkeypatch):
 @pytest.fixture
 def unpainted(monkeypatch):
     """Pictures are made, not laid out, and their files stay empty: to paint them takes longer than all else."""
-    monkeypatch.setattr("vit.figures.save_figure", lambda figure, path: write_text(path, ""))
+    monkeypatch.setattr("vit.figures.style.save_figure", lambda figure, path: write_text(path, ""))
     with without_layout():
         yield
 

@@ -32,7 +32,7 @@ def drawn(vit, unpainted, monkeypatch):
     """`drawn(*argv)`: the arrays beside the first picture of `vit attention`, without pictures."""
     names = ("attention_figure", "masked_figure", "strongest_figure", "patch_colours_figure")
     for name in names:
-        monkeypatch.setattr(f"vit.figures.{name}", lambda *_, **__: None)
+        monkeypatch.setattr(f"vit.cli.attention.{name}", lambda *_, **__: None)
 
     def drawn(*argv):
         code, output, error = vit("attention", *argv, "--overwrite")

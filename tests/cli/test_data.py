@@ -37,9 +37,9 @@ def test_a_folder_is_called_by_its_name(tmp_path, called):
 def test_parts_are_drawn_beside_their_own_images_or_not_at_all(monkeypatch, tmp_path):
     drawn = []
     monkeypatch.setattr(
-        "vit.figures.sheet_figure", lambda images, *about: drawn.append((images, about[4]))
+        "vit.figures.images.sheet_figure", lambda images, *about: drawn.append((images, about[4]))
     )
-    monkeypatch.setattr("vit.figures.save_figure", lambda *_: None)
+    monkeypatch.setattr("vit.figures.style.save_figure", lambda *_: None)
     for held_out in (0, 10):
         draw_sheet(
             load_data(DataConfig(source="scenes", limit=40, val_size=held_out), (32, 32)),

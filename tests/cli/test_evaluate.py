@@ -289,7 +289,7 @@ def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp
 
 def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr("vit.figures.save_figure", save_figure)
+    monkeypatch.setattr("vit.figures.style.save_figure", save_figure)
     measured("classifier", "--method", "head")
     assert sorted(path.name for path in out.iterdir()) == [
         "confusion.png",

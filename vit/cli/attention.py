@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from vit import figures
 from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
@@ -20,11 +19,14 @@ from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.cli.parsers import named_data
 from vit.data.images import class_key
 from vit.errors import ConfigError, one_line, plural
+from vit.figures import style
+from vit.figures.attention import attention_figure, masked_figure, strongest_figure
+from vit.figures.images import patch_colours_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import usual_query
 from vit.look.collection import of_files
-from vit.look.filled import fill_in
 from vit.look.panels import (
     Panels,
     class_relevance,
@@ -65,7 +67,7 @@ def run(options: Namespace) -> int:
     drawn = [draw() for draw in drawings.values()]
     make_folder(options.out)
     for path, (figure, arrays) in zip(paths, drawn, strict=True):
-        figures.save_figure(figure, path)
+        style.save_figure(figure, path)
         numbers = path.with_suffix(".npz")
         write_npz(numbers, arrays)
         print(f"picture: {one_line(str(path))}, numbers beside it in {numbers.name}")
@@ -235,7 +237,7 @@ def draw_heads(
         "overlay": options.overlay,
     }
     title = title or f"Attention of {query_name(subject.query)}, {layer_name(options, subject)}"
-    return drawn(figures.attention_figure, options, subject, panels, title, notes, **usual | look)
+    return drawn(attention_figure, options, subject, panels, title, notes, **usual | look)
 
 
 def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
@@ -244,7 +246,7 @@ def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels)
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
     title += f"{query_name(subject.query)}, {layer_name(options, subject)}"
     return drawn(
-        figures.strongest_figure,
+        strongest_figure,
         options,
         subject,
         panels,
@@ -265,12 +267,15 @@ def draw_decoder(
     if isinstance(options.head, int):
         head = options.head
         notes = f"decoder, head {head}"
+    # what measures reconstructions takes modules that a map does not need
+    from vit.look.filled import fill_in
+
     reconstruction = fill_in(subject)
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
     return drawn(
-        figures.masked_figure,
+        masked_figure,
         options,
         subject,
         decoder_panels(subject, masked_patches, head),
@@ -333,7 +338,7 @@ def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None
     title = "Patch features as colours"
     caption = caption_of(options, subject, "first three components of the last layer")
     colours = feature_colours(subject)
-    figure = figures.patch_colours_figure(subject.images, colours, subject.names, title, caption)
+    figure = patch_colours_figure(subject.images, colours, subject.names, title, caption)
     arrays = {
         "images": subject.pixels,
         "names": subject.names,
@@ -364,13 +369,13 @@ def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] |
     ):
         series = {"mean of the heads": values.T.numpy()}
         lines = {"uniform attention": even}
-        panels.append(figures.Panel(title, series, unit, lines, limits=(0, None)))
+        panels.append(Panel(title, series, unit, lines, limits=(0, None)))
 
     # A figure by depth, with a dot for each head
     images = plural(statistics.images, "image")
     notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
     notes += " and is left out"
-    figure = figures.layers_figure(
+    figure = layers_figure(
         panels,
         "Attention distance and entropy of each head",
         f"{subject.caption} · {notes}",

@@ -17,7 +17,7 @@ from vit.cli.attention import load_with_images
 from vit.cli.options import load_options
 from vit.cli.outputs import PAGE, output_file, require_free
 from vit.errors import RunError, UserError, one_line, plural
-from vit.figures import ExploredImage, Moment, explore_page
+from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.filled import fill_in
 from vit.look.photos import photo_of
