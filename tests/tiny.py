@@ -71,6 +71,7 @@ CLASSIFY = changed(
     },
 )
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+WIDE = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
 
 
 def encoder(**settings: object) -> VisionTransformer:
@@ -94,6 +95,11 @@ def randomize(model: M, std: float = 0.2) -> M:
             centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             nn.init.normal_(parameter, centre, min(std, parameter[0].numel() ** -0.5))
     return model
+
+
+def wide_encoder(**settings: object) -> VisionTransformer:
+    """Of 2 x 6 patches, whose attention is far from uniform."""
+    return randomize(VisionTransformer(ViTConfig(**WIDE | settings)), 0.4).eval()
 
 
 @contextmanager

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from tiny import seeded
+from tiny import WIDE, randomize, seeded, wide_encoder
 from torch import Tensor, nn
 
-from vit.config import DecoderConfig, ViTConfig, changed
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
@@ -19,19 +19,19 @@ from vit.interpret import (
     relevance,
     top_mass_mask,
 )
-from vit.mae import build_autoencoder, masked_patch_loss
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
 
-ENCODER = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
-CLASSIFIER = changed(ENCODER, {"num_classes": 3, "global_pool": "token"})
 GRID = Geometry((2, 6), (4, 2), 1, True)
 
 
 def small_model() -> VisionTransformer:
-    model = VisionTransformer(CLASSIFIER)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return model.eval()
+    return wide_encoder(num_classes=3, global_pool="token")
+
+
+def small_autoencoder() -> MaskedAutoencoder:
+    decoder = DecoderConfig(dim=16, depth=1, num_heads=2)
+    return randomize(build_autoencoder(ViTConfig(**WIDE), decoder, True), 0.3)
 
 
 def random_weights(batch: int = 2, heads: int = 3, tokens: int = 13) -> Tensor:
@@ -64,11 +64,8 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
     assert (weights[0, 0, :, 1:][~remaining] <= smallest).all()
     assert (mixed[:, 0] > 0).all()
     assert torch.equal(attention_rollout([weights], discard=0.0), attention_rollout([weights]))
-    for discard in (-0.1, 1.0):
-        with pytest.raises(AttentionError, match="discard is a share"):
-            attention_rollout([weights], discard=discard)
-    with pytest.raises(AttentionError, match="at least one layer"):
-        attention_rollout([])
+    with pytest.raises(AttentionError, match="discard is a share"):
+        attention_rollout([weights], discard=1.0)
 
 
 def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
@@ -162,9 +159,7 @@ def test_ablation_is_the_loss_with_the_heads_values_at_zero():
 
 
 def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
-    model = build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True).train()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
+    model = small_autoencoder().train()
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
 
     def loss() -> Tensor:
@@ -200,7 +195,7 @@ def test_half_precision_does_not_overflow(dtype):
 
 
 def test_relevance_through_layers_of_different_lengths_raises():
-    model = build_autoencoder(ENCODER, DecoderConfig(dim=8, depth=1, num_heads=2), True).eval()
+    model = small_autoencoder()
     mask = make_mask("random", 1, (2, 6), 0.5, seeded())
     with pytest.raises(AttentionError, match="different numbers of tokens"):
         relevance(

