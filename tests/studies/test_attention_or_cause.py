@@ -7,7 +7,6 @@ from torch import nn
 
 from studies.attention_or_cause import (
     ATTENTION,
-    GRADIENT,
     HEAD_MEASURES,
     PROXIMITY,
     TOP,
@@ -22,7 +21,6 @@ from studies.attention_or_cause import (
 )
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import AttentionError
 from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import Mask, make_mask
@@ -55,16 +53,6 @@ def test_hidden_patches_are_measured_on_visible_ones(trained):
     assert measured.image.tolist() == sorted(measured.image.tolist())
     assert measured.visible.shape == (24, 16)
     assert not (measured.visible == measured.hidden[:, None]).any()
-    assert set(measured.guesses) == {PROXIMITY, ATTENTION, "rollout, encoder and decoder", GRADIENT}
-    assert all(
-        one.shape == (24, 16)
-        for one in (
-            *measured.guesses.values(),
-            measured.left_out,
-            measured.averaged,
-            measured.error,
-        )
-    )
     assert measured.guesses[PROXIMITY].max() <= -1
     # the same are measured before training
     assert torch.equal(measured.hidden, measure_masked_patches(trained, trained.initial, 6).hidden)
@@ -185,12 +173,9 @@ def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
     assert found[3, 3] > 0.1
 
 
-def test_the_mean_is_over_all_images_and_what_is_not_ours_is_refused():
+def test_the_mean_is_over_all_images():
     model = encoder_of()
     images = torch.randn(5, 3, 8, 8)
     whole = head_measures(model, lambda: model(images))
     parts = head_measures(model, lambda: [model(part) for part in images.split(2)])
     torch.testing.assert_close(whole, parts)
-    other = nn.TransformerEncoderLayer(16, 2, batch_first=True)
-    with pytest.raises(AttentionError, match="does not say"):
-        head_measures(other, lambda: other(torch.randn(1, 4, 16)))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny import without_layout
 
-from studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
+from studies import OF_TRAININGS, STUDIES, StudyConfig, results
 from studies.analysis.correlation import association
 from studies.experiment import Experiment, without_queries
 from studies.results import run_study
@@ -22,7 +22,7 @@ from vit.atomic import write_text
 from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig, changed
 from vit.encoder import VisionTransformer
-from vit.errors import CheckpointError, RunError
+from vit.errors import RunError
 from vit.inputs import Normalization, Preparation, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import weights_hash
@@ -182,44 +182,22 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     assert weights_hash(small.models()[0].initial) == weights_hash(one.initial)
 
 
-@pytest.mark.slow
-def test_of_one_head_there_is_no_correlation(experiment, tmp_path):
-    sizes = SMALL | {"image_size": (32, 32), "num_heads": 1}
-    one = build_autoencoder(
-        ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
-    )
-    heads = attention_or_cause.study(looking_at(experiment, saved(tmp_path, one))).tables[1]
-    assert [row[2].values for row in heads.rows] == [(0.0,)] * len(attention_or_cause.HEAD_MEASURES)
-
-
-def test_page_and_pictures_name_it_and_say_what_is_left_out(
+def test_on_other_images_what_is_learned_from_scenes_is_left_out(
     experiment, trained, smaller, tmp_path, monkeypatch
 ):
-    """What occurs together is learned from the images of a training: of Scenes only where these are Scenes."""
-    figures = {}
-    monkeypatch.setattr(
-        results, "save_figure", lambda figure, path: figures.update({path.stem: figure})
-    )
+    """What occurs together is learned from the images of a training."""
+    monkeypatch.setattr(results, "save_figure", lambda *_: None)
     other = looking_at(experiment, trained.folder)
     other.config = changed(other.config, {"data.source": "cifar10"})
     other.used[other.config.data] = replace(experiment.data(), name="Mine")
     run_study("tyres-and-roads", other, tmp_path, "")
     page = (tmp_path / "tyres-and-roads" / "tables.md").read_text()
-    name = trained.folder.name
-    assert list(figures) == ["gain"]
-    assert all(figure.texts[1].get_text().startswith(name) for figure in figures.values())
-    (said,) = [line for line in page.splitlines() if line.startswith("*Checkpoint.*")]
-    assert f"{name}, which was trained on Scenes. " in said
-    assert said.endswith(": models of Scenes, shuffled across images, shuffled within images.")
     assert "| trained | alone |" in page
     assert "| shuffled" not in page
     assert "**Scenes" not in page
     found = json.loads((tmp_path / "tyres-and-roads" / "results.json").read_text())
-    assert found["checkpoint"] == {"name": name, "content_hash": weights_hash(trained.model)}
-    assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
+    assert found["checkpoint"]["content_hash"] == weights_hash(trained.model)
     assert found["training_seconds"] == 0
-    with pytest.raises(RunError, match="holds a study with other settings"):
-        run_study("tyres-and-roads", replace(other, study=StudyConfig([0], 48)), tmp_path, "")
 
 
 # --- what is refused
@@ -232,16 +210,12 @@ def classifier(tmp_path_factory) -> Path:
     return saved(tmp_path_factory.mktemp("classifier"), VisionTransformer(ViTConfig(**sizes)))
 
 
-@pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
-def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
-    with pytest.raises(
-        RunError, match=rf"^{name}: --checkpoint: {classifier} has no decoder, [^\n]*$"
-    ):
-        run_study(name, looking_at(experiment, classifier), tmp_path, "")
+def test_without_a_decoder_nothing_is_filled_in_but_an_encoder_can_be_looked_at(
+    experiment, classifier, smaller, tmp_path
+):
+    with pytest.raises(RunError, match=r"^one-hot: --checkpoint: .* has no decoder, "):
+        run_study("one-hot", looking_at(experiment, classifier), tmp_path, "")
     assert not list(tmp_path.iterdir())
-
-
-def test_but_an_encoder_can_be_looked_at(experiment, classifier, smaller, tmp_path):
     run_study("embedding-or-not", looking_at(experiment, classifier), tmp_path, "")
     assert (tmp_path / "embedding-or-not" / "tables.md").exists()
 
@@ -264,33 +238,5 @@ def test_under_uniform_attention_reading_is_unknown_and_logits_compare_nothing(
     }
     assert values["W_Q"] == [None]
     assert 0.5 < values["W_K"][0] < 1.5
-    with pytest.raises(
-        RunError,
-        match=r"^is-it-similarity: in layer 0, W_Q or W_K [^\n]* compare nothing; [^\n]*$",
-    ):
+    with pytest.raises(RunError, match=r"W_Q or W_K [^\n]* compare nothing"):
         run_study("is-it-similarity", uniform, tmp_path, "")
-
-
-@pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
-def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
-    folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
-    with pytest.raises(
-        RunError, match=rf"^--checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"
-    ):
-        looking_at(experiment, folder)
-
-
-def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_not_change_it(
-    experiment, tmp_path
-):
-    sizes = SMALL | {"image_size": (32, 32), "patch_size": (8, 8)}
-    large = looking_at(experiment, saved(tmp_path / "large", VisionTransformer(ViTConfig(**sizes))))
-    with pytest.raises(
-        RunError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"
-    ):
-        run_study("static-and-contextual", large, tmp_path, "")
-
-
-def test_so_is_what_is_not_there(experiment, tmp_path):
-    with pytest.raises(CheckpointError, match=r"^no checkpoint at [^\n]*$"):
-        looking_at(experiment, tmp_path / "none")

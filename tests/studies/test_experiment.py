@@ -6,11 +6,10 @@ import pytest
 import torch
 from tiny import seeded
 
-from studies import StudyConfig
 from studies import experiment as module
-from studies.experiment import ARMS, Arm, Experiment, Trained
+from studies.experiment import ARMS, Arm, Trained
 from vit.atomic import PARTIAL
-from vit.config import AugmentConfig, Config, DataConfig, changed
+from vit.config import changed
 from vit.interpret import AttentionMaps
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
@@ -176,23 +175,6 @@ def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
 
 
 # --- images ---------------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_trainings_on_scenes(tmp_path):
-    config = Config(
-        data=DataConfig(source="folder", root="photos", name="Mine", limit=300),
-        augment=AugmentConfig(flip=0.0),
-    )
-
-    def of(config: Config) -> Config:
-        return Experiment(config, StudyConfig([0], 10), tmp_path).on_scenes
-
-    on_scenes = of(config)
-    assert on_scenes.data == DataConfig(source="scenes", limit=300)
-    assert changed(on_scenes, {"data": config.data}) == config
-    elsewhere = changed(config, {"data.root": "other photos"})
-    assert of(elsewhere) == on_scenes  # so the same models are found
-    assert of(on_scenes) is on_scenes
 
 
 @pytest.fixture

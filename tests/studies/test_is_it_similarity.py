@@ -66,14 +66,6 @@ def test_the_form_on_tokens_is_1_for_a_similarity_and_the_opposite_for_its_oppos
     torch.testing.assert_close(shares[0, :, [1, 3]], -torch.ones(3, 2).double())
 
 
-def test_random_weights_lean_neither_way(trained):
-    found = form_shares(trained.initial.encoder, *[torch.eye(48).double()] * 2)
-    assert found[:, :4].mean(0).tolist() == pytest.approx([0.51, 0.5] * 2, abs=0.1)
-    assert preferences(trained, trained.initial.encoder, 48)[..., 0].mean().abs() < 0.3
-    on_tokens = token_form_shares(trained, trained.initial.encoder, 48)
-    assert on_tokens[..., 1].mean().abs() < 0.1
-
-
 def test_the_strongest_pair_and_the_trace_of_planted_forms():
     form = torch.diag(torch.tensor([3.0, 4.0, 0.0])).double()
     assert strongest_share(form).item() == pytest.approx(16 / 25)

@@ -16,9 +16,7 @@ from studies.kinds import (
     BESIDE,
     TOGETHER,
     WHOLE,
-    clusters,
     clusters_of_patches,
-    drawn_scenes,
     group_cosines,
     group_logits,
     group_means,
@@ -29,17 +27,10 @@ from studies.kinds import (
     together_in_images,
     whitening,
 )
-from vit.config import ModelConfig, ViTConfig
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
 from vit.scenes import MAY_TOUCH, PART_NAMES, scene_indices
-
-
-def test_the_parts_that_the_title_speaks_of_are_measured(parts):
-    assert {"wheel", "ball", "buoy", "road", "grass", "water", "sky"} <= set(parts.names)
-    assert set(parts.names) <= set(PART_NAMES)
-    for half in (parts.labels[::2], parts.labels[1::2]):
-        assert torch.bincount(half[half >= 0]).min() >= kinds.LEAST
 
 
 def test_what_occurs_together_is_that_of_the_drawing(parts):
@@ -113,25 +104,6 @@ def test_clusters_are_found_in_any_images(trained, monkeypatch):
     cosines = found.cosines(trained, trained.model.encoder, WHOLE)
     assert cosines.shape == (3, len(found.names), len(found.names))
     assert cosines.abs().max() <= 1 + 1e-6
-
-
-def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():
-    found = drawn_scenes("test", ModelConfig(image_size=(16, 32), patch_size=4), 0.5)
-    whole = drawn_scenes("test", ModelConfig(image_size=32, patch_size=4), 0.5)
-    assert torch.equal(found.images, whole.images[:, :, 8:24])
-    assert torch.equal(found.pixels, whole.pixels[:, 8:24])
-    assert torch.equal(found.patches.view(-1, 4, 8), whole.patches.view(-1, 8, 8)[:, 2:6])
-
-
-def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
-    points = torch.tensor([[0.0], [0.0], [1.0], [2.0]])
-    centres = clusters(points, 10)
-    assert sorted(centres.flatten().tolist()) == pytest.approx([0.0, 1.0, 2.0])
-    twice = torch.randn(128, 48).repeat(2, 1)
-    assert len(clusters(twice, 1000)) == 128
-    many = torch.randn(300, 4, generator=seeded(0))
-    assert torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=1))
-    assert not torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=2))
 
 
 # --- what occurs together, on label maps small enough to count by hand

@@ -20,9 +20,7 @@ from studies.lesson import (
     quantise,
 )
 from vit.checkpoints import load_model
-from vit.config import changed
 from vit.encoder import VisionTransformer
-from vit.errors import UserError
 from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
@@ -202,16 +200,6 @@ def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
     assert after["error"] < before["error"]
 
 
-def test_no_scale_of_colours_ends_at_zero_after_many_steps(page):
-    choose(page)
-    page.execute_script("for (let i = 0; i < 10; i++) lesson.step()")
-    ends = "return [...document.querySelectorAll('.ends')].map((e) => e.lastChild.textContent)"
-    highest = page.execute_script(ends)
-    assert len(highest) == 4
-    for number in highest:
-        assert float(number.strip("%").replace("−", "-")) > 0
-
-
 def test_untrained_weights_follow_the_encoders_rules(page):
     """The spread of each kind of matrix is that of a new model."""
     choose(page, kind="untrained")
@@ -266,34 +254,6 @@ def test_keyboard_hides_follows_and_swaps(page):
     assert middle[0] + 9 in (state["query"], state["guessed"])
 
 
-def test_a_mouse_drags_a_patch_and_a_finger_scrolls(page):
-    choose(page)
-    box = page.execute_script("""
-        const stage = document.getElementById("stage");
-        stage.scrollIntoView({ block: "center" });
-        return stage.getBoundingClientRect().toJSON();""")
-    # the middles of patches 0 and 8, the one below it, in pixels of the window
-    side = box["width"] / 8
-    x = box["left"] + side / 2
-    ends = (box["top"] + side / 2, box["top"] + 1.5 * side)
-
-    def order():
-        return page.execute_script("return lesson.state.order")
-
-    at_rest = order()
-    for kind, y in zip(("touchStart", "touchMove"), ends, strict=True):
-        points = [{"x": x, "y": y}]
-        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    assert order() == at_rest
-    for kind, y in zip(
-        ("mousePressed", "mouseMoved", "mouseReleased"), (*ends, ends[1]), strict=True
-    ):
-        event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
-        page.execute_cdp_cmd("Input.dispatchMouseEvent", event)
-    assert [order()[0], order()[8]] == [at_rest[8], at_rest[0]]
-
-
 def test_a_state_is_a_link(page, path):
     choose(page, layer=3, head=2, query=24, kind="untrained")
     before = page.execute_script("return lesson.results()")
@@ -308,10 +268,3 @@ def test_page_is_small_and_fits_a_phone(page, path):
     width = page.execute_script("return document.documentElement.scrollWidth - innerWidth")
     page.set_window_size(1280, 900)
     assert width <= 0
-
-
-def test_model_of_another_kind_is_refused():
-    other = load_model(MODEL)
-    other.encoder.config = changed(other.encoder.config, {"registers": 2})
-    with pytest.raises(UserError, match="of another kind"):
-        lesson_page(other)

@@ -57,17 +57,6 @@ def test_each_column_of_a_score_adds_up(numbers):
     assert taken == pytest.approx(numbers["output"], abs=1e-5)
 
 
-def test_a_value_gets_the_derivatives_of_those_that_attend_to_it_by_their_shares(encoder, inputs):
-    attention = encoder.blocks[2].attn
-    q, k, v = attention.project(encoder.blocks[2].norm1(encoder.embed(encoder.patchify(inputs))))
-    v = v.detach().requires_grad_()
-    shares = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).detach()
-    output = shares @ v
-    output.retain_grad()
-    output.pow(3).sum().backward()
-    assert torch.allclose(v.grad, shares.mT @ output.grad, rtol=1e-4, atol=1e-5)
-
-
 def test_the_page_is_what_the_command_writes(numbers):
     """Up to the last digit, which differs between machines."""
     page = (QUESTIONS / "one-score.md").read_text(encoding="utf-8")

@@ -14,7 +14,6 @@ from studies.analysis.correlation import (
     correlation,
     partial_correlation,
     ranks,
-    top_overlap,
 )
 
 
@@ -47,17 +46,6 @@ def test_ranks_share_ties_and_know_no_scale():
     assert ranks(torch.zeros(2, 3)).tolist() == [[1, 1, 1]] * 2
     values = torch.randn(4, 9)
     assert torch.equal(ranks(values), ranks(values.exp()))
-
-
-def test_the_highest_that_are_shared():
-    a = torch.tensor([[5.0, 4, 3, 2, 1, 0]])
-    assert float(top_overlap(a, a, 3)) == 1
-    assert float(top_overlap(a, -a, 3)) == 0
-    assert float(top_overlap(a, torch.tensor([[5.0, 0, 1, 4, 3, 2]]), 3)) == pytest.approx(1 / 3)
-    torch.manual_seed(0)
-    assert float(
-        top_overlap(torch.rand(4000, 16), torch.rand(4000, 16), 3).mean()
-    ) == pytest.approx(3 / 16, abs=0.01)
 
 
 # --- relations
