@@ -82,20 +82,9 @@ def test_prefix_tokens_have_no_place_in_the_sincos_table_and_the_learned_one_lea
     assert learned.shape == (1, 8, 8)
 
 
-@pytest.mark.parametrize(("image", "patch"), [((8, 9), (4, 4)), ((9, 8), (4, 4)), ((4, 4), (8, 8))])
-def test_patch_size_that_does_not_divide_is_refused(image, patch):
-    with pytest.raises(ValueError, match="does not divide"):
-        PatchEmbed(image, patch, 3, 8)
-
-
 @pytest.mark.parametrize(
     ("kind", "dim", "message"), [("sincos", 6, "multiple of 4"), ("rotary", 8, "'rotary'")]
 )
 def test_impossible_position_tables_are_refused(kind, dim, message):
     with pytest.raises(ValueError, match=message):
         position_table(kind, (2, 2), 1, dim)
-
-
-def test_another_order_of_the_table_is_refused():
-    with pytest.raises(ValueError, match="'other'"):
-        sincos_positions((2, 2), 8, "other")

@@ -73,18 +73,6 @@ def test_a_formula_is_mathml_with_its_letters_in_their_colours(render):
     ] == [("letter-q", "Q"), ("letter-x", "X"), ("letter-q", "WQ")]
 
 
-def test_an_index_has_no_colour_of_its_own(render):
-    content, _ = render(r"$\sum_k a_{ik} v_k$")
-    (formula,) = (
-        ElementTree.fromstring(found) for found in re.findall(r"<math.*?</math>", content)
-    )
-    assert [
-        (found.get("class"), "".join(found.itertext()))
-        for found in formula.iter()
-        if found.get("class")
-    ] == [("letter-v", "v")]
-
-
 def test_letters_in_prose_have_their_colours_and_code_keeps_its_text(render):
     content, dollars = render("W_Q & `W_Q` cost <b>5</b>; W_QK.\n\n    echo $W_Q\n")
     assert content.count('<b class="letter-q">W<sub>Q</sub></b> &amp;') == 1
@@ -132,13 +120,6 @@ def test_each_command_of_the_live_pages_writes_one():
     }
 
 
-@pytest.mark.slow
-def test_a_command_that_writes_no_page_stops_a_strict_build(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv(hooks.LIVE, str(tmp_path))
-    assert hooks.live_pages("    vit explore --nothing --out none.html\n") == {}
-    assert "vit explore --nothing --out none.html" in caplog.text
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the site; its live pages are empty."""
@@ -175,17 +156,6 @@ def test_no_page_is_wider_than_a_phone(phone, site):
         if width > 390:
             too_wide[path.relative_to(site).as_posix()] = width
     assert too_wide == {}
-
-
-@pytest.mark.slow
-def test_the_site_links_the_course_page_to_page_and_opens_live_pages(driver, site):
-    driver.get((site / "questions" / "one-score" / "index.html").as_uri())
-    footer = driver.find_element(By.CSS_SELECTOR, ".md-footer")
-    assert footer.find_element(By.CSS_SELECTOR, ".md-footer__link--next").is_displayed()
-    assert (site / "notebooks" / "02_attention_by_hand" / "index.html").exists()
-    driver.get((site / "live" / "index.html").as_uri())
-    for button in driver.find_elements(By.CSS_SELECTOR, "a.md-button"):
-        assert Path(button.get_attribute("href").removeprefix("file://")).exists()
 
 
 @pytest.mark.slow

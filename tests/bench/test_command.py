@@ -66,18 +66,10 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--patch 5", "model.patch_size"),
         ("--patch 0", "--patch: '0' cannot be used; input should be greater"),
-        ("--mask-ratio 1", "--mask-ratio: '1' cannot be used; input should be less than 1"),
-        ("--peers nobody", "--peers"),
         ("--json there.json", "there.json already exists"),
-        ("--json there.txt", "'there.txt' cannot be used; name a file that ends in .json"),
         ("--objective classify --peers", "--objective: classify is timed alone"),
-        ("--gpu-check --objective classify", "--objective: --gpu-check is of pretraining"),
         ("--gpu-check --peers", "--peers, --ablation: not read beside --gpu-check"),
-        ("--gpu-check --patch 2 4", "--patch: --gpu-check takes one"),
-        ("--device mps", "error: run.device: 'mps' cannot be used; torch finds cpu"),
-        ("--fast", "unrecognized arguments: --fast"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_in_one_line(line, said, tmp_path, monkeypatch, capsys):
