@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ import torch
 import torchvision
 import transformers
 from PIL import Image
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 
 transformers.utils.logging.disable_progress_bar()
@@ -50,31 +51,33 @@ CLASSIFY = shlex.split(
 )
 
 
-def digest(content: bytes | str) -> str:
+def digest(*parts: bytes | str) -> str:
     """The beginning of a SHA-256."""
-    if isinstance(content, str):
-        content = content.encode()
-    return hashlib.sha256(content).hexdigest()[:16]
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(part.encode() if isinstance(part, str) else part)
+    return hasher.hexdigest()[:16]
 
 
 def digest_of_tensors(tensors: dict[str, torch.Tensor]) -> str:
     """One hash of names, shapes, types and bits."""
-    hasher = hashlib.sha256()
+    parts = []
     for name in sorted(tensors):
         value = tensors[name].detach().contiguous()
-        hasher.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        hasher.update(
+        parts.append(f"{name} {tuple(value.shape)} {value.dtype}")
+        parts.append(
             value.view(torch.uint8).numpy().tobytes() if value.dim() else bytes(value.numpy())
         )
-    return hasher.hexdigest()[:16]
+    return digest(*parts)
 
 
-def without_volatile(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: without_volatile(item) for key, item in value.items() if key not in VOLATILE}
-    if isinstance(value, list):
-        return [without_volatile(item) for item in value]
-    return value
+def digest_of_lines(text: str) -> str:
+    """One hash of what a run wrote as JSON, without what the machine decides."""
+
+    def kept(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        return {key: value for key, value in pairs if key not in VOLATILE}
+
+    return digest(json.dumps(json.loads(text, object_pairs_hook=kept)))
 
 
 # ---- Runs ----------------------------------------------------------------------------------------
@@ -86,97 +89,91 @@ def train(out: Path, words: list[str], start: list[str] = TRAIN) -> subprocess.P
         return subprocess.Popen(command, cwd=ROOT, env=ONE_THREAD, stdout=log, stderr=log)
 
 
-def finish(process: subprocess.Popen, out: Path) -> None:
-    if process.wait() != 0:
-        raise SystemExit(
-            f"{out.name}: exit code {process.returncode}\n{out.with_suffix('.log').read_text()}"
-        )
+def run(out: Path, words: list[str], start: list[str] = TRAIN) -> None:
+    if train(out, words, start).wait() != 0:
+        raise SystemExit(f"{out.name}: {out.with_suffix('.log').read_text()}")
 
 
-def run(out: Path, words: list[str], start: list[str] = TRAIN) -> Path:
-    finish(train(out, words, start), out)
-    return out
-
-
-def cut_and_resumed(out: Path, words: list[str]) -> Path:
+def cut_and_resumed(out: Path, words: list[str]) -> None:
     """The run, stopped by a signal after its first saved state, and continued."""
     process = train(out, words)
     while process.poll() is None and not list((out / "checkpoints").glob("step-*.pt")):
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     process.wait()
-    finish(train(out, ["--resume"]), out)
-    return out
-
-
-def describe_run(out: Path) -> dict[str, str]:
-    with safe_open(out / "model.safetensors", "pt") as file:
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((out / "summary.json").read_text())
-    return {
-        "weights": digest_of_tensors(weights),
-        "metrics": digest(json.dumps(without_volatile(lines))),
-        "summary": digest(json.dumps(without_volatile(summary)).replace(str(out.parent), "")),
-    }
+    run(out, ["--resume"])
 
 
 def runs(folder: Path) -> None:
-    made = {"quickstart": run(folder / "quickstart", QUICK)}
-    made["contrast and Muon"] = run(folder / "contrast", CONTRAST)
-    made["classify"] = run(folder / "classify", [*CLASSIFY, ""])
-    made["two processes"] = run(folder / "two", CONTRAST, TWO)
-    made["cut and resumed"] = cut_and_resumed(folder / "cut", CONTRAST)
-    made["from a checkpoint"] = run(folder / "init", [*CLASSIFY, str(folder / "contrast")])
-    for name, out in made.items():
-        for fact, value in describe_run(out).items():
+    made = {
+        "quickstart": lambda out: run(out, QUICK),
+        "contrast and Muon": lambda out: run(out, CONTRAST),
+        "classify": lambda out: run(out, [*CLASSIFY, ""]),
+        "two processes": lambda out: run(out, CONTRAST, TWO),
+        "cut and resumed": lambda out: cut_and_resumed(out, CONTRAST),
+        "from a checkpoint": lambda out: run(out, [*CLASSIFY, str(folder / "contrast")]),
+    }
+    for name, make in made.items():
+        out = folder / name.split()[0]
+        make(out)
+        lines = ",".join((out / "metrics.jsonl").read_text().splitlines())
+        summary = (out / "summary.json").read_text().replace(str(folder), "")
+        facts = {
+            "weights": digest_of_tensors(load_file(out / "model.safetensors")),
+            "metrics": digest_of_lines(f"[{lines}]"),
+            "summary": digest_of_lines(summary),
+        }
+        for fact, value in facts.items():
             print(f"run         {name:24} {fact:8} {value}", flush=True)
 
 
 # ---- Layouts of image folders --------------------------------------------------------------------
 
+# Their pictures: where, how many, the first seed, and height and width of what are then JPEG
+LAYOUTS = {
+    "train and test": [
+        ("train/ape", 6, 0), ("test/ape", 6, 50), ("train/bee", 6, 100), ("test/bee", 6, 150),
+    ],
+    "train and val": [
+        ("train/ape", 5, 0), ("val/ape", 5, 70),
+        ("train/bee/deeper", 5, 200), ("val/bee/deeper", 5, 270),
+    ],
+    "classes only": [("Zebra", 12, 0), ("ape", 12, 100), ("bee", 12, 200)],
+    "no classes": [("", 30, 0)],
+    "train without classes": [("train", 30, 0)],
+    "copies": [("ape", 15, 0), ("bee", 15, 10)],  # five of them are apes, too
+    "large and odd": [("ape", 10, 0, (97, 61)), ("bee", 10, 50, (61, 131))],
+    "modes": [],
+    "unreadable and hidden": [("ape", 12, 0), ("bee", 12, 100), (".hidden", 3, 500)],
+}  # fmt: skip
+OPTIONS = {
+    "large and odd": ["--model.image_size", "[16, 24]", "--model.patch_size", "8"],
+    "unreadable and hidden": ["--data.on_bad_image", "skip", "--model.image_size", "16"],
+}
 
-def picture(seed: int, height: int = 40, width: int = 48, mode: str = "RGB") -> Image.Image:
+
+def picture(seed: int, size: tuple[int, int] = (40, 48), mode: str = "RGB") -> Image.Image:
     noise = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
-    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+    return Image.fromarray(noise).resize(size[::-1], Image.Resampling.BICUBIC).convert(mode)
 
 
-def write_pictures(folder: Path, count: int, seed: int, ending: str = "png", **shape: int) -> None:
-    folder.mkdir(parents=True)
-    for number in range(count):
-        picture(seed + number, **shape).save(folder / f"{number:03d}.{ending}")
+def write_layout(name: str, root: Path) -> None:
+    for place, count, seed, *size in LAYOUTS[name]:
+        (root / place).mkdir(parents=True)
+        for number in range(count):
+            file = root / place / f"{number:03d}.{'jpg' if size else 'png'}"
+            picture(seed + number, *size).save(file)
+    if name == "unreadable and hidden":
+        (root / "ape" / "003.png").write_bytes(b"no picture")
+        (root / "bee" / "._005.png").write_bytes(b"a Mac's")
+        (root / "bee" / "notes.txt").write_text("not a picture")
+        os.symlink(root / "ape", root / "bee" / "apes")
+    if name == "modes":
+        write_modes(root)
 
 
-def layouts(folder: Path) -> dict[str, tuple[Path, list[str]]]:
-    """Nine folders, by what is special about them, with options."""
-    made: dict[str, tuple[Path, list[str]]] = {}
-
-    def add(name: str, *options: str) -> Path:
-        made[name] = (folder / name.replace(" ", "-"), list(options))
-        return made[name][0]
-
-    for split in ("train", "test"):
-        for seed, kind in enumerate(("ape", "bee")):
-            write_pictures(
-                folder / "train-and-test" / split / kind, 6, 100 * seed + (split == "test") * 50
-            )
-    add("train and test")
-    root = add("train and val")
-    for split in ("train", "val"):
-        write_pictures(root / split / "ape", 5, 0 if split == "train" else 70)
-        write_pictures(root / split / "bee" / "deeper", 5, 200 if split == "train" else 270)
-    root = add("classes only")
-    for seed, kind in enumerate(("Zebra", "ape", "bee")):
-        write_pictures(root / kind, 12, 100 * seed)
-    write_pictures(add("no classes"), 30, 0)
-    write_pictures(add("train without classes") / "train", 30, 0)
-    root = add("copies")
-    write_pictures(root / "ape", 15, 0)
-    write_pictures(root / "bee", 15, 10)  # five of them are apes, too
-    root = add("large and odd", "--model.image_size", "[16, 24]", "--model.patch_size", "8")
-    write_pictures(root / "ape", 10, 0, "jpg", height=97, width=61)
-    write_pictures(root / "bee", 10, 50, "jpg", height=61, width=131)
-    root = add("modes")
+def write_modes(root: Path) -> None:
+    """Images of every mode, and one to be turned by a quarter."""
     for number, mode in enumerate(("L", "RGBA", "P", "CMYK", "1", "I;16")):
         kind = root / ("ape" if number % 2 else "bee")
         kind.mkdir(parents=True, exist_ok=True)
@@ -187,38 +184,38 @@ def layouts(folder: Path) -> dict[str, tuple[Path, list[str]]]:
             image.save(kind / f"{number}-{copy}.{'jpg' if mode == 'CMYK' else 'png'}")
     turned = picture(99)
     exif = turned.getexif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6
     turned.save(root / "ape" / "turned.jpg", exif=exif)
-    root = add("unreadable and hidden", "--data.on_bad_image", "skip")
-    write_pictures(root / "ape", 12, 0)
-    write_pictures(root / "bee", 12, 100)
-    (root / "ape" / "003.png").write_bytes(b"no picture")
-    (root / "bee" / "._005.png").write_bytes(b"a Mac's")
-    (root / "bee" / "notes.txt").write_text("not a picture")
-    write_pictures(root / ".hidden", 3, 500)
-    os.symlink(root / "ape", root / "bee" / "apes")
-    return made
 
 
 def images(folder: Path) -> None:
-    for name, (root, options) in layouts(folder / "layouts").items():
+    for name in LAYOUTS:
+        root = folder / "layouts" / name.replace(" ", "-")
+        write_layout(name, root)
         for state in ("cold", "warm"):
-            command = [sys.executable, "-m", "vit", "data", "--json", "--data", str(root), *options]
-            command += ["--data.cache", str(folder / "cache"), "--model.image_size", "16"]
-            if "--model.image_size" in options:
-                del command[-2:]
+            command = [sys.executable, "-m", "vit", "data", "--json", "--data", str(root)]
+            command += OPTIONS.get(name, ["--model.image_size", "16"])
+            command += ["--data.cache", str(folder / "cache")]
             done = subprocess.run(command, cwd=ROOT, env=ONE_THREAD, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"{name}: {done.stderr}")
             facts = json.loads(done.stdout)
             known = {key: facts.get(key) for key in ("content_hash", "train_images", "test_images")}
             known["classes"] = facts.get("classes", facts.get("class_names"))
-            print(
-                f"images      {name:24} {state:8} {digest(json.dumps(known))} {known['content_hash']}"
-            )
+            hashes = f"{digest(json.dumps(known))} {known['content_hash']}"
+            print(f"images      {name:24} {state:8} {hashes}")
 
 
 # ---- Checkpoints ---------------------------------------------------------------------------------
+
+TIMM = dict(img_size=32, depth=2, num_classes=5)
+TRANSFORMERS = dict(
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+)
+DECODER = dict(
+    decoder_hidden_size=24, decoder_num_hidden_layers=1, decoder_num_attention_heads=3,
+    decoder_intermediate_size=48,
+)  # fmt: skip
 
 
 def filled(model: nn.Module) -> nn.Module:
@@ -231,76 +228,63 @@ def filled(model: nn.Module) -> nn.Module:
 
 
 def timm_model(name: str = "vit_tiny_patch16_224", **settings: object) -> nn.Module:
-    sizes = dict(img_size=32, depth=2, num_classes=5)
-    return filled(timm.create_model(name, pretrained=False, **sizes | settings))
+    return filled(timm.create_model(name, pretrained=False, **TIMM | settings))
 
 
 def transformers_model(kind: str, **settings: object) -> nn.Module:
-    sizes = dict(
-        image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
-    )
-    config = getattr(
-        transformers, f"{kind.removesuffix('Model').removesuffix('ForPreTraining')}Config"
-    )
+    model = getattr(transformers, kind)
     if not kind.startswith("Dinov2"):
-        sizes["intermediate_size"] = 64
-    return filled(getattr(transformers, kind)(config(**sizes | settings)))
+        settings["intermediate_size"] = 64
+    return filled(model(model.config_class(**TRANSFORMERS | settings)))
+
+
+def under(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {prefix + key: value for key, value in state.items()}
+
+
+def sources(folder: Path) -> Iterator[tuple[str, object]]:
+    """Names, and models in memory, or what torch.save writes, or folders and names that can be loaded."""
+    state = timm_model().state_dict()
+    yield "timm bare", state
+    yield "timm twelve blocks", timm_model(depth=12).state_dict()
+    yield "timm deit3", timm_model("deit3_small_patch16_224").state_dict()
+    registers = timm_model("vit_small_patch14_reg4_dinov2", img_size=28)
+    yield "timm registers", registers.state_dict()
+    yield "timm distilled", timm_model("deit_tiny_distilled_patch16_224").state_dict()
+    yield "timm in memory", timm_model(qk_norm=True)
+    yield "timm gap in memory", timm_model("vit_medium_patch16_gap_240")
+    for name in ("vit_tiny_patch16_224", "vit_medium_patch16_gap_240"):
+        place = folder / name
+        timm.models.save_for_hf(
+            timm_model(name), place, model_args=dict(TIMM), safe_serialization=True
+        )
+        yield f"timm folder {name}", place
+    for kind, settings in {
+        "ViTModel": {}, "DeiTModel": {}, "ViTMAEForPreTraining": DECODER,
+        "Dinov2Model": {}, "Dinov2WithRegistersModel": dict(num_register_tokens=2), "IJepaModel": {},
+    }.items():  # fmt: skip
+        transformers_model(kind, **settings).save_pretrained(folder / kind)
+        yield f"transformers {kind}", folder / kind
+    vision = torchvision.models.VisionTransformer(16, 4, 2, 4, 32, 64, num_classes=5)
+    yield "torchvision", filled(vision).state_dict()
+    yield "wrapped", {"epoch": 3, "state_dict": under("module.", state)}
+    teacher = timm_model(num_classes=0).state_dict()
+    copies = {"student": state, "teacher": teacher}
+    yield "DINO", {name: under("module.backbone.", copy) for name, copy in copies.items()}
+    yield "shipped", "vit-tiny-p4-cifar10"
+    yield "shipped classifier", "vit-tiny-p4-cifar10-finetuned"
 
 
 def checkpoints(folder: Path) -> None:
-    folder = folder / "checkpoints"
-    folder.mkdir()
-    sources: dict[str, object] = {}
-
-    def saved(name: str, content: object) -> None:
-        sources[name] = folder / f"{name.replace(' ', '-')}.pt"
-        torch.save(content, sources[name])
-
-    # timm: bare states, folders, models in memory
-    saved("timm bare", timm_model().state_dict())
-    saved("timm twelve blocks", timm_model(depth=12).state_dict())
-    saved("timm deit3", timm_model("deit3_small_patch16_224").state_dict())
-    saved("timm registers", timm_model("vit_small_patch14_reg4_dinov2", img_size=28).state_dict())
-    saved("timm distilled", timm_model("deit_tiny_distilled_patch16_224").state_dict())
-    sources["timm in memory"] = timm_model(qk_norm=True)
-    sources["timm gap in memory"] = timm_model("vit_medium_patch16_gap_240")
-    for name in ("vit_tiny_patch16_224", "vit_medium_patch16_gap_240"):
-        sources[f"timm folder {name}"] = folder / name
-        sizes = dict(img_size=32, depth=2, num_classes=5)
-        timm.models.save_for_hf(
-            timm_model(name), folder / name, model_args=sizes, safe_serialization=True
-        )
-
-    # transformers
-    decoder = dict(
-        decoder_hidden_size=24, decoder_num_hidden_layers=1, decoder_num_attention_heads=3,
-        decoder_intermediate_size=48,
-    )  # fmt: skip
-    for kind, settings in {
-        "ViTModel": {}, "DeiTModel": {}, "ViTMAEForPreTraining": decoder,
-        "Dinov2Model": {}, "Dinov2WithRegistersModel": dict(num_register_tokens=2), "IJepaModel": {},
-    }.items():  # fmt: skip
-        sources[f"transformers {kind}"] = folder / kind
-        transformers_model(kind, **settings).save_pretrained(folder / kind)
-
-    # torchvision, wrappers, several copies, ours
-    vision = torchvision.models.VisionTransformer(16, 4, 2, 4, 32, 64, num_classes=5)
-    saved("torchvision", filled(vision).state_dict())
-    state = timm_model().state_dict()
-    saved(
-        "wrapped",
-        {"epoch": 3, "state_dict": {f"module.{key}": value for key, value in state.items()}},
-    )
-    copies = {}
-    for name, other in (("student", state), ("teacher", timm_model(num_classes=0).state_dict())):
-        copies[name] = {f"module.backbone.{key}": value for key, value in other.items()}
-    saved("DINO", copies)
-    sources["shipped"] = "vit-tiny-p4-cifar10"
-    sources["shipped classifier"] = "vit-tiny-p4-cifar10-finetuned"
-
     from vit import load_model
 
-    for name, source in sources.items():
+    folder = folder / "checkpoints"
+    folder.mkdir()
+    for name, source in sources(folder):
+        if isinstance(source, dict):
+            file = folder / f"{name.replace(' ', '-')}.pt"
+            torch.save(source, file)
+            source = file
         options = {"DINO": {"branch": "teacher"}, "torchvision": {"num_heads": 2}}.get(name, {})
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
