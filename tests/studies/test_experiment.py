@@ -6,10 +6,11 @@ import pytest
 import torch
 from tiny import seeded
 
+from studies import StudyConfig
 from studies import experiment as module
-from studies.experiment import ARMS, Arm, Trained
+from studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.atomic import PARTIAL
-from vit.config import changed
+from vit.config import AugmentConfig, Config, DataConfig, changed
 from vit.interpret import AttentionMaps
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
@@ -175,6 +176,14 @@ def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
 
 
 # --- images ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_trainings_on_scenes(tmp_path):
+    photos = DataConfig(source="folder", root="photos", name="Mine", limit=300)
+    config = Config(data=photos, augment=AugmentConfig(flip=0.0))
+    on_scenes = Experiment(config, StudyConfig([0], 10), tmp_path).on_scenes
+    assert on_scenes.data == DataConfig(source="scenes", limit=300)
+    assert changed(on_scenes, {"data": photos}) == config
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ from studies.figures import (
     pairs_figure,
     pasted_figure,
     relations_figure,
+    scatter_figure,
     seriated,
     shares_figure,
 )
 from vit.figures import Panel
+from vit.figures.measures import percent_tick
 from vit.figures.mosaic import MARK
 
 NAMES = ["a", "x", "b", "y", "c"]
@@ -36,6 +38,10 @@ def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
     upright = [x[0] for x, y, mark in lines if mark == "None" and y[0] != y[-1]]
     assert upright == pytest.approx([0.6, 1.1])
     assert axes.get_xlim()[1] > 1.1
+
+
+def test_shares_are_not_rounded_to_whole_percents():
+    assert [percent_tick(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]
 
 
 def blocks() -> np.ndarray:
@@ -79,6 +85,19 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
     assert first.images[0].get_clim() == (-2, 2)
     assert second.images[0].get_clim() == (-9, 9)
     assert blocks()[0, 0] == 2  # what was given is left as it is
+
+
+def test_points_of_all_panels_share_one_scale():
+    first = {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))}
+    second = {"a": (np.array([5.0, 6, 7]), Y)}
+    figure = scatter_figure([Panel("1", first, "x"), Panel("2", second, "z")], "loss", "t", "s")
+    one, two = figure.axes
+    assert one.get_yscale() == two.get_yscale() == "symlog"
+    assert one.get_ylim() == two.get_ylim()
+    assert one.get_ylim()[0] < -0.0005
+    assert one.get_ylim()[1] > 0.5
+    assert np.array_equal(two.lines[0].get_xydata().T, second["a"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b $"]
 
 
 def test_parts_lie_end_to_end():

@@ -123,6 +123,13 @@ def test_keys_know_nothing_of_others_before_attention_has_mixed_them():
     assert (found / found.sum(-1, keepdim=True)).abs().amax(1)[:, 2].max() < 1e-4
 
 
+def test_keys_without_content_are_their_place():
+    encoder = encoder_of()
+    nn.init.zeros_(encoder.patch_embed.proj.weight)
+    found = split_keys(encoder, images(), images(8, seed=2))
+    torch.testing.assert_close(found[..., 0] / found.sum(-1), torch.ones(3, 3), rtol=0, atol=1e-4)
+
+
 # --- logits and similarity
 
 
