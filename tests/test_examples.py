@@ -15,7 +15,6 @@ from PIL import Image
 from tiny import NORMALIZE, autoencoder, encoded, randomize
 from torchvision.transforms.v2.functional import to_pil_image
 
-import vit
 from vit import load_model, save_model
 from vit.data.sources import SCENES_SEED, load_scenes
 from vit.runs import read_metrics
@@ -37,13 +36,6 @@ def test_track_callback_sends_every_line_of_metrics(tmp_path, monkeypatch):
         rows = [(int(step), key, float(value)) for step, key, value in csv.reader(file)]
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert rows == [(line["step"], key, value) for line in lines for key, value in line.items()]
-
-
-def test_the_tracker_can_be_closed_if_the_run_fails_before_it_starts(tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(vit, "fit", lambda *_, callbacks, **settings: given.extend(callbacks))
-    example_here("track_callback.py", tmp_path / "run", monkeypatch=monkeypatch)
-    given[0].close()
 
 
 @pytest.mark.slow

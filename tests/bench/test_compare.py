@@ -72,13 +72,6 @@ def test_shares_are_of_all_the_time_and_each_operator_counts_once():
     assert shares({"aten::_fused_adamw_": 3.0, "aten::gelu_backward": 1.0})["optimizer"] == 0.75
 
 
-def test_switches_reach_a_contestant():
-    plain, switched = HERE, replace(HERE, run={"grad_accum_steps": 4, "attention": "flash"})
-    said = [build(job).about for job in (plain, switched)]
-    assert [about.partition(" parts")[0][-1] for about in said] == ["1", "4"]
-    assert ["attention flash" in about for about in said] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("peer", "near"),  # tables of positions count differently
     [("transformers", 0.02), ("transformers eager", 0.02), ("vit-pytorch", 0.1)],

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.contestants import STEPS_AT_ONCE, Contestant, build, flops_per_image
+from bench.contestants import build, flops_per_image
 from bench.job import Job
-from vit.device import Compute
 from vit.masking import num_keep
 
 MICRO = Job(
@@ -87,15 +85,3 @@ def test_the_ceiling_is_the_products_of_a_step(change):
     with FlopCounterMode(display=False) as counter:
         ceiling.step()
     assert counter.get_total_flops() == ceiling.products == job.batch * products_by_hand(job)
-
-
-def test_a_gpu_is_kept_busy_between_two_readings_of_the_clock(monkeypatch):
-    made = []
-    waited = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waited.append(len(made)))
-    for device, steps in (("cpu", 1), ("cuda", STEPS_AT_ONCE)):
-        made.clear()
-        contestant = Contestant(lambda: made.append(1), Compute(torch.device(device)), "")
-        assert contestant.seconds_of_step() > 0
-        assert len(made) == steps
-    assert waited == [STEPS_AT_ONCE]

@@ -242,17 +242,8 @@ def test_steps_baselines_and_the_probability_of_a_class():
 
 def test_what_has_no_curve():
     images, maps = torch.ones(2, 3, 8, 6), torch.ones(2, 2, 3)
-    for bad_maps, message in (
-        (maps[:1], "one per image"),
-        (maps[:, None], "one per image"),
-        (torch.ones(2, 3, 3), "does not divide"),
-        (maps * torch.nan, "nan in places"),
-    ):
+    for bad, message in ((maps[:1], "one per image"), (maps * torch.nan, "nan in places")):
         with pytest.raises(AttentionError, match=message):
-            faithfulness(lambda x: x, images, bad_maps, sum_of_patches)
-    with pytest.raises(AttentionError, match="steps are at least 1"):
-        faithfulness(lambda x: x, images, maps, sum_of_patches, steps=0)
+            faithfulness(lambda x: x, images, bad, sum_of_patches)
     with pytest.raises(AttentionError, match="one number per image"):
         faithfulness(lambda x: x, images, maps, lambda x: x)
-    with pytest.raises(AttentionError, match="there is no class 7"):
-        faithfulness(lambda x: x.mean((2, 3)), images, maps, 7)

@@ -17,7 +17,6 @@ from studies.kinds import (
     TOGETHER,
     WHOLE,
     clusters,
-    clusters_of_patches,
     drawn_scenes,
     group_cosines,
     group_logits,
@@ -91,21 +90,6 @@ def test_whitened_patches_vary_alike_in_all_directions():
     brightness = whitening(patches, share=0.9)
     assert brightness.shape == (6, 1)
     assert F.normalize(brightness, dim=0).abs().min() > 0.9 / 6**0.5
-
-
-def test_clusters_are_found_in_any_images(trained, monkeypatch):
-    monkeypatch.setattr(kinds, "CLUSTERS", 6)
-    monkeypatch.setattr(kinds, "FEWEST", 2)
-    found = clusters_of_patches(trained.config.model, trained.data, 40)
-    assert list(found.views) == [WHOLE, ALONE]
-    assert found.labels.shape == (40, 64)
-    assert 2 <= len(found.names) <= 6
-    assert set(found.labels.unique().tolist()) <= {-1, *range(len(found.names))}
-    colours = found.appearance(trained, WHOLE)[2]
-    assert torch.isfinite(colours).all()
-    cosines = found.cosines(trained, trained.model.encoder, WHOLE)
-    assert cosines.shape == (3, len(found.names), len(found.names))
-    assert cosines.abs().max() <= 1 + 1e-6
 
 
 def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():

@@ -94,9 +94,6 @@ def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
             found[scene].update(PART_NAMES[part] for part in parts[number].unique().tolist())
     assert "road" in found[HOME] & found[STREET]
     assert not any("road" in found[scene] for scene in ELSEWHERE)
-    assert "water" in found["sea"]
-    assert "grass" in found["meadow"]
-    assert "fuselage" in found["air"]
     assert not (cases.scenes[HOME] == cases.scenes[STREET]).flatten(1).all(1).any()
     inputs, patches, places = cases.pasted(trained, WHEEL, HOME)
     # its own patch, put back
