@@ -65,7 +65,7 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
     assert (mixed[:, 0] > 0).all()
     assert torch.equal(attention_rollout([weights], discard=0.0), attention_rollout([weights]))
     # Also of a query of which nothing remains
-    rest = attention_rollout([weights], discard=0.99)
+    rest = attention_rollout([weights], discard=0.99, num_prefix_tokens=0)
     torch.testing.assert_close(rest.sum(-1), torch.ones(1, 13))
     with pytest.raises(AttentionError, match="discard is a share"):
         attention_rollout([weights], discard=1.0)

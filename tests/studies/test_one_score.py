@@ -43,6 +43,7 @@ def test_the_shares_are_those_of_the_model_in_the_head_that_looks_most_at_the_ro
     rows = torch.stack([maps.of(layer)[0, :, WHEEL_TOKEN] for layer in range(len(encoder.blocks))])
     row = rows[numbers["layer"], numbers["head"]]
     assert torch.allclose(row, numbers["maps"]["shares"], atol=1e-5)
+    assert torch.allclose(numbers["maps"]["scores"].softmax(-1), row, atol=1e-5)
     road = KEYS["the road below it"]
     to_road = rows[..., 1 + 8 * road[0] + road[1]]
     assert float(to_road.max()) == pytest.approx(numbers["keys"]["the road below it"]["share"])
