@@ -120,3 +120,9 @@ def test_a_damaged_one_is_one_line(place):
     weights.write_bytes(content)
     with pytest.raises(CheckpointError, match="SHA-256"):
         load_model("small-mae")
+
+
+@pytest.mark.parametrize("name", ["..", "__pycache__", "../own/small-mae"])
+def test_nothing_but_a_name_is_one(place, name):
+    with pytest.raises(CheckpointError, match="no model called"):
+        shipped(name)
