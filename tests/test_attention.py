@@ -143,7 +143,7 @@ def test_permuted_tokens_give_permuted_outputs(qkv):
 
 
 def test_impossible_layers_and_what_identity_has_not_are_refused():
-    with pytest.raises(ValueError, match="12 cannot be used; a multiple of num_heads, which is 5"):
+    with pytest.raises(ValueError, match="12 is no multiple of num_heads, which is 5"):
         MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=5))
     with pytest.raises(ValueError, match="Q = K = V = X"):
         _ = random_attention(qkv="identity").W_K
