@@ -71,8 +71,8 @@ OBJECTIVES = {
 def unread_sections(objective: str) -> set[str]:
     """Return the names of the sections that only other objectives read."""
     sections: set[str] = set()
-    for other in OBJECTIVES.values():
-        sections |= set(other.sections)
+    for info in OBJECTIVES.values():
+        sections |= set(info.sections)
     return sections - set(OBJECTIVES[objective].sections)
 
 
@@ -170,10 +170,10 @@ SYNONYMS = {
 """What other programs call some settings."""
 
 
-def reason(found: Sequence[ErrorDetails]) -> str:
+def reason(problems: Sequence[ErrorDetails]) -> str:
     """Return in words what pydantic refuses of a value; of several types, what each needs."""
     reasons: dict[str, None] = {}
-    for item in found:
+    for item in problems:
         text = item["msg"].removeprefix("Value error, ")
         reasons[text[:1].lower() + text[1:]] = None
     return ", or ".join(reasons)
@@ -197,10 +197,10 @@ class Settings(BaseModel):
             raise self._refused(values, error.errors(include_url=False)) from None
 
     @classmethod
-    def _refused(cls, values: Mapping[str, Any], found: Sequence[ErrorDetails]) -> UserError:
+    def _refused(cls, values: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> UserError:
         """Return the error of the first value that pydantic refused, in one line."""
         # What a rule of this file, or a section, says is said already
-        first = found[0]
+        first = problems[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, UserError):
             return cause
@@ -214,7 +214,7 @@ class Settings(BaseModel):
             return cls.refused_by(cls.key(name), f"no such setting{hint}")
 
         # A value: of several types, each says what it needs
-        same = [item for item in found if item["loc"][0] == name]
+        same = [item for item in problems if item["loc"][0] == name]
         text = f"{quoted(values.get(name))} cannot be used; {reason(same)}"
         return cls.refused_by(cls.key(name), text)
 
@@ -722,13 +722,13 @@ class _UniqueKeys(yaml.SafeLoader):
     """Reads YAML, and refuses a key that stands twice: PyYAML leaves out the first in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.constructor.ConstructorError(
                     problem=f"{key.value} stands twice", problem_mark=key.start_mark
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 

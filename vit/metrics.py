@@ -112,14 +112,14 @@ def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         return dict(document["scores"])
 
     # until 0.1, summary.json had other names than results.json
-    found = {
+    methods = {
         key: document[key] for key in ("knn", "linear", "reconstruction", "head") if key in document
     }
     neighbours = document.get("neighbours")
     if neighbours:
-        found["knn"] = neighbours | {"accuracy": neighbours["encoder_accuracy"]}
+        methods["knn"] = neighbours | {"accuracy": neighbours["encoder_accuracy"]}
     if "test_accuracy" in document:
-        found["head"] = {
+        methods["head"] = {
             "accuracy": document["test_accuracy"],
             "cross_entropy": document["test_loss"],
             "expected_calibration_error": document["test_calibration_error"],
@@ -127,13 +127,13 @@ def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         }
     elif "test_loss" in document:
         row = {"loss": document["test_loss"]}
-        found["reconstruction"] = row | document.get("test_loss_of_baselines", {})
+        methods["reconstruction"] = row | document.get("test_loss_of_baselines", {})
 
     # and a method one row, whose baselines were among its measures
     data = document.get("data")
     images = (data if isinstance(data, dict) else document).get("test_images", 0)
     scores: dict[str, list[dict[str, Any]]] = {}
-    for method, rows in found.items():
+    for method, rows in methods.items():
         scores[method] = []
         for row in rows if isinstance(rows, list) else [rows]:
             baselines = {}

@@ -71,19 +71,19 @@ def train_command(
     Raises:
         ConfigError: the settings cannot be used.
     """
-    given = read_settings(*files)
+    in_files = read_settings(*files)
     folder = out or Path("runs") / run_name(files)
 
     # A run that goes on has its own settings, which those of files may only repeat
     if resume:
         saved = flat_settings(config_of_run(folder).to_dict())
         config = Config.of(saved, settings)
-        requested = Config.of({**saved, **given}, settings)
+        requested = Config.of({**saved, **in_files}, settings)
         return TrainCommand(config, folder, True, program, requested=requested)
 
     if not files:
-        given = read_settings(QUICKSTART)
-    config = Config.of(given, settings)
+        in_files = read_settings(QUICKSTART)
+    config = Config.of(in_files, settings)
     return TrainCommand(config, folder, False, program, frozenset(settings))
 
 

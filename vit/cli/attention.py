@@ -295,7 +295,7 @@ def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | 
     notes = "half of each layer's mixing is the token itself"
     if options.discard:
         notes += f", the smallest {options.discard:.0%} of the weights left out"
-    return draw_heads(options, subject, panels, title, notes, what="rollout")
+    return draw_heads(options, subject, panels, title, notes, quantity="rollout")
 
 
 def draw_relevance(
@@ -307,7 +307,7 @@ def draw_relevance(
         ConfigError, CheckpointError: the model has no decoder, or no head, that it takes.
     """
     # A query's outline would be misread: relevance is of a result, not of a token
-    look: dict[str, Any] = {"what": "relevance", "query": masked_patches}
+    look: dict[str, Any] = {"quantity": "relevance", "query": masked_patches}
     title = "Relevance for the predicted class"
     if masked_patches is not None:
         panels = reconstruction_relevance(subject, masked_patches)

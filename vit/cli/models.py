@@ -63,7 +63,7 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
 def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     """Yield the most telling scores; of what `vit evaluate` measured, only those on `data`."""
     # Measured by `vit evaluate` first, then at the end of the run
-    documents = [found for found in figures.get("measured", []) if found["data"] == data]
+    documents = [results for results in figures.get("measured", []) if results["data"] == data]
     documents.append(figures)
     for method, key in BEST:
         for document in documents:

@@ -17,8 +17,8 @@ from vit.machine import choose_compute
 
 def load_options(options: Namespace) -> dict[str, Any]:
     """Return how the checkpoint is to be read, as `load_model` takes it."""
-    given = vars(options)
-    return {name: given[name] for name in LoadOptions.model_fields if name in given}
+    values = vars(options)
+    return {name: values[name] for name in LoadOptions.model_fields if name in values}
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:

@@ -68,8 +68,8 @@ def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
         writer.writerow(("file", "true_class", "rank", "class", "probability"))
         for image in predictions:
             for rank, entry in enumerate(image["classes"], 1):
-                found = (entry["class"], entry["probability"])
-                writer.writerow((image["file"], image["true_class"], rank, *found))
+                cells = (image["file"], image["true_class"], rank, entry["class"])
+                writer.writerow((*cells, entry["probability"]))
 
 
 def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:

@@ -44,28 +44,28 @@ def run(options: Namespace) -> int:
             features = embed(model, files).pooled
         else:
             files, features = read_features(options.features, options.folder, model)
-    found = nearest(features, query, options.count)
-    names = [os.path.relpath(files[number], options.folder) for number in found.numbers.tolist()]
+    result = nearest(features, query, options.count)
+    names = [os.path.relpath(files[number], options.folder) for number in result.numbers.tolist()]
 
     # The answer: a page, and a table or JSON
     if options.out is not None:
-        page = page_of(options, model, names, found, len(files))
+        page = page_of(options, model, names, result, len(files))
         make_folder(options.out.parent)
         write_text(options.out, page)
     if options.json:
-        rows = zip(names, found.similarities.tolist(), strict=True)
+        rows = zip(names, result.similarities.tolist(), strict=True)
         neighbours = [{"file": name, "similarity": similarity} for name, similarity in rows]
         print_json(
             {
                 "image": options.image,
                 "folder": options.folder,
                 "images": len(files),
-                "median": found.median,
+                "median": result.median,
                 "neighbours": neighbours,
             }
         )
         return 0
-    for name, similarity in zip(names, found.similarities.tolist(), strict=True):
+    for name, similarity in zip(names, result.similarities.tolist(), strict=True):
         print(f"{similarity:6.3f}  {one_line(name)}")
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
@@ -89,7 +89,7 @@ def read_features(path: Path, folder: str, model: Model) -> tuple[list[str], Ten
         return files, torch.from_numpy(arrays["pooled"])
 
 
-def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, count: int) -> str:
+def page_of(options: Namespace, model: Model, names: list[str], result: Nearest, count: int) -> str:
     """Return the page of the nearest images.
 
     Args:
@@ -100,9 +100,9 @@ def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, 
     origin = model.origin
     image_name = os.path.basename(options.image)
     query = shown(image_name, options.image, origin)
-    seen = ShownImage(image_name, png_of_input(options.image, origin), "png")
+    model_input = ShownImage(image_name, png_of_input(options.image, origin), "png")
     neighbours = []
-    for name, similarity in zip(names, found.similarities.tolist(), strict=True):
+    for name, similarity in zip(names, result.similarities.tolist(), strict=True):
         path = os.path.join(options.folder, name)
         if os.path.samefile(path, options.image):
             name += " · the image itself"
@@ -112,11 +112,11 @@ def page_of(options: Namespace, model: Model, names: list[str], found: Nearest, 
     folder_name = Path(options.folder).resolve().name
     lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of"
     lede += " their features: 1 for the image itself. Half of all images are below"
-    lede += f" {found.median:.2f}."
+    lede += f" {result.median:.2f}."
     rows, columns = origin.image_size
     return similar_page(
         query,
-        seen,
+        model_input,
         neighbours,
         title=f"Images like {image_name}",
         lede=lede,

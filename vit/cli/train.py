@@ -104,13 +104,13 @@ def train(command: TrainCommand) -> None:
 def load_initial(command: TrainCommand) -> Model:
     """Load the checkpoint that `model.init` names, at the size that the command line says."""
     config = command.config
-    said = {
+    sizes = {
         "image_size": config.model.image_size,
         "patch_size": config.model.patch_size,
         "num_heads": config.model.dimensions["num_heads"],
     }
     options: dict[str, Any] = {}
-    for name, value in said.items():
+    for name, value in sizes.items():
         # the settings of a run that goes on say all
         if command.resume or f"model.{name}" in command.named:
             options[name] = value

@@ -59,7 +59,7 @@ def attention_figure(
     query: Patch | Sequence[Patch] | None = None,
     scale: str = "shared",
     unit: str | None = None,
-    what: str = "attention",
+    quantity: str = "attention",
     mark: str = "query patch",
     overlay: bool = False,
 ) -> Figure:
@@ -95,13 +95,15 @@ def attention_figure(
     """
     # A row's own bar stands beside it, so images with scales of their own do not share rows
     sheet = Sheet(images, maps.shape[2:], len(panels), beside=scale != "row")
-    values, scales, notes = _scaled(maps, scale, unit, what, overlay)
+    values, scales, notes = _scaled(maps, scale, unit, quantity, overlay)
     pictures = []
-    for picture, own, scale_of_image in zip(sheet.pictures, values, cycle(scales), strict=False):
+    for picture, maps_of_image, scale_of_image in zip(
+        sheet.pictures, values, cycle(scales), strict=False
+    ):
         pictures.append(
-            [picture, *(_painted(sheet, scale_of_image, map_, picture) for map_ in own)]
+            [picture, *(_painted(sheet, scale_of_image, map_, picture) for map_ in maps_of_image)]
         )
-    below, elsewhere = _on_patches(masses, maps.shape[:2], what)
+    below, elsewhere = _on_patches(masses, maps.shape[:2], quantity)
     legend = {"masked patch: no value, not zero": ABSENT} if maps.isnan().any() else {}
     return figure(
         sheet,
@@ -247,7 +249,7 @@ def masked_figure(
         for map_ in values[image]:
             painted = _painted(sheet, scale_of_image, map_, original)
             pictures[image].append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
-        shares = [f"{percent(found)} on visible" for found in on_visible[image]]
+        shares = [f"{percent(share)} on visible" for share in on_visible[image]]
         below.append(["", "", "", *shares])
 
     return figure(
@@ -302,8 +304,8 @@ def figure(
         boxes = sheet.boxes(query)
         legend = {mark: OUTLINED, **legend}
     tiles = []
-    for drawn, label, words, box in zip(pictures, labels, below, boxes, strict=True):
-        parts = zip(drawn, [label, *names], words, strict=True)
+    for images_of_row, label, words, box in zip(pictures, labels, below, boxes, strict=True):
+        parts = zip(images_of_row, [label, *names], words, strict=True)
         tiles.append([Tile(picture, name, lines, box) for picture, name, lines in parts])
     return sheet.figure(tiles, title, subtitle, legend=legend, **look)
 
@@ -352,7 +354,7 @@ def _scaled(
     maps: Tensor,
     kind: str,
     unit: str | None = None,
-    what: str = "attention",
+    quantity: str = "attention",
     overlay: bool = False,
 ) -> tuple[np.ndarray, list[Scale], list[str]]:
     """Return the values to draw, one scale for all or one per image, and what they mean."""
@@ -365,7 +367,7 @@ def _scaled(
     scales = [Scale(group, share, kind == "log", overlay) for group in groups]
 
     # The colours, and values beyond the end of the bar
-    note = f"Colour: {unit or f'{what} in multiples of uniform'}; {SCALES[kind]}."
+    note = f"Colour: {unit or f'{quantity} in multiples of uniform'}; {SCALES[kind]}."
     if share:
         note += " 1 is what a patch gets if all get the same"
         note += "." if overlay else ": white."
@@ -382,14 +384,14 @@ def _scaled(
 
 
 def _on_patches(
-    masses: Tensor | None, shape: Sequence[int], what: str = "attention"
+    masses: Tensor | None, shape: Sequence[int], quantity: str = "attention"
 ) -> tuple[list[list[str]], list[str]]:
     """Return the words below each image and its maps, (B, 1 + P), and a note that explains them.
 
     Args:
         masses: (B, P), the share on tokens without a place in the image.
         shape: (B, P).
-        what: is shared out.
+        quantity: what is shared out.
     """
     count, panels = shape
     below = [[""] * (1 + panels) for _ in range(count)]
@@ -401,9 +403,9 @@ def _on_patches(
     for image, panel in low:
         below[image][1 + panel] = f"{percent(shares[image, panel])} on patches"
     if len(low):
-        note = f"%: share of the {what} on patches, where it is below {MOST:.0%};"
+        note = f"%: share of the {quantity} on patches, where it is below {MOST:.0%};"
         return below, [f"{note} the remainder stays on {NO_PLACE}."]
-    note = f"At least {MOST:.0%} of each map's {what} falls on patches,"
+    note = f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
     return below, [f"{note} the remainder on tokens without a place in the image."]
 
 

@@ -141,9 +141,9 @@ def reliability_figure(
     sure = count >= FEW
     look: dict[str, Any] = {"width": 0.92 * width, "color": blue}
     axes.bar(middles[sure], accuracy[sure], alpha=0.85, label="accuracy", **look)
-    few = f"of fewer than {FEW} images"
+    pale_label = f"of fewer than {FEW} images"
     if (count[~sure] > 0).any():
-        axes.bar(middles[~sure], accuracy[~sure], alpha=0.3, label=few, **look)
+        axes.bar(middles[~sure], accuracy[~sure], alpha=0.3, label=pale_label, **look)
     # Points without a line: it would jump through bins of one image
     axes.plot(
         confidence,

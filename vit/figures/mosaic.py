@@ -311,10 +311,10 @@ def caption(text: str, dots: int) -> tuple[list[str], float]:
         size *= 0.99 * room / widest
     lines = []
     for part in text[:1000].splitlines():
-        first, *others = wrapped(part, room, size) or [""]
+        first, *further = wrapped(part, room, size) or [""]
         lines.append(first)
-        if others:
-            lines.append(fitted(" ".join(others), room, size))
+        if further:
+            lines.append(fitted(" ".join(further), room, size))
     return lines, size
 
 

@@ -58,18 +58,18 @@ class Scale:
         self.log = log
         self.share = share
         # 0 is on every linear scale
-        known = np.append(self.values, 0.0)
-        top = float(known.max())
-        usual = float(np.quantile(known, 0.99))
+        on_scale = np.append(self.values, 0.0)
+        top = float(on_scale.max())
+        usual = float(np.quantile(on_scale, 0.99))
         if 0 < 2 * usual < top:
             top = usual
         if share:
             top = max(top, LEAST_TOP)
-        low = float(known.min())
+        low = float(on_scale.min())
         if top == low or (log and top == 0):
             top = low + 1.0
         if log:
-            start = np.quantile([*known[known > 0], top], 0.005)
+            start = np.quantile([*on_scale[on_scale > 0], top], 0.005)
             low = min(max(float(start), top / 1e4), 1 / LEAST_TOP if share else top / 10)
         self.low = low
         self.top = top
@@ -113,17 +113,17 @@ class Scale:
         round_values: Any = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.top)
         if self.log:
             round_values = np.outer(10.0 ** np.arange(-9, 9), [1, 3]).ravel()
-        wanted = [self.top, *round_values]
+        candidates = [self.top, *round_values]
         if self.share:
-            wanted.insert(1, 1.0)
+            candidates.insert(1, 1.0)
         bottom = 0.0
         if self.overlay and self.share:
             bottom = 0.5
         ticks: dict[float, str] = {}
-        for value in wanted:
+        for value in candidates:
             place = float(self.places(value))
             is_there = self.low <= value <= self.top and place >= bottom
-            if is_there and all(abs(place - other) * inches > 0.16 for other in ticks):
+            if is_there and all(abs(place - tick) * inches > 0.16 for tick in ticks):
                 ticks[place] = short(value)
                 if self.share and value == 1:
                     ticks[place] += " = uniform"

@@ -40,7 +40,7 @@ class ShownImage:
 
 def similar_page(
     query: ShownImage,
-    seen: ShownImage,
+    model_input: ShownImage,
     neighbours: Sequence[ShownImage],
     *,
     title: str,
@@ -52,11 +52,11 @@ def similar_page(
 
     Args:
         query: the image in question.
-        seen: the same as the model takes it.
+        model_input: the same as the model takes it.
         neighbours: the nearest images, the nearest first.
         title: the heading.
         lede: what is below it.
-        caption: of `seen`.
+        caption: of `model_input`.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
     """
     return render_page(
@@ -66,7 +66,7 @@ def similar_page(
         lede=lede,
         caption=caption,
         query=query,
-        seen=seen,
+        model_input=model_input,
         neighbours=neighbours,
         facts=facts,
     )

@@ -132,9 +132,11 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 def colours_of(names: Sequence[str]) -> list[str]:
     """Return the colour of each series of a chart: that of `NAMED`, else the next free one."""
-    own = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
-    free = chain((colour for colour in COLOURS.series if colour not in own), cycle(COLOURS.series))
-    return [colour or next(free) for colour in own]
+    named = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
+    free = chain(
+        (colour for colour in COLOURS.series if colour not in named), cycle(COLOURS.series)
+    )
+    return [colour or next(free) for colour in named]
 
 
 # --- Figures under a heading ---------------------------------------------------------------------
