@@ -86,7 +86,7 @@ def attention_figure(
             one per image; "log", shared and logarithmic.
         unit: None for shares of a whole, such as attention weights, drawn in multiples of uniform;
             else a word or two for the values, drawn as they are.
-        what: the quantity shared out: "attention", "relevance".
+        quantity: what is shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
 
