@@ -35,7 +35,11 @@ PICTURES = "reconstructions.png attention.png curves.png"
 FOR_THE_PAGE = "snapshots showcase.safetensors report.html"
 PROMISED = {*FILES.split(), *PICTURES.split(), *FOR_THE_PAGE.split()}
 DYNAMICS = {"dynamics.jsonl", "dynamics.png"}
-OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
+OF_CLASSES = PROMISED - {"reconstructions.png"} | {
+    "confusion.png",
+    "reliability.png",
+    "mistakes.png",
+}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
 

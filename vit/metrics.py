@@ -182,6 +182,12 @@ def write_baselines(row: Row, measure: Measure, brief: bool = False) -> str:
     return ", ".join(parts)
 
 
+def write_mistake(mistake: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Return a wrong prediction as text: file, class, prediction, confidence."""
+    name = mistake.get("file") or f"image {mistake['image']:,}"
+    return name, mistake["class"], mistake["predicted"], f"{mistake['confidence']:.1%}"
+
+
 def _value(row: Row, key: str, measure: Measure) -> str:
     """Return a measure of a row as text, with its error."""
     images = row["images"]

@@ -137,6 +137,7 @@ class RunFiles:
         self.reconstructions = path / "reconstructions.png"
         self.confusion = path / "confusion.png"
         self.reliability = path / "reliability.png"
+        self.mistakes = path / "mistakes.png"
         self.attention = path / "attention.png"
         self.curves = path / "curves.png"
         # If run.dynamics_every is set
@@ -171,6 +172,7 @@ CONTENTS = {
     "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
     "confusion.png": "which classes it confuses",
     "reliability.png": "accuracy against confidence",
+    "mistakes.png": "what it got wrong with the most confidence",
     "dynamics.png": "how strongly each matrix was trained, how far it moved (see dynamics.jsonl)",
     "attention.png": "what the last layer attends to, head by head",
     "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",

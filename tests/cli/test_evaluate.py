@@ -293,10 +293,11 @@ def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, 
     measured("classifier", "--method", "head")
     assert sorted(path.name for path in out.iterdir()) == [
         "confusion.png",
+        "mistakes.png",
         "reliability.png",
         "results.json",
     ]
-    for name in ("confusion", "reliability"):
+    for name in ("confusion", "mistakes", "reliability"):
         with Image.open(tmp_path / "out" / f"{name}.png") as picture:
             assert len(set(picture.convert("RGB").get_flattened_data())) > 20
     measured("classifier", "--method", "knn")

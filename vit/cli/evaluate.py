@@ -26,11 +26,11 @@ from vit.data import Dataset
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
-from vit.evaluation import Evaluation, Options, evaluate, obstacles
-from vit.evaluation.classification import confusion, reliability
+from vit.evaluation import Options, evaluate, obstacles
+from vit.evaluation.classification import read_confusion
 from vit.machine import versions
 from vit.mae import Model
-from vit.metrics import score_table
+from vit.metrics import MEASURES, aligned, score_table, write_mistake
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
 
@@ -51,7 +51,7 @@ FEW_LABELS = (
     " give"
 )
 RESULTS = "results.json"
-PICTURES = ("confusion.png", "reliability.png")
+PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 
 
 def run(options: Namespace) -> int:
@@ -153,7 +153,7 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
     # On the terminal, and in files
     print_results(results, data)
     if options.out is not None:
-        write_results(options.out, results, evaluation, data)
+        write_results(options.out, results, data)
     return results
 
 
@@ -188,18 +188,38 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
 
     # The scores
     print("\n".join(score_table(results["scores"])))
+    for row in results["scores"].get("head", [])[:1]:
+        if row["mistakes"]:
+            print("surest mistakes:")
+            table = [write_mistake(mistake) for mistake in row["mistakes"][:5]]
+            print("\n".join(f"  {line}" for line in aligned(table)))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 
 
-def write_results(
-    out: Path, results: dict[str, Any], evaluation: Evaluation, data: Dataset
-) -> None:
+def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     """Write results.json and the pictures into a folder."""
     make_folder(out)
     names = [RESULTS]
-    if evaluation.logits is not None:
-        names += draw(evaluation, results, data, out)
+    # the head's logits count more than a probe's
+    scores = results["scores"]
+    for method in ("linear", "head"):
+        if method in scores:
+            row = scores[method][0]
+            classifier = MEASURES[method, "accuracy"].label
+    if "linear" in scores or "head" in scores:
+        test = data.test
+        accuracy = MEASURES["head", "accuracy"].write(row["accuracy"], len(test))
+        name = Path(results["checkpoint"]).name
+        caption = f"{name} · {data.name}, {data.tested} · {classifier} {accuracy}"
+        numbers = torch.tensor([mistake["image"] for mistake in row.get("mistakes", [])]).long()
+        table = read_confusion(row["confusion"])
+        images = test.images[numbers]
+        for stem, figure in figures.classification_figures(
+            row, table, test.class_names, images, caption
+        ):
+            figures.save_figure(figure, out / f"{stem}.png")
+            names.append(f"{stem}.png")
 
     # Other pictures belong to the results that are replaced
     if (out / RESULTS).exists():
@@ -227,35 +247,3 @@ def knows_classes(model: Model, data: Dataset) -> bool:
     # Data without classes cannot have been taught
     classes = len(data.test.class_names)
     return classes > 0 and classes in counts
-
-
-def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:
-    """Write confusion.png and reliability.png, and return which; logits of all seeds are pooled."""
-    # What they show
-    assert evaluation.logits is not None
-    scores = results["scores"]
-    measured = (scores.get("head") or scores["linear"])[0]
-    seeds = len(evaluation.logits) // len(data.test)
-    name = Path(results["checkpoint"]).name
-    images = f"{data.name}, {data.tested}"
-    accuracy = f"accuracy {measured['accuracy']:.2%}"
-    if seeds > 1:
-        accuracy += f", {seeds} seeds pooled"
-    caption = f"{name} · {evaluation.classifier} · {images} · {accuracy}"
-
-    # Both pictures
-    labels = data.test.labels.repeat(seeds)
-    counts = confusion(evaluation.logits, labels)
-    bins, error = reliability(evaluation.logits, labels)
-    figure = figures.reliability_figure(bins, error, "Can its confidence be trusted?", caption)
-    figures.save_figure(figure, out / PICTURES[1])
-
-    # Of many classes, a confusion matrix cannot be read
-    obstacle = figures.why_not_drawn(len(counts))
-    if obstacle:
-        print(obstacle)
-        return [PICTURES[1]]
-    class_names = data.test.class_names
-    figure = figures.confusion_figure(counts, class_names, "Confusion matrix", caption)
-    figures.save_figure(figure, out / PICTURES[0])
-    return list(PICTURES)

@@ -454,7 +454,7 @@ COMMANDS: dict[str, Command] = {
                 "--out FOLDER",
                 Place,
                 None,
-                "folder for results.json, confusion.png and reliability.png",
+                "folder for results.json and the pictures of a classifier",
             ),
             DEVICE,
             JSON,

@@ -98,15 +98,10 @@ class Evaluation:
     Attributes:
         scores: by method a row for each protocol, in plain values: see `vit.metrics`.
         seconds: by method, and for "features".
-        logits: (seeds * N, classes) of the test images from the head, else from the linear probe,
-            seed after seed; None if neither was measured.
-        classifier: where the logits come from.
     """
 
     scores: dict[str, list[Row]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    logits: Tensor | None = None
-    classifier: str = ""
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -171,20 +166,17 @@ def evaluate(
             evaluation.scores["knn"] = [row]
     if "linear" in methods:
         with evaluation.timed("linear"):
-            row, evaluation.logits = _score_linear(train, test, layers, labelled, data, options)
+            row = _score_linear(train, test, layers, labelled, data, options)
             evaluation.scores["linear"] = [row]
-            evaluation.classifier = "a linear probe of frozen features"
     if "reconstruction" in methods:
         with evaluation.timed("reconstruction"):
             autoencoder = cast(MaskedAutoencoder, model)
             rows = _score_masks(autoencoder, data.test.images, prepare, compute, options.masks)
             evaluation.scores["reconstruction"] = rows
-    # the head's logits count more than a probe's
     if "head" in methods:
         with evaluation.timed("head"):
-            rows, evaluation.logits = _score_head(model, data.test, prepare, compute, options.flip)
+            rows = _score_head(model, data.test, prepare, compute, options.flip)
             evaluation.scores["head"] = rows
-            evaluation.classifier = "the model's own head"
     return evaluation
 
 
@@ -266,8 +258,8 @@ def _score_linear(
     labelled: Sequence[Tensor],
     data: Dataset,
     options: Options,
-) -> tuple[Row, Tensor]:
-    """Fit a linear probe for each seed; return the scores over seeds, and the test logits.
+) -> Row:
+    """Fit a linear probe for each seed; return the scores over seeds.
 
     Args:
         train, test: features, (layers, N, D) and (layers, M, D).
@@ -302,7 +294,10 @@ def _score_linear(
             }
         )
     row = over_seeds(rows, options.seeds)
-    return {"protocol": _probe_in_words(row), **row}, torch.cat(parts)
+    # the bins of all seeds together
+    labels = data.test.labels.repeat(len(parts))
+    row["reliability"] = reliability(torch.cat(parts), labels)[0]
+    return {"protocol": _probe_in_words(row), **row}
 
 
 def _hold_out(labels: Tensor, image_hashes: Tensor, most: int, seed: int) -> Tensor:
@@ -368,8 +363,8 @@ def standard_masks(patches: int) -> list[tuple[str, float]]:
 
 def _score_head(
     model: Model, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
-) -> tuple[list[Row], Tensor]:
-    """Measure a classifier's own head on the test images; return a row a protocol, and logits."""
+) -> list[Row]:
+    """Measure a classifier's own head on the test images, in a row for each protocol."""
     order, assumed = _class_order(model, test.class_names)
     encoder = model.encoder
     logits = head_logits(encoder, test.images, prepare, compute)[:, order]
@@ -378,7 +373,6 @@ def _score_head(
         "protocol": assumed,
         "images": len(test),
         **classification_metrics(logits, test.labels),
-        "reliability": reliability(logits, test.labels)[0],
         "baselines": {"most_common_class": int(counts.max()) / len(test)},
         "mistakes": confident_mistakes(logits, test),
     }
@@ -387,7 +381,7 @@ def _score_head(
         mirrored = head_logits(encoder, test.images, prepare, compute, flip=True)[:, order]
         mean = {"protocol": "with mirror images", "images": len(test)}
         rows.append({**mean, "accuracy": accuracy(mirrored, test.labels)})
-    return rows, logits
+    return rows
 
 
 def _class_order(model: Model, names: Sequence[str]) -> tuple[list[int] | slice, str]:

@@ -48,7 +48,7 @@ def head_logits(
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return accuracy, cross-entropy, expected calibration error and confusion as plain values.
+    """Return accuracy, cross-entropy, calibration and confusion as plain values.
 
     Raises:
         TrainingError: a logit is nan or infinite.
@@ -57,10 +57,12 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         raise TrainingError(
             "the logits of some images are nan or infinite: these weights cannot classify"
         )
+    bins, error = reliability(logits, labels)
     return {
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),
-        "expected_calibration_error": reliability(logits, labels)[1],
+        "expected_calibration_error": error,
+        "reliability": bins,
         "confusion": plain_confusion(confusion(logits, labels)),
     }
 

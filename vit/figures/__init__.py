@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.figures.attention import attention_figure, masked_figure, strongest_figure
-    from vit.figures.classification import confusion_figure, reliability_figure, why_not_drawn
+    from vit.figures.classification import (
+        classification_figures,
+        confusion_figure,
+        reliability_figure,
+    )
     from vit.figures.curves import Curve, curves_figure
     from vit.figures.dynamics import dynamics_figure
     from vit.figures.explore import ExploredImage, Moment, explore_page
-    from vit.figures.images import patch_colours_figure, reconstruction_figure, sheet_figure
+    from vit.figures.images import (
+        mistakes_figure,
+        patch_colours_figure,
+        reconstruction_figure,
+        sheet_figure,
+    )
     from vit.figures.measures import Panel, layers_figure
     from vit.figures.style import png_of, save_figure
 
@@ -24,12 +33,14 @@ __all__ = [
     "Moment",
     "Panel",
     "attention_figure",
+    "classification_figures",
     "confusion_figure",
     "curves_figure",
     "dynamics_figure",
     "explore_page",
     "layers_figure",
     "masked_figure",
+    "mistakes_figure",
     "patch_colours_figure",
     "png_of",
     "reconstruction_figure",
@@ -37,16 +48,15 @@ __all__ = [
     "save_figure",
     "sheet_figure",
     "strongest_figure",
-    "why_not_drawn",
 ]
 
 _MODULES = {
     "attention": ("attention_figure", "masked_figure", "strongest_figure"),
-    "classification": ("confusion_figure", "reliability_figure", "why_not_drawn"),
+    "classification": ("classification_figures", "confusion_figure", "reliability_figure"),
     "curves": ("Curve", "curves_figure"),
     "dynamics": ("dynamics_figure",),
     "explore": ("ExploredImage", "Moment", "explore_page"),
-    "images": ("patch_colours_figure", "reconstruction_figure", "sheet_figure"),
+    "images": ("mistakes_figure", "patch_colours_figure", "reconstruction_figure", "sheet_figure"),
     "measures": ("Panel", "layers_figure"),
     "style": ("png_of", "save_figure"),
 }

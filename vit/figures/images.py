@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, hsv_to_rgb
@@ -84,6 +85,26 @@ def patch_colours_figure(
         " blue are the first three principal components. A colour by itself has no meaning."
     ]
     return sheet.figure(tiles, title, subtitle, notes=notes)
+
+
+@styled
+def mistakes_figure(
+    images: Tensor, mistakes: Sequence[Mapping[str, Any]], title: str, subtitle: str
+) -> Figure:
+    """Draw images between their class and what a classifier takes them for.
+
+    Args:
+        images: uint8 (M, C, H, W).
+        mistakes: of each image its "class", what was "predicted", and the "confidence".
+    """
+    tiles = []
+    pictures = resized(image_bytes(images / 255), _tile(images, 150))
+    for picture, mistake in zip(pictures, mistakes, strict=True):
+        prediction = f"{mistake['predicted']}, {mistake['confidence']:.0%}"
+        tiles.append(Tile(picture, mistake["class"], prediction))
+    rows = [tiles[start : start + 6] for start in range(0, len(tiles), 6)]
+    notes = ["Above each image stands its class, below it the prediction with its confidence."]
+    return mosaic(rows, with_size(title, images.shape[2:]), subtitle, notes=notes)
 
 
 @styled

@@ -106,23 +106,16 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
 
 
 def draw_classification(run: Run, folder: RunFiles, scores: Scores) -> None:
-    """Draw reliability.png (accuracy by confidence), and confusion.png of not too many classes."""
-    # Accuracy by confidence
+    """Draw reliability.png, confusion.png of not too many classes, and mistakes.png."""
     row = scores["head"][0]
     accuracy = MEASURES["head", "accuracy"].write_with_error(row["accuracy"], row["images"])
     caption = f"{caption_of(run)} · accuracy {accuracy}"
-    bins = row["reliability"]
-    error = row["expected_calibration_error"]
-    question = "Can its confidence be trusted?"
-    figure = draw.reliability_figure(bins, error, question, caption)
-    save_figure(figure, folder.reliability)
-
-    # Which classes are confused
+    test = run.data.test
+    numbers = torch.tensor([mistake["image"] for mistake in row["mistakes"]]).long()
     table = read_confusion(row["confusion"])
-    if not draw.why_not_drawn(len(table)):
-        names = run.data.test.class_names
-        figure = draw.confusion_figure(table, names, "Confusion matrix", caption)
-        save_figure(figure, folder.confusion)
+    images = test.images[numbers]
+    for stem, figure in draw.classification_figures(row, table, test.class_names, images, caption):
+        save_figure(figure, folder.path / f"{stem}.png")
 
 
 def draw_attention(run: Run, folder: RunFiles) -> None:

@@ -17,6 +17,7 @@ from vit.metrics import (
     read_scores,
     score_lines,
     write_baselines,
+    write_mistake,
 )
 from vit.report.record import RunRecord, tested_images_of
 
@@ -161,12 +162,6 @@ def mistakes_of(record: RunRecord) -> list[tuple[str, str, str, str]]:
     if "head" not in record.scores:
         return []
     return [write_mistake(mistake) for mistake in record.scores["head"][0].get("mistakes", [])]
-
-
-def write_mistake(mistake: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return a wrong prediction as text: file, class, prediction, confidence."""
-    name = mistake.get("file") or f"image {mistake['image']:,}"
-    return name, mistake["class"], mistake["predicted"], f"{mistake['confidence']:.1%}"
 
 
 def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
