@@ -114,8 +114,7 @@ class Distributed:
         """Sum the gradients over all processes, in place, in one exchange.
 
         DistributedDataParallel would begin while the backward pass runs. But it copies all inputs
-        to the GPU, and a compiled backward pass, which hands over all gradients at its end, could
-        not be recorded as a CUDA graph.
+        to the GPU, and a compiled backward pass hands over all gradients at its end.
 
         Args:
             parameters: the same ones in every process; those without a gradient are left out.
