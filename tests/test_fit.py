@@ -98,7 +98,8 @@ def test_a_run_is_returned_and_saved(whole):
 def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path):
     result = whole[0].result
     loaded = load_model(whole[0].folder.path)
-    for item in fields(Origin):
+    # what tells of the file comes last
+    for item in fields(Origin)[:-2]:
         ours = getattr(result.origin, item.name)
         theirs = getattr(loaded.origin, item.name)
         if item.name == "normalize":

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,7 @@ def checkpoint_hash(model: Model) -> str:
     A loaded model has the hash in its checkpoint's config.json, even if it was resized, lost its
     head, or was trained since.
     """
-    stored = getattr(model.origin, "details", {}).get("content_hash")
+    stored = model.origin and model.origin.details.get("content_hash")
     if isinstance(stored, str):
         return stored
     return weights_hash(model)
@@ -267,12 +267,18 @@ class Origin(ModelInputs):
         data: name of the training data; "" if unknown.
         data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
             unknown.
+        format: of the file that was loaded.
+        details: the whole config.json of a loaded model.
+        report: a `vit.checkpoints.Report` on each tensor of a loaded model, else None.
     """
 
     source: str
     class_names: tuple[str, ...]
     data: str
     data_content_hash: str
+    format: str = NAME
+    details: dict[str, Any] = field(default_factory=dict)
+    report: Any = None
 
     @property
     def problem_type(self) -> str:
@@ -280,17 +286,18 @@ class Origin(ModelInputs):
 
         For example multi_label_classification.
         """
-        return ""
+        problem_type = str(self.details.get("problem_type") or "")
+        return problem_type.replace("single_label_classification", "")
 
     @property
     def notes(self) -> list[str]:
         """What was assumed or changed when the model was loaded."""
-        return []
+        return getattr(self.report, "notes", [])
 
     @property
     def untrained(self) -> list[str]:
         """The names of the tensors that the checkpoint lacked."""
-        return []
+        return list(getattr(self.report, "missing", []))
 
     def was_tested_on(self, content_hash: str) -> bool:
         """Return whether its training held out the images with this hash.

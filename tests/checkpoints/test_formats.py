@@ -622,10 +622,10 @@ OTHER_FAMILIES = {
     "vit_base_patch16_siglip_224": "SigLIP",
     "vit_base_patch16_dinov3_qkvb": "as in BEiT and EVA",
     "vit_pe_spatial_tiny_patch16_512": "a norm before its blocks",
-    "vit_base_patch16_radio_v3": "no norm after their blocks",
-    "test_vit4": "RMSNorm has no bias",
 } | dict.fromkeys(
     [
+        "vit_base_patch16_radio_v3",
+        "test_vit4",
         "vit_tiny_r_s16_p8_224",
         "cait_xxs24_224",
         "xcit_nano_12_p8_224",

@@ -14,7 +14,8 @@ import torch.distributed.checkpoint
 from safetensors.torch import save_file
 from tiny import Payload, seeded
 
-from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
+from vit.checkpoints.network import count_not_finite
+from vit.checkpoints.reading import flatten, read_checkpoint
 from vit.errors import CheckpointError
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}

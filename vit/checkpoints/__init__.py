@@ -7,8 +7,8 @@ other libraries.
 """
 
 from vit.checkpoints.loading import load_model
-from vit.checkpoints.origin import LoadedOrigin, Report
+from vit.checkpoints.report import Report
 from vit.errors import CheckpointError
 from vit.weights import save_model
 
-__all__ = ["CheckpointError", "LoadedOrigin", "Report", "load_model", "save_model"]
+__all__ = ["CheckpointError", "Report", "load_model", "save_model"]

@@ -10,20 +10,17 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig, changed
-from vit.errors import ConfigError
 from vit.patches import sincos_positions
 
 BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 # heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
 # what no tensor shows, and an encoder without settings is assumed to have
-ASSUMED_BLOCKS = "norms before each part of a block, {}, no rotary positions"
 ASSUMED_MLP = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
 # the two orders of the columns of a sin-cos table, in words for the user
 SINCOS_ORDERS = {
@@ -39,17 +36,13 @@ def read_architecture(network: Network) -> None:
         CheckpointError: the tensors are not a vision transformer's, or contradict its settings or
             the options.
     """
-    encoder = _read_encoder(network)
-    _set_head(network, encoder)
-    sizes = {key: getattr(network.options, key) for key in ("image_size", "patch_size", "channels")}
-    try:
-        # as it is in the checkpoint, then as the options request it
-        stored = ViTConfig(**encoder)
-        network.encoder = changed(stored, only_given(sizes))
-    except ConfigError as error:
-        raise network.error(str(error)) from error
+    # as it is in the checkpoint, then as the options request it
+    stored = ViTConfig(**_read_encoder(network))
+    options = network.options
+    sizes = {key: getattr(options, key) for key in ("image_size", "patch_size", "channels")}
+    network.encoder = changed(stored, only_given(sizes))
     _resize(network, stored)
-    if network.has_decoder():
+    if any(name.startswith("decoder.") for name in network.tensors):
         network.decoder = _read_decoder(network)
 
 
@@ -57,7 +50,7 @@ def read_architecture(network: Network) -> None:
 
 
 def _read_encoder(network: Network) -> dict[str, Any]:
-    """Return the encoder's settings for `ViTConfig`, except those of its head."""
+    """Return the encoder's settings for `ViTConfig`."""
     tensors = network.tensors
     hints = network.hints.encoder
 
@@ -77,14 +70,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         encoder["layer_scale"] = only_given(hints).get("layer_scale", 1e-5)
     encoder["drop_path"] = hints.get("drop_path", 0.0)
 
-    # norms: before each part of a block, and after the blocks, before the pooling or after it
-    if not any(name.endswith("norm1.bias") for name in tensors) or tensors.keys().isdisjoint(
-        ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
-    ):
-        raise network.error(
-            "its norms are not this encoder's: RMSNorm has no bias, and RADIO and InternViT have "
-            "no norm after their blocks"
-        )
+    # the final norm stands before the pooling or after it; no tensor shows an eps
     encoder["fc_norm"] = "fc_norm.weight" in tensors
     encoder["norm_eps"] = _stated(network, "norm_eps", hints.get("norm_eps"))
     if encoder["norm_eps"] is None:
@@ -101,6 +87,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     encoder["registers"] = network.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
     _read_positions(network, encoder)
     _compare(network, encoder, hints)
+    _read_head(network, encoder)
     return encoder
 
 
@@ -198,41 +185,39 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
             heads = of_code[width]
             network.note(f"{heads} heads of the {part}, as in the code of {network.format.name}")
     elif part == "encoder" and "num_heads" not in hints:
-        assumed = ASSUMED_BLOCKS.format(ASSUMED_MLP[mlp])
+        assumed = f"norms before each part of a block, {ASSUMED_MLP[mlp]}, no rotary positions"
 
     # else it is a guess, unless the width is less than 64, or not a multiple of the heads
-    if heads is not None:
+    if heads is None:
+        heads = usual.get(width, width // 64)
+        if heads == 0 or width % heads:
+            raise network.error(
+                f"nothing says how many heads its width of {width} has; give {option}"
+            )
+        reason = "usual for this width" if width in usual else "64 channels per head"
+        guess = f"{heads} heads of the {part} are a guess ({reason})"
         if assumed:
-            network.guess(f"nothing says what its blocks compute; assuming {assumed}")
-        return heads
-    heads = usual.get(width, width // 64)
-    if heads == 0 or width % heads:
-        raise network.error(f"nothing says how many heads its width of {width} has; give {option}")
-    reason = "usual for this width" if width in usual else "64 channels per head"
-    guess = f"{heads} heads of the {part} are a guess ({reason})"
-    if assumed:
-        guess += f", as are {assumed}"
-    network.guess(f"{guess}; {option} sets them")
+            guess += f", as are {assumed}"
+        network.guess(f"{guess}; {option} sets them")
+    elif assumed:
+        network.guess(f"nothing says what its blocks compute; assuming {assumed}")
     return heads
 
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     """Set in `encoder` the size of the images, the kind of positions, and whose the rows are."""
-    table = network.tensors.get("pos_embed")  # (1, N, D)
-    _, length, _ = network.shape("pos_embed", 3)
-    assert table is not None
+    _, length, dim = network.shape("pos_embed", 3)
+    table = network.tensors["pos_embed"]
     hints = network.hints.encoder
     registers = encoder["registers"]
     prefix = encoder["class_token"] + registers
     p, q = encoder["patch_size"]
 
     # How many rows are patches': all that the prefix leaves. With DINOv2's registers, the table has
-    # a row for the class token only. 24 patches and a class token have 25 rows, too, so a square
-    # that leaves other rows is a guess.
+    # a row for the class token only.
     usual = [length - prefix]
     if registers and network.tensors["reg_token"].theirs[0].endswith("register_tokens"):
         usual.append(length - encoder["class_token"])
-    counts = [*usual, length - encoder["class_token"], length]
 
     # the grid: from the option or the settings, else a square
     grid = None
@@ -242,6 +227,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     grid = _stated(network, "grid_size", grid)
     assumed = ""
     if grid is None:
+        counts = dict.fromkeys((*usual, length - encoder["class_token"], length))
         squares = [count for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
         if not squares:
             raise network.error(
@@ -250,7 +236,9 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
             )
         side = math.isqrt(squares[0])
         grid = (side, side)
-        if squares[0] not in usual:
+        # 24 patches and a class token have 25 rows, too, so a square that leaves other rows is a
+        # guess; so is one of several
+        if squares[0] not in usual or len(squares) > 1:
             network.guess(
                 f"assuming that {squares[0]} of the {length} rows of its position table are "
                 f"{size_text(grid)} patches; grid_size sets them"
@@ -262,9 +250,14 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     encoder["image_size"] = (rows * p, columns * q)
 
     # their kind; that a table is sin-cos on this grid proves the grid
-    encoder["pos_embed"] = hints.get("pos_embed")
-    if encoder["pos_embed"] is None:
-        encoder["pos_embed"] = _kind_of_positions(network, table.value[0, -count:].float(), grid)
+    encoder["pos_embed"] = hints.get("pos_embed", "learned")
+    patches = table.value[0, -count:].float()  # (L, D)
+    if "pos_embed" not in hints and not patches.is_meta and patches.shape == (count, dim):
+        for order, text in SINCOS_ORDERS.items() if dim % 4 == 0 else ():
+            if torch.allclose(patches, sincos_positions(grid, dim, order), atol=1e-3):
+                network.note(f"positions: the fixed sin-cos table in {order}'s order, {text}")
+                encoder["pos_embed"] = "sincos"
+                break
     if assumed and encoder["pos_embed"] == "learned":
         network.note(assumed)
 
@@ -274,23 +267,11 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     )
     if count == length - 1 and registers and encoder["class_token"]:
         positions = table.value  # (1, N, D)
-        zeros = positions.new_zeros(1, registers, positions.shape[2])
+        zeros = positions.new_zeros(1, registers, dim)
         table.change(
             torch.cat([positions[:, :1], zeros, positions[:, 1:]], dim=1),
             "rows of zeros put in for the registers, which have no position",
         )
-
-
-def _kind_of_positions(network: Network, patches: Tensor, grid: tuple[int, int]) -> str:
-    """Return "sincos" if the rows of the patches (L, D) are the fixed table, else "learned"."""
-    count, width = patches.shape
-    if patches.device.type == "meta" or width % 4 or count != grid[0] * grid[1]:
-        return "learned"
-    for order, columns in SINCOS_ORDERS.items():
-        if torch.allclose(patches, sincos_positions(grid, width, order), atol=1e-3):
-            network.note(f"positions: the fixed sin-cos table in {order}'s order, {columns}")
-            return "sincos"
-    return "learned"
 
 
 def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) -> None:
@@ -315,58 +296,51 @@ def _stated(network: Network, key: str, hint: Any) -> Any:
     return option
 
 
-# ---- Changed by the options ----------------------------------------------------------------------
+def _read_head(network: Network, encoder: dict[str, Any]) -> None:
+    """Set in `encoder` the pooling and the classes, as in the checkpoint or as requested.
 
-
-def _set_head(network: Network, encoder: dict[str, Any]) -> None:
-    """Set the pooling and the head as in the checkpoint, or as requested."""
+    What the head reads is a guess if there is a head that may read something else.
+    """
+    hints = network.hints.encoder
+    options = network.options
     classes = network.shape("head.weight", 2)[0] if "head.weight" in network.tensors else 0
-    stated = network.hints.encoder.get("num_classes", 0)
-    requested = network.options.num_classes
-    keeps_head = classes > 0 and requested in (None, classes)
+    keeps_head = classes > 0 and options.num_classes in (None, classes)
 
-    if requested is None:
-        # a head that the settings name and the file lacks is reported as missing; who replaces a
-        # head does not change the settings
+    # a head that the settings name and the file lacks is reported as missing; who replaces a head
+    # does not change the settings
+    encoder["num_classes"] = options.num_classes
+    if options.num_classes is None:
+        stated = hints.get("num_classes", 0)
         encoder["num_classes"] = classes or stated
         if classes and stated not in (0, classes):
             network.note(f"its settings say {stated} classes, its head has {classes}")
-    else:
-        encoder["num_classes"] = requested
-        if not keeps_head:
-            reason = f"{requested or 'no'} classes were requested, this head has {classes}"
-            network.drop("head.weight", reason)
-            network.drop("head.bias", reason)
+    elif not keeps_head:
+        reason = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+        network.drop("head.weight", reason)
+        network.drop("head.bias", reason)
 
-    # the pooling needs no head
-    encoder["global_pool"] = network.options.global_pool
+    # the settings and the format say what their own head reads only; the pooling needs no head
+    encoder["global_pool"] = options.global_pool or hints.get("global_pool")
+    is_known = bool(encoder["global_pool"] or network.format.global_pool) and not network.own_head
     if encoder["global_pool"] is None:
-        encoder["global_pool"] = _read_pooling(network, encoder, keeps_head)
-
-
-def _read_pooling(network: Network, encoder: dict[str, Any], keeps_head: bool) -> str:
-    """Return what the head reads; say so if that is a guess and there is a head to be read wrong.
-
-    The settings and the format say it of their own head only.
-    """
-    stated = network.hints.encoder.get("global_pool")
-    pooling = "token" if encoder["class_token"] and not encoder["fc_norm"] else "avg"
-    if stated is not None:
-        pooling = stated
-
-    is_known = bool(stated or network.format.global_pool) and not network.own_head
-    if is_known or not keeps_head or not encoder["class_token"]:
-        return pooling
-    if encoder["fc_norm"] and stated is None:
+        encoder["global_pool"] = "token"
+        if encoder["fc_norm"] or not encoder["class_token"]:
+            encoder["global_pool"] = "avg"
+    if options.global_pool or is_known or not keeps_head or not encoder["class_token"]:
+        return
+    if encoder["fc_norm"] and "global_pool" not in hints:
         network.note(
             "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
         )
-        return pooling
+        return
     reads = {"token": "the class token", "avg": "the mean of the patches"}
     network.guess(
-        f"nothing says what its head reads; assuming {reads[pooling]}; global_pool sets it"
+        f"nothing says what its head reads; assuming {reads[encoder['global_pool']]}; "
+        "global_pool sets it"
     )
-    return pooling
+
+
+# ---- Changed by the options ----------------------------------------------------------------------
 
 
 def _resize(network: Network, stored: ViTConfig) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vit.checkpoints.network import Network
-from vit.checkpoints.reading import shorten
 from vit.isolation import eval_mode
 from vit.masking import mask_from_noise
 
@@ -70,7 +69,7 @@ def compare_outputs(network: Network) -> None:
     try:
         answer, outputs = _run(theirs, their_stages, (image,), options)
     except Exception as error:  # the model is somebody else's
-        raise network.error(f"it computes no image: {shorten(str(error), 200)}") from error
+        raise network.error(f"it computes no image: {error}") from error
 
     # the stages, and what the whole model answers: its tokens or, of its own head, the logits
     compared = [(place, value, outputs.get(place)) for place, value in expected.items()]

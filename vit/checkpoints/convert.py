@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from vit.atomic import make_folder, write_json
+from vit.checkpoints.network import count_not_finite
 from vit.checkpoints.outgoing import to_huggingface, to_timm
-from vit.checkpoints.reading import count_not_finite
 from vit.config import changed
 from vit.errors import CheckpointError
 from vit.mae import Model

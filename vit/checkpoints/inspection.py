@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from vit.checkpoints.loading import origin_of
-from vit.checkpoints.network import Network
-from vit.checkpoints.reading import count_not_finite, size_text
+from vit.checkpoints.network import Network, count_not_finite
+from vit.checkpoints.reading import size_text
 from vit.errors import one_line
 
 SHOWN = (

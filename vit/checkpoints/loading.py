@@ -20,13 +20,11 @@ from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.network import Network, recognise
-from vit.checkpoints.origin import LoadedOrigin
 from vit.checkpoints.reading import (
     Source,
     first_few,
     flatten,
     read_checkpoint,
-    shorten,
     size_text,
     without_ours,
 )
@@ -37,7 +35,7 @@ from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
-from vit.weights import build_model
+from vit.weights import Origin, build_model
 
 SIZES = ("image_size", "patch_size", "channels")
 """The options that change what the encoder computes."""
@@ -213,8 +211,8 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         raise
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        problem = shorten(reason(error.errors()), 200)
-        raise source.error(f"its settings cannot be used: {place}: {problem}") from error
+        problem = f"its settings cannot be used: {place}: {reason(error.errors())}"
+        raise source.error(problem) from error
     except Exception as error:  # settings and tensors come from outside and may be anything
         problem = f"its settings and tensors make no model: {sentence_of(error)}"
         raise source.error(problem) from error
@@ -225,12 +223,11 @@ def read_network(source: Source, options: LoadOptions) -> Network:
 def _account(network: Network) -> None:
     """Report what becomes of each tensor, and which the model needs and the checkpoint lacks."""
     report = network.report
-    places = _names_in(network.model)
+    names = _names_in(network.model)
     shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
     for ours, tensor in list(network.tensors.items()):
         # without a place in the model
-        name = places.pop(ours, None)
-        if name is None:
+        if ours not in names:
             if network.allows(ours):
                 network.drop(ours, "allowed")
             else:
@@ -239,22 +236,23 @@ def _account(network: Network) -> None:
 
         # used, with or without a change
         shape = tuple(tensor.value.shape)
-        if shape != shapes[name]:
+        expected = shapes.pop(names[ours])
+        if shape != expected:
             raise network.error(
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
-                f"where {size_text(shapes[name])} is expected for {ours}"
+                f"where {size_text(expected)} is expected for {ours}"
             )
         if tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
             report.used[tensor.theirs[0]] = ours
-    report.missing = {name: shapes[name] for name in places.values()}
+    report.missing = shapes
 
     # a requested new head is no problem; what else is missing, and what is unexpected, is one
+    new_head = ("head.weight", "head.bias") if network.options.num_classes else ()
     untrained = []
-    for ours, name in places.items():
-        is_new = network.options.num_classes and ours in ("head.weight", "head.bias")
-        if not is_new and not network.allows(ours):
+    for ours, name in names.items():
+        if name in shapes and ours not in new_head and not network.allows(ours):
             untrained.append(name)
     account_for_rest(network, is_whole=not untrained)
     advice = "; name them, or patterns, in allow to accept that"
@@ -315,7 +313,7 @@ def assign_weights(network: Network) -> Model:
     return model.eval()
 
 
-def origin_of(network: Network) -> LoadedOrigin:
+def origin_of(network: Network) -> Origin:
     """Return where a network comes from and how its input is made.
 
     What the options and settings do not say is as usual for its format.
@@ -356,7 +354,7 @@ def origin_of(network: Network) -> LoadedOrigin:
     # the data, by config.json or by the values in a run's state
     data = source.config.get("data") or source.values.get("data", "")
     data_content_hash = (source.values | source.config).get("data_content_hash", "")
-    return LoadedOrigin(
+    return Origin(
         normalize=Normalization([*mean], [*std]),
         interpolation=hints.interpolation or usual.interpolation,
         crop_share=hints.crop_share or usual.crop_share,

@@ -6,15 +6,17 @@ import re
 import warnings
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
 from vit.checkpoints.formats.timm import TIMM, describes_itself
-from vit.checkpoints.origin import Report, Shape
-from vit.checkpoints.reading import Source, first_few, shorten, size_text, unusable
+from vit.checkpoints.reading import Source, first_few, size_text
+from vit.checkpoints.report import Report, Shape
 from vit.config import DecoderConfig, ViTConfig
-from vit.errors import CheckpointError
+from vit.errors import CheckpointError, one_line, shortened
 from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
@@ -109,6 +111,7 @@ class Network:
 
     def guess(self, text: str) -> None:
         """Tell the user, also in a warning, of a guess that nothing in the checkpoint confirms."""
+        text = shortened(one_line(text), 1000)
         self.note(text)
         self.report.guesses.append(text)
         warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
@@ -132,10 +135,6 @@ class Network:
             )
         return shape
 
-    def has_decoder(self) -> bool:
-        """Return whether a decoder is among the tensors."""
-        return any(name.startswith("decoder.") for name in self.tensors)
-
     def drop(self, name: str, reason: str) -> None:
         """Leave a tensor out, if it is there."""
         if name in self.tensors:
@@ -144,11 +143,10 @@ class Network:
 
     def allows(self, name: str) -> bool:
         """Return whether the options allow a tensor, by any name that a message may have used."""
-        theirs: tuple[str, ...] = (name,)
-        if name in self.tensors:
-            theirs = self.tensors[name].theirs
+        if not self.options.allow:
+            return False
         names = [name, f"encoder.{name}"]
-        for key in theirs:
+        for key in self.tensors[name].theirs if name in self.tensors else (name,):
             names += [key.removeprefix(place) for place in places_of(self.prefix)]
         return self.options.allows(*names)
 
@@ -157,9 +155,44 @@ class Network:
 
         The options may allow values that are nan or infinite.
         """
-        ours = {key: name for name, tensor in self.tensors.items() for key in tensor.theirs}
-        tensors = {key: self.source.tensors[key] for key in ours}
-        return unusable(tensors, lambda key: self.allows(ours[key]))
+        problems = {}
+        for ours, tensor in self.tensors.items():
+            for key in tensor.theirs:
+                value = self.source.tensors[key]
+                problem = why_no_weights(value)
+                count = count_not_finite(value)
+                # most are good, and nobody is asked about them
+                if count and not self.allows(ours):
+                    problem = (
+                        f"holds {count} values that are nan or infinite; "
+                        "the training that made it diverged, or the file is damaged"
+                    )
+                if problem:
+                    problems[key] = f"{key} {problem}"
+        return problems
+
+
+def why_no_weights(tensor: Tensor) -> str:
+    """Say why a tensor cannot hold weights; "" if it can."""
+    if tensor.is_meta:
+        return "is on the device meta: it has a shape and no values"
+    if tensor.layout is not torch.strided:
+        return "is sparse, which weights are not"
+    # torch converts every kind of floating point but this one
+    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
+        return f"holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
+    return ""
+
+
+def count_not_finite(tensor: Tensor) -> int:
+    """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
+    if why_no_weights(tensor):
+        return 0
+    # in parts, because each copy as float32 needs memory
+    count = 0
+    for part in tensor.detach().reshape(-1).split(1 << 16):
+        count += int((~torch.isfinite(part.float())).sum())
+    return count
 
 
 def places_of(prefix: str) -> list[str]:
@@ -217,8 +250,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
     if len(tensors) != len(source.tensors):
         raise source.error("its names differ only in what torch.compile or FSDP add to them")
     source = replace(source, tensors=tensors)
-
-    networks, paths = _find_networks(source)
+    networks = _find_networks(source)
     if not networks:
         raise source.error(
             refusal(tensors)
@@ -231,38 +263,38 @@ def _choose(source: Source, options: LoadOptions) -> Network:
     # equals it is a guess, the first in the file.
     branch = options.branch
     ranks = {}
-    for key in networks:
-        words = {*paths[key].split("."), *re.split(r"[._]", paths[key])}
-        rank = min((BRANCHES[word] for word in words if word in BRANCHES), default=0)
+    for path in networks:
+        parts = path.split(".")
+        words = {*parts, *re.split(r"[._]", path)}
         if branch is None or branch in words:
-            ranks[key] = (branch not in paths[key].split("."), rank)
+            rank = min((BRANCHES[word] for word in words if word in BRANCHES), default=0)
+            ranks[path] = (branch not in parts, rank)
     if not ranks:
-        names = sorted(paths[key].rstrip(".") or "the top level" for key in networks)
+        names = sorted(path.rstrip(".") or "the top level" for path in networks)
         raise source.error(
-            f"no copy of the network is called {branch!r}; it has: {shorten(', '.join(names))}"
+            f"no copy of the network is called {branch!r}; it has: {', '.join(names)}"
         )
-    chosen = min(ranks, key=lambda key: (ranks[key], paths[key].count(".")))
-    file_format, prefix = networks[chosen]
+    chosen = min(ranks, key=lambda path: (ranks[path], path.count(".")))
+    file_format, prefix = networks.pop(chosen)
     reason = refusal(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
     if reason:
         raise source.error(reason)
-    copies = [paths[key] for key in networks if key != chosen]
 
     # which copy it is, as of DINO's teacher and student
-    network = _network(source, options, file_format, prefix, copies)
+    network = _network(source, options, file_format, prefix, list(networks))
     place = prefix.rstrip(".") or "the top level"
     if list(ranks.values()).count(ranks[chosen]) > 1:
         network.guess(
             f"assuming that of several copies of the network, {place} is meant; "
             "branch takes another, or this one without this warning"
         )
-    elif copies:
+    elif networks:
         network.note(f"of several copies of the network, the weights of {place} are used")
     return network
 
 
-def _find_networks(source: Source) -> tuple[dict[str, tuple[Format, str]], dict[str, str]]:
-    """Return the networks and the ways to them, both by the keys of their patch embeddings.
+def _find_networks(source: Source) -> dict[str, tuple[Format, str]]:
+    """Return the networks in a checkpoint, by the way to each.
 
     A network is the first format that fits, and what precedes the names of its tensors; the way is
     the longest of what precedes them in any format, as `encoder.` in an autoencoder.
@@ -273,16 +305,17 @@ def _find_networks(source: Source) -> tuple[dict[str, tuple[Format, str]], dict[
     if describes_itself(source) and "encoder" not in source.config:
         formats = (TIMM, *FORMATS)
     networks: dict[str, tuple[Format, str]] = {}
-    paths: dict[str, str] = {}
     for key in source.tensors:
+        matches = []
         for file_format in formats:
             match = re.fullmatch(rf"((?:.*?\.)??){file_format.anchor}", key, re.DOTALL)
-            if not match:
-                continue
-            paths[key] = max(paths.get(key, ""), match[1], key=len)
-            if key not in networks and file_format.marked(source, match[1]):
-                networks[key] = (file_format, match[1])
-    return networks, paths
+            if match:
+                matches.append((file_format, match[1]))
+        fitting = (pair for pair in matches if pair[0].marked(source, pair[1]))
+        network = next(fitting, None)
+        if network:
+            networks.setdefault(max((prefix for _, prefix in matches), key=len), network)
+    return networks
 
 
 def _network(
@@ -295,10 +328,7 @@ def _network(
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
-    hints = file_format.hints(replace(source, config=config))
-    if options.mean and options.std:
-        hints = replace(hints, mean=tuple(options.mean), std=tuple(options.std))
-    if options.crop_share is not None:
-        hints = replace(hints, crop_share=options.crop_share)
+    given = {key: getattr(options, key) for key in ("mean", "std", "crop_share")}
+    hints = replace(file_format.hints(replace(source, config=config)), **only_given(given))
     report = Report(notes=[*source.notes, *hints.notes])
     return Network(source, options, file_format, prefix, copies, hints, report)

@@ -12,7 +12,7 @@ import re
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vit.errors import CheckpointError, one_line
+from vit.errors import CheckpointError
 from vit.weights import NAME
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -105,7 +105,7 @@ class Source:
         name = str(self.path)
         classes = self.config.get("architectures")
         if isinstance(classes, list) and classes and str(classes[0]) not in name:
-            name += f" ({shorten(str(classes[0]))})"
+            name += f" ({classes[0]})"
         return CheckpointError(f"{name}: {problem}")
 
 
@@ -141,11 +141,15 @@ def read_checkpoint(path: str | Path) -> Source:
     if main.name in FOLDER_FILES or _weights_in(main.parent, "*") == [main]:
         config = _read_json(main.parent / "config.json")
         preprocessor = _read_json(main.parent / "preprocessor_config.json")
-        if "transformers_version" in config and "sha256" in config:
-            # saved again by transformers, it keeps our keys, which tell of other weights
-            config = without_ours(config)
-            notes = (SAVED_AGAIN,)
-        _check_hash(config, parts)
+    if "transformers_version" in config and "sha256" in config:
+        # saved again by transformers, it keeps our keys, which tell of other weights
+        config = without_ours(config)
+        notes = (SAVED_AGAIN,)
+    if "sha256" in config:
+        with main.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != config["sha256"]:
+            raise CheckpointError(f"{main} is damaged: its SHA-256 is not the one in config.json")
 
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -198,24 +202,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _parse_json(text: str | bytes, place: str) -> dict[str, Any]:
-    """Return a JSON object; `place` is for the message."""
     try:
         # an object, not a list or a number
         return {**json.loads(text)}
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{place} is damaged: {error}") from error
-
-
-def _check_hash(config: dict[str, Any], parts: list[Path]) -> None:
-    """Refuse a file of weights whose SHA-256 is not that in config.json."""
-    if "sha256" in config:
-        with parts[0].open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        # the hash is of a single file
-        if len(parts) != 1 or digest != config["sha256"]:
-            raise CheckpointError(
-                f"{parts[0]} is damaged: its SHA-256 is not the one in config.json"
-            )
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -328,7 +319,7 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     values: dict[str, Any] = {}
     for name, value in _leaves(tree, ""):
         if name in tensors or name in values:
-            raise CheckpointError(f"two values are called {shorten(name)}")
+            raise CheckpointError(f"two values are called {name}")
         if isinstance(value, Tensor):
             value = value.detach()
             tensors[name] = value if value.is_meta else value.cpu()
@@ -356,60 +347,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{name}.{key}" if name else str(key))
 
 
-# ---- Values and words ----------------------------------------------------------------------------
-
-
-def why_no_weights(tensor: Tensor) -> str:
-    """Say why a tensor cannot hold weights; "" if it can."""
-    if tensor.is_meta:
-        return "is on the device meta: it has a shape and no values"
-    if tensor.layout is not torch.strided:
-        return "is sparse, which weights are not"
-    # torch converts every kind of floating point but this one
-    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
-        return f"holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
-    return ""
-
-
-def count_not_finite(tensor: Tensor) -> int:
-    """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
-    if why_no_weights(tensor):
-        return 0
-    # in parts, because each copy as float32 needs memory
-    count = 0
-    for part in tensor.detach().reshape(-1).split(1 << 16):
-        count += int((~torch.isfinite(part.float())).sum())
-    return count
-
-
-def unusable(tensors: Mapping[str, Tensor], allows: Callable[[str], bool]) -> dict[str, str]:
-    """Return the tensors that cannot be weights: name -> why.
-
-    Args:
-        tensors: by name.
-        allows: whether a tensor may hold values that are nan or infinite.
-    """
-    problems = {}
-    for name, tensor in tensors.items():
-        problem = why_no_weights(tensor)
-        count = count_not_finite(tensor)
-        # most are good, and nobody is asked about them
-        if count and not allows(name):
-            problem = (
-                f"holds {count} values that are nan or infinite; "
-                "the training that made it diverged, or the file is damaged"
-            )
-        if problem:
-            problems[name] = f"{name} {problem}"
-    return problems
-
-
-def shorten(text: str, most: int = 100) -> str:
-    """Shorten text from outside for a message, on one line."""
-    text = one_line(text[: most + 1])
-    if len(text) <= most:
-        return text
-    return f"{text[:most]}..."
+# ---- Words -------------------------------------------------------------------------------------
 
 
 def first_few(names: list[str]) -> str:

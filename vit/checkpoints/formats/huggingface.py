@@ -20,7 +20,7 @@ from vit.checkpoints.formats.format import (
     only_given,
 )
 from vit.checkpoints.names import KeyRule, shared, table, within
-from vit.checkpoints.reading import Source, shorten, size_text
+from vit.checkpoints.reading import Source
 from vit.config import pair
 
 # ---- Names ---------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def huggingface_hints(source: Source) -> Hints:
     model_type = config.get("model_type")
     if model_type not in (None, *PLAIN):
         differences.append(
-            f"its type, {shorten(str(model_type))}, is not known here: its code may compute, or "
+            f"its type, {model_type}, is not known here: its code may compute, or "
             "prepare its images by, something else"
         )
 
@@ -237,32 +237,24 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         edge = size.get("shortest_edge", 0)
         resized = (size.get("height", edge), size.get("width", edge))
 
-    # how much of that is kept
+    # how much of that is kept: the same share of both sides, without a border
     cropped = resized
     if crops:
         crop = _sides(settings["crop_size"], True)
         cropped = (crop["height"], crop["width"])
-    has_border = resizes and (cropped[0] > resized[0] or cropped[1] > resized[1])
     crop_share = 1.0
-    if resizes and crops and not has_border:
+    if resizes and crops and cropped[0] <= resized[0]:
         crop_share = cropped[0] / resized[0]
-    is_even = not crops or abs(crop_share * resized[1] - cropped[1]) < 1
-
-    # what of that is not done here
-    sides = shorten(" and ".join(size))
-    unlike = {
-        f"is a {shorten(name)}, whose steps are not known here; mean, std and crop_share set what "
-        "is done": kind not in PROCESSORS,
-        "pads pictures, which is not done here": stated.get("do_pad"),
-        f"resizes pictures by {sides}; here they are cropped to the model's shape": resizes
-        and size.keys() not in ({"height", "width"}, {"shortest_edge"}),
-        "cuts out the middle of pictures as they are; here they are resized first": crops
-        and not resizes,
-        "adds a black border, which is not done here": has_border,
-        f"keeps {size_text(cropped)} of {size_text(resized)} pixels; here the same share of "
-        "height and width is kept, the height's": resizes and not has_border and not is_even,
-    }
-    differences += [f"its preprocessor {what}" for what, applies in unlike.items() if applies]
+    is_like_here = kind in PROCESSORS and not stated.get("do_pad") and resizes >= crops
+    if resizes:
+        is_even = abs(crop_share * resized[1] - cropped[1]) < 1 and cropped[0] <= resized[0]
+        has_known_sides = size.keys() in ({"height", "width"}, {"shortest_edge"})
+        is_like_here = is_like_here and is_even and has_known_sides
+    if not is_like_here:
+        differences.append(
+            "its preprocessor does what is not done here, where a picture's middle is resized to the "
+            f"model's size; mean, std and crop_share set what is done: {name}, {stated}"
+        )
 
     # the settings may say another size, at which the model was made
     if all(cropped) and pair(source.config.get("image_size") or cropped) != cropped:

@@ -5,12 +5,10 @@ They are model.safetensors with config.json, the states of a run, and a model's 
 
 from __future__ import annotations
 
-from typing import Any
-
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import shared, within
-from vit.checkpoints.reading import Source, shorten
+from vit.checkpoints.reading import Source
 from vit.weights import FORMAT, NAME
 
 DECODER = (
@@ -35,18 +33,23 @@ def own_hints(source: Source) -> Hints:
     if config and config.get("format") != FORMAT:
         raise source.error(
             f"its config.json is not of the format {FORMAT}, which this version reads, but of "
-            f"{shorten(str(config.get('format')))}: another version of this package loads it"
+            f"{config.get('format')}: another version of this package loads it"
         )
 
-    # a state has the same settings among its values; a plain state dict has none
+    # A run's state (see `vit.training.run`) has the same settings among its values, those of the
+    # encoder as encoder.KEY; a plain state dict has none
     if not config:
-        config = _settings_in_state(source.values)
+        config = {"encoder": {}, "decoder": {}, **source.values}
+        for name, value in source.values.items():
+            part, _, key = name.partition(".")
+            if part in ("encoder", "decoder") and key:
+                config[part][key] = value
         if not config["encoder"]:
             return Hints(blocks_known=True)
     return Hints(
         encoder=config["encoder"],
         decoder=config["decoder"] or {},
-        norm_pix_loss=config["norm_pix_loss"],
+        norm_pix_loss=config.get("norm_pix_loss"),
         mean=config["mean"],
         std=config["std"],
         interpolation=config.get("interpolation"),
@@ -54,22 +57,6 @@ def own_hints(source: Source) -> Hints:
         crop_share=config.get("crop_share"),
         squash=config.get("squash", False),
     )
-
-
-def _settings_in_state(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run's state (see `vit.training.run`) says of its model, as config.json does."""
-    config: dict[str, Any] = {"encoder": {}, "decoder": {}, "interpolation": "bicubic"}
-
-    # a setting of the encoder is called encoder.KEY
-    for name, value in values.items():
-        part, _, key = name.partition(".")
-        if part in ("encoder", "decoder") and key:
-            config[part][key] = value
-    # all others have the same names
-    for key in ("norm_pix_loss", "mean", "std", "class_names"):
-        if key in values:
-            config[key] = values[key]
-    return config
 
 
 OWN_FOLDER = Format(name=NAME, anchor=ANCHOR, rules=(), hints=own_hints)

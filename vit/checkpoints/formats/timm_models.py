@@ -18,7 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, class_names, only_given
-from vit.checkpoints.reading import Source, shorten
+from vit.checkpoints.reading import Source
 from vit.errors import CheckpointError
 
 # `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
@@ -44,7 +44,7 @@ def hints(source: Source) -> Hints:
     unknown = sorted(arguments.keys() - ARGUMENTS)
     if unknown:
         raise source.error(
-            f"model_args of config.json has {shorten(unknown[0])}, "
+            f"model_args of config.json has {unknown[0]}, "
             "which is not a setting of the architecture"
         )
     for key in config.keys() & {"num_classes", "global_pool"}:
@@ -66,8 +66,7 @@ def hints(source: Source) -> Hints:
     try:
         model, twin = _built(name, arguments)
     except Exception as error:  # timm raises nearly anything on invalid arguments
-        reason = shorten(str(error), 200)
-        raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
+        raise source.error(f"timm cannot build {name} by config.json: {error}") from error
 
     # older folders on its hub have the normalisation at the top level
     settings = config.get("pretrained_cfg") or config
@@ -158,8 +157,7 @@ def _inputs(settings: dict[str, Any]) -> dict[str, Any]:
     crop_mode = settings.get("crop_mode") or "center"
     if crop_mode not in ("center", "squash"):
         values["differences"] = (
-            f"its settings fit images by {shorten(str(crop_mode))!r}, which is not supported; "
-            "assuming 'center'",
+            f"its settings fit images by {crop_mode!r}, which is not supported; assuming 'center'",
         )
     return values | {
         "interpolation": settings.get("interpolation"),
@@ -175,7 +173,7 @@ def _require_plain(name: str, checkpoint: str) -> None:
         home = model_entrypoint(name).__module__
     if home not in ("timm.models.vision_transformer", "timm.models.deit"):
         raise CheckpointError(
-            f"{checkpoint}: timm knows no plain vision transformer called {shorten(name)}; only "
+            f"{checkpoint}: timm knows no plain vision transformer called {name}; only "
             "those load, timm.list_models('vit*', pretrained=True) lists them"
         )
 
@@ -222,5 +220,5 @@ def hub_name(name: str) -> str:
     _require_plain(short, name)
     settings = timm.get_pretrained_cfg(short)
     if settings is None or not settings.hf_hub_id:
-        raise CheckpointError(f"timm has no weights for {shorten(short)!r}")
+        raise CheckpointError(f"timm has no weights for {short!r}")
     return settings.hf_hub_id

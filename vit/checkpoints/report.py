@@ -1,14 +1,12 @@
-"""What a loaded model carries: its source, how its input is made, what became of each tensor."""
+"""What became of each tensor of a checkpoint: the report that a loaded model carries."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from vit.checkpoints.reading import first_few, size_text
-from vit.errors import one_line
-from vit.weights import Origin
+from vit.errors import one_line, plural
 
 Shape = tuple[int, ...]
 
@@ -39,41 +37,31 @@ class Report:
 
     def __str__(self) -> str:
         """Return a table: used tensors are counted, all others named, similar blocks together."""
-        lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
-
-        # what was done to the others
         converted = []
         for ours, (theirs, change) in self.converted.items():
             converted.append(f"{', '.join(theirs)} -> {ours}: {change}")
-        lines += _section("converted", len(self.converted), converted)
-
-        # what was dropped, by its reason
+        # the names of the dropped by their reason
         dropped: dict[str, list[str]] = {}
         for name, reason in self.dropped.items():
             dropped.setdefault(reason, []).append(name)
         reasons = [f"{first_few(names)}: {reason}" for reason, names in dropped.items()]
-        lines += _section("dropped", len(self.dropped), reasons)
-
-        # what has no partner
         missing = [f"{name} ({size_text(shape)})" for name, shape in self.missing.items()]
-        lines += _section("missing, untrained", len(self.missing), missing)
-        lines += _section("unexpected", len(self.unexpected), self.unexpected)
 
+        lines = [f"{'used as they are':<18} {plural(len(self.used), 'tensor')}"]
+        for title, tensors, details in (
+            ("converted", self.converted, converted),
+            ("dropped", self.dropped, reasons),
+            ("missing, untrained", self.missing, missing),
+            ("unexpected", self.unexpected, self.unexpected),
+        ):
+            if tensors:
+                lines.append(f"{title:<18} {plural(len(tensors), 'tensor')}")
+                lines += [f"    {one_line(line)}" for line in _ranges(details)]
         for note in self.notes:
             kind = "guess" if note in self.guesses else "note"
             lines.append(f"{kind}: {one_line(note)}")
         lines += [f"cannot be loaded: {one_line(problem)}" for problem in self.problems]
         return "\n".join(lines)
-
-
-def _section(title: str, count: int, details: list[str]) -> list[str]:
-    """Return a part of the table; nothing for no tensors."""
-    if not count:
-        return []
-    lines = [f"{title:<18} {_tensors(count)}"]
-    for line in _ranges(details):
-        lines.append(f"    {one_line(line)}")
-    return lines
 
 
 def _ranges(lines: list[str]) -> list[str]:
@@ -105,37 +93,3 @@ def _runs(numbers: set[int]) -> str:
             last += 1
         texts.append(str(first) if first == last else f"{first}-{last}")
     return ", ".join(texts)
-
-
-def _tensors(count: int) -> str:
-    return "1 tensor" if count == 1 else f"{count} tensors"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedOrigin(Origin):
-    """Where a loaded model came from: the `origin` of every model from `load_model`.
-
-    Attributes:
-        format: the file's format.
-        report: what became of each tensor.
-        details: the checkpoint's whole config.json.
-    """
-
-    format: str
-    report: Report
-    details: dict[str, Any]
-
-    @property
-    def problem_type(self) -> str:
-        problem_type = str(self.details.get("problem_type") or "")
-        if problem_type == "single_label_classification":
-            return ""
-        return problem_type
-
-    @property
-    def notes(self) -> list[str]:
-        return self.report.notes
-
-    @property
-    def untrained(self) -> list[str]:
-        return list(self.report.missing)
