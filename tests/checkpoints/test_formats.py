@@ -69,56 +69,18 @@ def test_an_average_that_timm_makes_of_its_model_is_that_model():
 
 
 def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
-    theirs = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
+    sizes = dict(depth=1, img_size=32, global_pool="avg")
+    theirs = timm.create_model("vit_tiny_patch16_224", **sizes)
     timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
     for name, reason in {
         "resnet18": "no plain vision transformer",
+        "vit_tiny_patch16_gap_240": "no plain vision transformer",
+        "vit_relpos_small_patch16_224": "no plain vision transformer",
         "vit_base_patch16_clip_224": "its settings say embed_dim 768, its tensors 192",
+        "vit_little_patch16_reg4_gap_256": "its settings say embed_dim 320, its tensors 192",
     }.items():
         change(tmp_path, architecture=name)
         assert reason in refused(tmp_path)
-
-
-# options of timm's train.py -> mean, share of an image, pooling
-TRAINED = [
-    ({}, (0.5, 0.5, 0.5), 0.9, "token"),  # the architecture's
-    (dict(mean=[0.1, 0.2, 0.3], std=[0.2], crop_pct=0.8, gp="avg"), (0.1, 0.2, 0.3), 0.8, "avg"),
-    (dict(crop_mode="squash"), (0.5, 0.5, 0.5), 0.9, "token"),
-    (dict(model="vit_tiny_patch16_224.tag_of_tomorrow"), (0.485, 0.456, 0.406), 1.0, "token"),
-]
-
-
-@pytest.mark.parametrize(("options", "mean", "share", "pool"), TRAINED)
-def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
-    theirs = random_model(
-        timm.create_model(
-            "vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3, init_values=1
-        )
-    )
-    theirs.global_pool = pool
-    unset = dict.fromkeys(("layer_decay", "mean", "std", "crop_pct", "gp", "in_chans"))
-    args = argparse.Namespace(
-        **dict(model="vit_tiny_patch16_224", interpolation="") | unset | options
-    )
-    saver = timm.utils.CheckpointSaver(
-        theirs,
-        torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1),
-        args=args,
-        checkpoint_dir=tmp_path,
-    )
-    saver.save_checkpoint(0)
-    ours = load_model(tmp_path / "last.pth.tar")
-    images = torch.randn(2, 3, 32, 32)
-    close(ours.forward_head(ours(images)), theirs(images))
-    assert (ours.origin.format, ours.origin.normalize.mean) == ("timm", list(mean))
-    assert (ours.origin.crop_share, ours.config.global_pool) == (share, pool)
-    assert ours.origin.squash == ("crop_mode" in options)
-    notes_on_input = [
-        note
-        for note in ours.origin.report.notes
-        if "nothing says how its input was normalised" in note
-    ]
-    assert bool(notes_on_input) == ("model" in options)
 
 
 # --- facebookresearch/mae -------------------------------------------------------------------------
@@ -276,6 +238,22 @@ def test_mae_linear_probe_keeps_its_head(has_args, eps, images):
     close(load_model(theirs).forward_head(ours(images)), theirs(images))
 
 
+TRAINED = {
+    "timm's train.py": (argparse.Namespace(model="vit_tiny_patch16_224", crop_pct=None), ""),
+    "DeiT III": (argparse.Namespace(finetune="", model="deit3_small"), r"ls(\d)\.gamma gamma_\1"),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED)
+def test_training_files_of_timms_encoder(case, images):
+    args, names = TRAINED[case]
+    theirs = timm_model(init_values=0.1)
+    file = {"model": renamed(theirs.state_dict(), names), "args": args}
+    ours = load_model(file, num_heads=4)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert ours.origin.format == "timm"
+
+
 # --- DINO and DINOv2 ------------------------------------------------------------------------------
 
 
@@ -318,6 +296,16 @@ def test_files_of_a_student_and_its_teacher(family, branch, pooling, images):
     assert "state of the training" in report.dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in report.dropped[f"{family}_loss.center"]
     assert len(report.dropped) + len(report.used) + len(report.converted) == count + 2
+    if family == "ibot":
+        hidden = report.dropped["student.module.backbone.masked_embed"]
+        assert ("token for masked patches" if branch else "another copy of the network") in hidden
+        # as extract_backbone_weights.py writes it
+        backbone = {}
+        for name, value in file["student"].items():
+            if ".head." not in name:
+                backbone[name.removeprefix("module.backbone.")] = value
+        alone = load_model(backbone, num_heads=4)
+        close(alone(images), models["student"].forward_features(images))
 
 
 @pytest.mark.parametrize("family", ["I-JEPA", "MSN"])
@@ -600,13 +588,15 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "vit_l_32", "vit_h_14"])
-def test_the_heads_of_torchvisions_functions_are_known(name):
-    """Those of its class are a guess, as in the test above."""
+def test_the_heads_of_torchvisions_functions_are_known_and_those_of_its_class_are_a_guess(name):
     with torch.device("meta"):
         theirs = torchvision.models.get_model(name)
     heads = theirs.encoder.layers[0].num_heads
     source = Source(Path(name), dict(theirs.state_dict()))
     assert torchvision_hints(source).code_heads == {theirs.hidden_dim: heads}
+    other = torchvision.models.VisionTransformer(16, 8, 2, 8, 768, 16)
+    with pytest.warns(UserWarning, match="12 heads of the encoder are a guess"):
+        load_model(other.state_dict())
 
 
 # --- refused --------------------------------------------------------------------------------------

@@ -214,6 +214,9 @@ def test_a_refusal_says_what_the_key_shows():
     """Not a family, of which a key tells nothing."""
     state = plain().state_dict() | {"blocks.0.attn.q_bias": torch.ones(3)}
     assert "it has no bias on its keys (blocks.0.attn.q_bias), as in" in refused(state)
+    # MoCo v3's ViT with a stem of convolutions
+    stem = {"module.base_encoder.patch_embed.proj.0.weight": torch.ones(3)}
+    assert "in no known format" in refused({"state_dict": stem})
 
 
 def test_a_refused_model_of_transformers_is_called_by_its_class(tmp_path):

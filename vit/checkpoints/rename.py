@@ -155,7 +155,24 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
             report.dropped[key] = reason
         else:
             report.unexpected.append(key)
-    _say_what_is_beside(network, beside)
+
+    # a note on what is usual, a warning of what may be anything
+    usual = []
+    unknown = []
+    for module, count in beside.items():
+        text = module if count == 1 else f"{module} ({count} tensors)"
+        if BESIDE.isdisjoint(module.lower().split("_")):
+            unknown.append(text)
+        else:
+            usual.append(text)
+    if usual:
+        network.note(f"left out, because the network is whole without it: {first_few(usual)}")
+    if unknown:
+        network.guess(
+            "left out as no part of the network, although nothing says what it is: "
+            f"{first_few(unknown)}; allow names it without this warning, "
+            "classifier if it is the head"
+        )
 
 
 def _reason(network: Network, key: str) -> str:
@@ -172,28 +189,3 @@ def _reason(network: Network, key: str) -> str:
     if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:
         return "a single number beside the network"
     return first_reason(NOT_THE_NETWORK, key)
-
-
-def _say_what_is_beside(network: Network, modules: dict[str, int]) -> None:
-    """Tell the user what is left out: a note on what is usual, a warning of what may be anything.
-
-    Args:
-        network: the network.
-        modules: what stands beside it, with the number of tensors of each.
-    """
-    usual = []
-    unknown = []
-    for module, count in modules.items():
-        text = module if count == 1 else f"{module} ({count} tensors)"
-        if BESIDE.isdisjoint(module.lower().split("_")):
-            unknown.append(text)
-        else:
-            usual.append(text)
-    if usual:
-        network.note(f"left out, because the network is whole without it: {first_few(usual)}")
-    if unknown:
-        network.guess(
-            "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning, "
-            "classifier if it is the head"
-        )

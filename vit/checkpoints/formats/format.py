@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, GetPydanticSchema, with_config
+from pydantic import AfterValidator, ConfigDict, Field, GetPydanticSchema, create_model
 from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import nn
-from typing_extensions import TypedDict  # pydantic's, which Python 3.11 lacks
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
@@ -20,11 +19,16 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 # each setting that is given is of its type and range; a decoder's width is called dim
-_TYPES: Any = {key: value.rebuild_annotation() for key, value in ViTConfig.model_fields.items()}
+_TYPES: Any = {
+    key: (item.rebuild_annotation(), None) for key, item in ViTConfig.model_fields.items()
+}
 _TYPES["dim"] = _TYPES["embed_dim"]
-_SETTINGS: Any = TypedDict("Architecture", _TYPES, total=False)  # type: ignore[misc]
-_CHECKED = with_config(ConfigDict(extra="forbid"))(_SETTINGS)
-Architecture = Annotated[dict[str, Any], GetPydanticSchema(lambda _, make: make(_CHECKED))]
+_GIVEN = create_model("Architecture", __config__=ConfigDict(extra="forbid"), **_TYPES)
+Architecture = Annotated[
+    dict[str, Any],
+    GetPydanticSchema(lambda _, make: make(_GIVEN)),
+    AfterValidator(lambda given: given.model_dump(exclude_unset=True)),
+]
 Names = tuple[Any, ...]
 """Texts: pydantic's are UTF-8, and names of classes, which were folders, need not be."""
 

@@ -252,8 +252,8 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         is_like_here = is_like_here and is_even and has_known_sides
     if not is_like_here:
         differences.append(
-            "its preprocessor does what is not done here, where a picture's middle is resized to the "
-            f"model's size; mean, std and crop_share set what is done: {name}, {stated}"
+            "its preprocessor does what is not done here, where the middle of a picture is resized "
+            f"to the model's size; mean, std and crop_share set what is done: {name}, {stated}"
         )
 
     # the settings may say another size, at which the model was made

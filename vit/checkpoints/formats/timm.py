@@ -35,16 +35,12 @@ def describes_itself(source: Source) -> bool:
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read what describes the model, if anything does: see `timm_models`.
-
-    It may be timm's config.json, a model in memory, or the options of timm's train.py.
-    """
+    """Read what describes the model, if anything does: timm's config.json, or itself in memory."""
     result = deit_hints(source)
-    if describes_itself(source) or "args.crop_pct" in source.values:
+    if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
-        read = timm_models.hints if describes_itself(source) else timm_models.training_hints
-        result = read(source)
+        result = timm_models.hints(source)
     if any(key.endswith("head_dist.weight") for key in source.tensors):
         return replace(result, head_problem=f"is {TWO_HEADS}")
     return result

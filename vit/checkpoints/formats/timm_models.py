@@ -11,7 +11,6 @@ from typing import Any
 
 import timm
 import torch
-from timm.data import resolve_data_config
 from timm.layers import GluMlp
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import VisionTransformer
@@ -39,7 +38,7 @@ def hints(source: Source) -> Hints:
         return _hints_of_model(source.module, getattr(source.module, "pretrained_cfg", None) or {})
 
     # the arguments that change the architecture; those of our autoencoders have one for timm alone
-    arguments = {**(config.get("model_args") or {})}
+    arguments: dict[str, Any] = {**(config.get("model_args") or {})}
     arguments.pop("pretrained_strict", None)
     unknown = sorted(arguments.keys() - ARGUMENTS)
     if unknown:
@@ -60,11 +59,30 @@ def hints(source: Source) -> Hints:
             "num_classes is 0",
         )
 
-    # the model that timm builds from them, which shows the rest
+    # JSON has lists for tuples
+    for key, value in arguments.items():
+        if isinstance(value, list):
+            arguments[key] = tuple(value)
+
+    # The model that timm builds from them shows the rest. A small twin of two narrow blocks, whose
+    # values all show in what it computes, will be compared.
     name = str(config.get("architecture"))
     _require_plain(name, str(source.path))
     try:
-        model, twin = _built(name, arguments)
+        with torch.device("meta"):
+            model: Any = timm.create_model(name, pretrained=False, **arguments)
+        p, q = model.patch_embed.patch_size
+        small = {
+            "img_size": (2 * p, 2 * q),
+            "depth": 2,
+            "embed_dim": 8 * model.blocks[0].attn.num_heads,
+            "num_classes": 3,
+        }
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.manual_seed(0)
+            twin = timm.create_model(name, pretrained=False, **arguments | small)
+            for parameter in twin.parameters():
+                nn.init.normal_(parameter, std=0.3)
     except Exception as error:  # timm raises nearly anything on invalid arguments
         raise source.error(f"timm cannot build {name} by config.json: {error}") from error
 
@@ -74,96 +92,6 @@ def hints(source: Source) -> Hints:
     result = _hints_of_model(model, {**settings, "label_names": labels})
     encoder = {**result.encoder, "num_classes": model.num_classes}
     return replace(result, encoder=encoder, twin=twin, notes=notes)
-
-
-def training_hints(source: Source) -> Hints:
-    """Read the options that timm's train.py saves, `args`.
-
-    What they leave open is as in the architecture they name, as in that code.
-    """
-    args = {}
-    arguments = {}
-    for key, value in source.values.items():
-        place, _, option = key.partition(".")
-        if place == "args":
-            args[option] = value
-        if key.startswith("args.model_kwargs."):
-            arguments[option.removeprefix("model_kwargs.")] = value
-
-    # the input, heads and pooling of the architecture; a tag of another version, or other channels
-    # than the images have, say nothing
-    name = str(args.get("model"))
-    keys = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "in_chans")
-    fields: dict[str, Any] = {}
-    pooling = args.get("gp")
-    if timm.is_model(name):
-        _require_plain(name, str(source.path))
-        try:
-            model, twin = _built(
-                name, {key: arguments[key] for key in arguments.keys() & ARGUMENTS}
-            )
-            options = {key: args.get(key) for key in keys}
-            fields = _inputs(resolve_data_config(options, model.pretrained_cfg))
-        except Exception:  # timm raises nearly anything on invalid arguments
-            fields = {}
-        else:
-            heads = {model.embed_dim: model.blocks[0].attn.num_heads}
-            fields |= {"blocks_known": True, "code_heads": heads, "twin": twin}
-            # other options may say another pooling
-            if pooling not in ("token", "avg"):
-                pooling = model.global_pool
-    encoder = {}
-    if pooling in ("token", "avg"):
-        encoder["global_pool"] = pooling
-    return Hints(encoder, **fields)
-
-
-def _built(name: str, arguments: dict[str, Any]) -> tuple[Any, nn.Module]:
-    """Return a model that timm builds, without values, and a small twin that computes as it does.
-
-    The twin has two narrow blocks, and values of which each shows in what it computes.
-    """
-    # JSON has lists for tuples
-    for key, value in arguments.items():
-        if isinstance(value, list):
-            arguments[key] = tuple(value)
-    with torch.device("meta"):
-        model: Any = timm.create_model(name, pretrained=False, **arguments)
-    p, q = model.patch_embed.patch_size
-    small = {
-        "img_size": (2 * p, 2 * q),
-        "depth": 2,
-        "embed_dim": 8 * model.blocks[0].attn.num_heads,
-        "num_classes": 3,
-    }
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(0)
-        twin = timm.create_model(name, pretrained=False, **{**arguments, **small})
-        for parameter in twin.parameters():
-            nn.init.normal_(parameter, std=0.3)
-    return model, twin
-
-
-def _inputs(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Hints` on the input that timm's settings say.
-
-    Args:
-        settings: pretrained_cfg, or what timm makes of the options of train.py.
-    """
-    values: dict[str, Any] = {}
-    # half a normalisation is none
-    if settings.get("mean") and settings.get("std"):
-        values = {"mean": tuple(settings["mean"]), "std": tuple(settings["std"])}
-    crop_mode = settings.get("crop_mode") or "center"
-    if crop_mode not in ("center", "squash"):
-        values["differences"] = (
-            f"its settings fit images by {crop_mode!r}, which is not supported; assuming 'center'",
-        )
-    return values | {
-        "interpolation": settings.get("interpolation"),
-        "crop_share": settings.get("crop_pct"),
-        "squash": crop_mode == "squash",
-    }
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
@@ -206,8 +134,25 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> Hints:
         "global_pool": model.global_pool or None,
         "norm_eps": block.norm1.eps,
     }
-    labels = class_names(settings.get("label_names") or ())
-    return Hints(only_given(encoder), class_names=labels, **_inputs(settings))
+    # the input; half a normalisation is none
+    normalize: dict[str, Any] = {}
+    if settings.get("mean") and settings.get("std"):
+        normalize = {"mean": settings["mean"], "std": settings["std"]}
+    crop_mode = settings.get("crop_mode") or "center"
+    differences: tuple[str, ...] = ()
+    if crop_mode not in ("center", "squash"):
+        differences = (
+            f"its settings fit images by {crop_mode!r}, which is not supported; assuming 'center'",
+        )
+    return Hints(
+        only_given(encoder),
+        class_names=class_names(settings.get("label_names") or ()),
+        interpolation=settings.get("interpolation"),
+        crop_share=settings.get("crop_pct"),
+        squash=crop_mode == "squash",
+        differences=differences,
+        **normalize,
+    )
 
 
 def hub_name(name: str) -> str:
