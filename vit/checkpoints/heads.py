@@ -51,9 +51,10 @@ def find_heads(network: Network) -> dict[str, list[str]]:
     if named is not None:
         for name in (named, *(place + named for place in places)):
             keys = [key for key in tensors if key.startswith(f"{name}.")]
-            if keys and not heads:
+            if keys:
                 heads[name] = keys
-        if not heads:
+                break
+        else:
             raise network.error(f"it holds no module {named!r} to be its head")
     taken = {key for keys in heads.values() for key in keys}
 
@@ -96,6 +97,7 @@ def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) 
     for name, keys in heads.items():
         problems[name], *layers[name] = _read(network, name, keys, width)
     chosen = next(iter(heads), "")
+    is_one = len(heads) == 1 and not problems[chosen]
     if options.classifier is not None:
         if problems[chosen]:
             raise network.error(f"{chosen} {problems[chosen]}; a head is one linear layer")
@@ -104,7 +106,7 @@ def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) 
             f"several modules may be its classifier ({', '.join(heads)}); "
             "classifier names the one to load, num_classes 0 leaves them out"
         )
-    elif len(heads) > 1 or (heads and problems[chosen]):
+    elif not is_one:
         chosen = ""
 
     # the others, of which the first is told if the model has no classifier without it
@@ -116,9 +118,6 @@ def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) 
             dropped.update(dict.fromkeys(keys, reason or f"{name} {problem}"))
     if chosen:
         _load(network, chosen, *layers[chosen])
-        for key in heads[chosen]:
-            if key.endswith(".num_batches_tracked"):
-                dropped[key] = "how many batches its batch norm has seen"
     elif heads:
         if options.num_classes is None:
             first = next(iter(heads.values()))[0]
@@ -142,9 +141,10 @@ def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple
     linear = "".join(matrices[:1]).removesuffix(".weight")
     norms = [layer for layer in layers if len(tensors.get(f"{layer}.running_var", ())) == width]
     norm = "".join(norms[:1])
+    if network.hints.head_problem:
+        return network.hints.head_problem, linear, norm
 
-    # what known code computes besides; all that a model in memory does
-    problem = network.hints.head_problem
+    # a model in memory shows all that its head computes
     module = network.modules.get(f"{name}.")
     if module is not None:
         kinds = [type(part) for part in module.modules() if type(part) is not nn.Sequential]
@@ -152,13 +152,12 @@ def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple
         if computed != [nn.BatchNorm1d] * len(norms) + [nn.Linear]:
             layers = dict.fromkeys(kind.__name__ for kind in kinds)
             linear = ""
-    if problem:
-        return problem, linear, norm
 
     # one linear layer, perhaps after a batch norm, and nothing else with tensors
-    known = (f"{linear}.weight", f"{linear}.bias")
-    if not all(key in known or key.rpartition(".")[0] == norm for key in keys):
+    layer_keys = (f"{linear}.weight", f"{linear}.bias")
+    if not all(key in layer_keys or key.rpartition(".")[0] == norm for key in keys):
         return f"computes more than one linear layer ({first_few(list(layers))})", linear, norm
+    problem = ""
     rows, columns = tensors[f"{linear}.weight"].shape
     if columns != width or rows == 0:
         problem = f"has a matrix of {size_text((rows, columns))} for tokens of {width} values"
@@ -167,8 +166,6 @@ def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple
     in_order = all(number.isdecimal() for number in numbers) and int(numbers[0]) < int(numbers[1])
     if norm and module is None and not in_order:
         problem = f"has a batch norm ({norm}) that may come after its linear layer"
-    if norm and f"{linear}.bias" not in keys:
-        problem = "is a batch norm and a layer without bias"
     return problem, linear, norm
 
 
@@ -201,41 +198,36 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
     network.own_head = has_none or has_pooler or not is_inside or place not in usual
 
     # its tensors; without a bias, it has one of zeros here
-    if norm:
-        _fold(network, norm, linear, module)
-        return
-    weight = f"{linear}.weight"
-    bias = f"{linear}.bias"
-    network.tensors["head.weight"] = ModelTensor(tensors[weight], (weight,))
-    if bias in tensors:
-        network.tensors["head.bias"] = ModelTensor(tensors[bias], (bias,))
+    key = f"{linear}.weight"
+    weight = ModelTensor(tensors[key], (key,))
+    bias = ModelTensor(weight.value.new_zeros(len(weight.value)), (key,))
+    if f"{linear}.bias" in tensors:
+        bias = ModelTensor(tensors[f"{linear}.bias"], (f"{linear}.bias",))
     else:
-        zeros = tensors[weight].new_zeros(len(tensors[weight]))
-        note = "zeros: its layer has no bias"
-        network.tensors["head.bias"] = ModelTensor(zeros, (weight,), [note])
+        bias.changes.append("zeros: its layer has no bias")
+    network.tensors |= {"head.weight": weight, "head.bias": bias}
+    if not norm:
+        return
 
-
-def _fold(network: Network, norm: str, linear: str, module: nn.Module | None) -> None:
-    """Set the head to a linear layer with the batch norm before it folded in, a linear probe's."""
-    tensors = network.source.tensors
-    names = [
-        *(f"{linear}.{kind}" for kind in ("weight", "bias")),
-        *(f"{norm}.{kind}" for kind in ("running_mean", "running_var", "weight", "bias")),
-    ]
-    theirs = tuple(name for name in names if name in tensors)
-    weight, bias, mean, variance, *affine = [tensors[name].float() for name in theirs]
-
-    # MAE's norm has no scale, and this eps; a module shows its own
+    # A batch norm before it is folded in. MAE's has no scale, and this eps; a module shows its own.
+    kinds = ("running_mean", "running_var", "weight", "bias")
+    names = [f"{norm}.{kind}" for kind in kinds if f"{norm}.{kind}" in tensors]
+    mean, variance, *affine = [tensors[name].float() for name in names]
     eps = 1e-5 if affine else 1e-6
     for part in () if module is None else module.modules():
         if isinstance(part, nn.BatchNorm1d):
             eps = part.eps
     scale, shift = affine or (None, torch.zeros_like(mean))
 
-    # the norm divides a column of the weight as it would divide a feature:
+    # it divides a column of the weight as it would divide a feature:
     # W (scale (x - mean) / std + shift) + b = (folded W) x + (b - (folded W) mean + W shift)
-    folded = F.batch_norm(weight, torch.zeros_like(mean), variance, scale, eps=eps)
-    bias = bias - folded @ mean + weight @ shift
+    before = weight.value.float()
+    folded = F.batch_norm(before, torch.zeros_like(mean), variance, scale, eps=eps)
+    theirs = (*weight.theirs, *bias.theirs, *names)
     note = "with the batch norm before it folded in"
-    network.tensors["head.weight"] = ModelTensor(folded, theirs, [note])
-    network.tensors["head.bias"] = ModelTensor(bias, theirs, [note])
+    bias.change(bias.value.float() - folded @ mean + before @ shift, note)
+    weight.change(folded, note)
+    weight.theirs = bias.theirs = tuple(dict.fromkeys(theirs))
+    seen = f"{norm}.num_batches_tracked"
+    if seen in tensors:
+        network.report.dropped[seen] = "how many batches its batch norm has seen"
