@@ -5,22 +5,18 @@ Oracles: timm and transformers load the files, and compute the same.
 
 import json
 import math
-import re
 
 import pytest
 import timm
 import torch
 import transformers as hf
 from PIL import Image
-from small import SIZES, autoencoder, change, close, random_model, refused, same, timm_model
+from small import SIZES, autoencoder, close, random_model, same, timm_model
 from tiny import NORMALIZE, names, seeded
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
-from vit.checkpoints.formats.native import own_hints
-from vit.checkpoints.reading import read_checkpoint
-from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError
@@ -118,18 +114,6 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert (origin.data, origin.details["data"]) == ("CIFAR-10", "CIFAR-10")
     assert origin.report.notes == origin.report.problems == []
     assert not any(module.training for module in loaded.modules())
-
-
-@pytest.mark.parametrize("save", [saved_encoder, saved_autoencoder])
-def test_another_version_of_our_format_is_refused_by_all_that_read_it(save, tmp_path, capsys):
-    save(tmp_path)
-    change(tmp_path, format="vit-patch-trainer/2")
-    versions = "not of the format vit-patch-trainer/1, .* but of vit-patch-trainer/2"
-    assert re.search(versions, refused(tmp_path))
-    assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
-    assert re.search(versions, capsys.readouterr().err)
-    with pytest.raises(CheckpointError, match=versions):
-        own_hints(read_checkpoint(tmp_path))
 
 
 def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
@@ -371,26 +355,13 @@ def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     same(load_model(tmp_path / "hf"), ours)
 
 
-def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
-    for name, ours in (
-        (
-            "Dinov2",
-            saved_encoder(
-                tmp_path / "encoder", layer_scale=0.5, global_pool="token", image_size=(8, 24)
-            ),
-        ),
-        ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", patch_size=(4, 2))),
-    ):
-        with pytest.raises(CheckpointError, match=f"{name} computes (image|patch)_size"):
-            convert_model(ours, "huggingface", tmp_path / name)
-
-
 @pytest.mark.parametrize(
     ("to", "settings", "reason"),
     [
         ("huggingface", dict(class_token=False), "class_token True"),
         ("huggingface", dict(registers=1), "reg_token"),
         ("huggingface", dict(qk_norm=True), "q_norm"),
+        ("huggingface", dict(layer_scale=0.5, image_size=(8, 24)), "Dinov2 computes image_size"),
         ("huggingface", dict(fc_norm=True), "fc_norm"),
         ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
         ("timm", dict(qkv="identity"), "qkv linear"),
@@ -487,16 +458,6 @@ def test_pooling_by_the_mean_is_lost_for_transformers_and_noted(changed, tmp_pat
     assert "global_pool avg" in note
     assert load_model(tmp_path / "hf").config.global_pool == "token"
     assert load_model(tmp_path / "hf", global_pool="avg").config.global_pool == "avg"
-    assert convert_model(ours, "timm", tmp_path / "timm") == []
-    assert load_model(tmp_path / "timm").config.global_pool == "avg"
-
-
-def test_an_unknown_format_is_refused(tmp_path):
-    model = saved_encoder(tmp_path / "own")
-    for to in (["timm"], None, "keras", 3):
-        with pytest.raises(CheckpointError, match="formats are"):
-            convert_model(model, to, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
@@ -533,23 +494,15 @@ def test_a_head_that_does_not_choose_stays_one(to, tmp_path):
 
 def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
     ours = saved_encoder(tmp_path / "ours")
-    (note,) = convert_model(ours, "safetensors", tmp_path / "half", half=True)
+    convert_model(ours, "safetensors", tmp_path / "half", half=True)
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "ours")]
     assert sizes[0] < 0.6 * sizes[1]
     again = load_model(tmp_path / "half")
-    most = 0.0
     for name, value in ours.state_dict().items():
         got = again.state_dict()[name]
         assert got.dtype == torch.float32
         assert torch.equal(got, value.half().float()), name
         torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)
-        most = max(most, float((got - value).abs().max()))
-    assert note.endswith(f"{most:.1e}")
-    assert (again.origin.normalize.mean, again.origin.normalize.std) == (
-        NORMALIZE.mean,
-        NORMALIZE.std,
-    )
-    assert again.origin.interpolation == ours.origin.interpolation
 
     # rounded once, it stays as it is
     convert_model(again, "safetensors", tmp_path / "again", half=True)

@@ -479,16 +479,6 @@ def test_other_spellings_of_the_huggingface_mae_decoder(spelling):
     check_mae(ours, theirs)
 
 
-def test_the_encoder_of_huggingface_mae_alone_gets_the_same_pictures():
-    theirs = huggingface_mae()
-    whole, alone = load_model(theirs).origin, load_model(theirs.vit).origin
-    assert (alone.normalize.mean, alone.interpolation) == (
-        whole.normalize.mean,
-        whole.interpolation,
-    )
-    assert alone.format == "Hugging Face ViT"
-
-
 @pytest.mark.parametrize(
     ("case", "interpolation", "share"), [("ViTMSN", "bilinear", 1.0), ("DeiT", "bicubic", 0.875)]
 )

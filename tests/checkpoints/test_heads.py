@@ -292,35 +292,6 @@ def test_heads_of_a_pretraining_are_no_classifiers():
     assert not any("classifier" in str(warning.message) for warning in caught)
 
 
-def test_of_several_tasks_none_is_lost_in_silence(images):
-    theirs = Net("age_head", linear())
-    theirs.mood_head = linear()
-    with pytest.warns(UserWarning, match="nothing says what it is: age_head"):
-        assert load_model(theirs.state_dict(), **SIZES).config.num_classes == 0
-    ours = load(theirs.state_dict(), classifier="age_head")
-    close(ours.forward_head(ours(images)), theirs(images))
-
-
-def test_of_a_list_of_classifiers_the_named_one_is_not_dropped(images):
-    theirs = Net("heads", nn.ModuleList([linear(), linear()]))
-    state = theirs.state_dict()
-    ours = load(state, classifier="heads.1")
-    assert torch.equal(ours.head.weight, state["heads.1.weight"])
-    dropped = ours.origin.report.dropped
-    assert "heads.0.weight" in dropped
-    assert "heads.1.weight" not in dropped
-
-
-def test_a_part_of_a_sequential_is_named_by_its_number(images):
-    theirs = random_model(nn.Sequential(timm_model(num_classes=0), linear()))
-    with pytest.warns(
-        UserWarning, match=r"nothing says what it is: 1 .*classifier if it is the head"
-    ):
-        load_model(theirs.state_dict(), **SIZES)
-    ours = load(theirs.state_dict(), classifier="1")
-    close(ours.forward_head(ours(images)), theirs(images))
-
-
 def test_settings_need_not_know_of_a_replaced_head(images, tmp_path):
     """timm and transformers save the settings as they were."""
     sizes = dict(img_size=16, patch_size=8, depth=1)

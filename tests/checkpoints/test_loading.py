@@ -12,14 +12,11 @@ import warnings
 import pytest
 import timm
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from small import (
-    SIZES,
     autoencoder,
     change,
     close,
-    random_model,
     refused,
     timm_model,
     timm_state,
@@ -33,9 +30,8 @@ from torch import nn
 
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import CheckpointError, DataError
+from vit.errors import CheckpointError
 from vit.mae import MaskedAutoencoder
 
 
@@ -179,10 +175,7 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     settings = config.pop("pretrained_cfg")
     for written in (
-        config | {"pretrained_cfg": settings, "label_names": names},
         config | {"pretrained_cfg": settings | {"label_names": names}},
-        config
-        | {"pretrained_cfg": settings, "label_names": {"2": "crane", "0": "cat", "1": "dog"}},
         config | settings | {"label_names": names, "mean": [0.1, 0.2, 0.3]},
     ):
         (tmp_path / "config.json").write_text(json.dumps(written))
@@ -226,30 +219,20 @@ WRITERS = {
 REFUSED = [
     # they contradict the tensors
     ("timm", "model_args", "mlp_ratio", 2.0, "mlp_ratio"),
-    ("timm", "model_args", "qkv_bias", False, "qkv_bias"),
     ("ours", "encoder", "layer_scale", None, "layer_scale"),
-    ("ours", "decoder", "depth", 2, "depth"),
     ("ours", "decoder", "dim", 12, "dim"),
-    ("ours", "decoder", "dim", 25, "dim"),
     ("transformers", "", "hidden_size", 10**9, "embed_dim"),
-    ("transformers", "", "patch_size", 8, "patch_size"),
-    ("transformers", "", "num_channels", 1, "channels"),
     ("transformers", "", "num_attention_heads", 7, "heads"),
     # nothing can have these values
     ("ours", "encoder", "mlp_ratio", None, "mlp_ratio"),
-    ("ours", "encoder", "drop_path", 1.0, "drop_path"),
     ("ours", "decoder", "width", 3, "width"),
     ("ours", "", "encoder", [1, 2], "encoder: input should be a valid dictionary"),
-    ("ours", "", "crop_share", 0, "crop_share"),
     ("ours", "", "crop_share", float("nan"), "crop_share"),
     ("transformers", "", "num_attention_heads", "many", "num_heads"),
-    ("transformers", "", "image_size", [16, 16, 16], "image_size"),
-    ("transformers", "", "hidden_act", ["gelu"], "activation"),
     ("transformers", PREPROCESSOR, "image_mean", "grey", "settings"),
     ("transformers", PREPROCESSOR, "image_std", [1, 1, 0], "std"),
     # they are of another version, or incomplete
     ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),
-    ("ours", "", "format", MISSING, "vit-patch-trainer/1"),
     ("ours", "", "encoder", MISSING, "encoder"),
 ]
 
@@ -268,20 +251,10 @@ def test_settings_that_cannot_be_used_are_refused(writer, section, key, value, n
     assert str(tmp_path) in message
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "stated", "option"),
-    [
-        ("encoder", "num_heads", 4, 2),
-        ("encoder", "norm_eps", 1e-6, 1e-5),
-        ("", "norm_pix_loss", True, False),
-    ],
-)
-def test_an_option_that_contradicts_the_settings_is_refused(section, key, stated, option, tmp_path):
+def test_an_option_that_contradicts_the_settings_is_refused(tmp_path):
     WRITERS["ours"](tmp_path)
-    change(tmp_path, section, **{key: stated})
-    assert f"you gave {key} {option}, its settings say {stated}" in refused(
-        tmp_path, **{key: option}
-    )
+    change(tmp_path, "encoder", num_heads=4)
+    assert "you gave num_heads 2, its settings say 4" in refused(tmp_path, num_heads=2)
 
 
 # --- a model in memory, other versions ------------------------------------------------------------
@@ -299,41 +272,9 @@ def test_a_model_in_memory_needs_no_guess(images):
         # which no model of transformers' knows
         ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
     close(ours(images), whole(images).last_hidden_state)
-    for head in (
-        nn.Linear(32, 7),
-        nn.Identity(),
-        nn.Sequential(nn.Dropout(), nn.Linear(32, 7)).eval(),
-    ):
-        theirs.head = head  # the usual ways to replace it
-        ours = load_model(theirs)
-        close(ours.forward_head(ours(images)), theirs(images))
-    assert load_model(theirs.state_dict(), num_heads=2).config.num_classes == 7
-    linear = nn.Linear(32, 7)
-    for parts in (
-        (nn.ReLU(), linear),
-        (linear, nn.Softmax(-1)),
-        (nn.LayerNorm(32), linear),
-        (linear, nn.ReLU(), nn.Linear(7, 3)),
-        (nn.BatchNorm1d(32), nn.ReLU(), linear),
-    ):
-        # none is a linear layer alone: it is left out, with a note
-        theirs.head = nn.Sequential(*parts)
-        ours = load_model(theirs)
-        close(ours(images), theirs.forward_features(images))
-        assert ours.config.num_classes == 0
-        in_head = {name for name in theirs.state_dict() if name.startswith("head.")}
-        assert in_head <= ours.origin.report.dropped.keys()
-        assert any(type(parts[0]).__name__ in note for note in ours.origin.report.notes)
     load_model(timm_model(act_layer="gelu"))  # timm's own class of the exact one
     assert "computes something else" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
-
-    # in memory, also where the settings do not say it
-    theirs = random_model(transformers_model())
-    theirs.layers[0].mlp.activation_fn = nn.GELU()  # as exact as its own
-    load_model(theirs)
-    theirs.layers[1].mlp.activation_fn = nn.ReLU()
-    assert "its layers.1 computes something else" in refused(theirs)
 
 
 # --- every guess is told --------------------------------------------------------------------------
@@ -412,18 +353,8 @@ def test_names_that_differ_in_their_wrappers_alone_are_refused():
 
 
 def test_first_which_copy_then_its_format():
-    """A student may hold a mask token that its teacher lacks; an average may be of the encoder."""
-    # the teacher before the student
-    student = timm_state(num_classes=0)
+    """An average may be of the encoder alone."""
     teacher = timm_state(num_classes=0)
-    file = under("student.", student | {"mask_token": torch.zeros(1, 32)})
-    file |= under("teacher.", teacher)
-    ours = load_model(file, num_heads=4)
-    assert torch.equal(ours.norm.weight, teacher["norm.weight"])
-    ours = load_model(file, num_heads=4, branch="student")
-    assert torch.equal(ours.norm.weight, student["norm.weight"])
-
-    # the average before the model
     whole = autoencoder()
     file = under("model.", whole.state_dict()) | under("model_ema.", teacher)
     ours = load_model(file, num_heads=4)
@@ -545,17 +476,6 @@ def test_inspect_and_load_agree(state, allow, code, tmp_path):
 
 
 # --- what travels, and at what cost ---------------------------------------------------------------
-
-
-def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
-    pixels = torch.randint(0, 256, (40, 64, 3), dtype=torch.uint8)
-    Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
-    save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
-    grey = load_model(tmp_path / "m", channels=1).origin.read_images([tmp_path / "a.png"])
-    assert grey.shape == (1, 1, 16, 16)
-    (tmp_path / "c.png").write_text("no image")
-    with pytest.raises(DataError, match=r"c\.png: its content is not an image"):
-        load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])
 
 
 @pytest.mark.slow

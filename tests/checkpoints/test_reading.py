@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
-from tiny import Payload, seeded
+from tiny import Payload
 
 from vit.checkpoints.network import count_not_finite
 from vit.checkpoints.reading import flatten, read_checkpoint
@@ -90,18 +90,6 @@ def test_kinds_are_recognised_by_content_whatever_the_name(name, kind, tmp_path)
     assert source.tensors.keys() == TENSORS.keys()
     assert all(torch.equal(value, TENSORS[key]) for key, value in source.tensors.items())
     assert source.files == (path,)
-
-
-@pytest.mark.parametrize("length", [0x3C20, 0xA3C])
-def test_the_length_of_a_header_may_read_as_the_start_of_a_web_page(length, tmp_path):
-    save_file(TENSORS, tmp_path / "a.safetensors")
-    content = (tmp_path / "a.safetensors").read_bytes()
-    before = int.from_bytes(content[:8], "little")
-    header = content[8 : 8 + before].ljust(length)
-    (tmp_path / "a.safetensors").write_bytes(
-        length.to_bytes(8, "little") + header + content[8 + before :]
-    )
-    assert read_checkpoint(tmp_path / "a.safetensors").tensors.keys() == TENSORS.keys()
 
 
 def save(path: Path, kind: str) -> None:
@@ -245,27 +233,6 @@ def test_cut_off_anywhere(kind, tmp_path):
     for length in {*range(0, len(whole), max(1, len(whole) // 20)), len(whole) - 1}:
         path.write_bytes(whole[:length])
         refused(path)
-
-
-@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
-    """Without a checksum a flipped bit may pass as another weight; else it is a CheckpointError."""
-    path = tmp_path / "x"
-    save(path, kind)
-    whole = path.read_bytes()
-    generator = seeded(0)
-    outcomes = set()
-    for _ in range(100):
-        position, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
-        path.write_bytes(
-            whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :]
-        )
-        try:
-            read_checkpoint(path)
-            outcomes.add("read")
-        except CheckpointError as error:
-            outcomes.add("refused" if len(str(error).splitlines()) == 1 else str(error))
-    assert outcomes == {"read", "refused"}
 
 
 # --- training files -------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
+from vit.data.folder import list_splits
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
@@ -124,6 +125,31 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, inputs):
     grey = data.test.images[:, :1]
     in_colour = transform(grey.expand(-1, 3, -1, -1))
     torch.testing.assert_close(transform(grey), in_colour, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize(("name", "most"), [("cut", 0), ("grey", 0.05)])
+def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, inputs):
+    """A model with this package's own preparation shares the cache of training, resized twice."""
+    y, x = np.mgrid[:90, :120] / 20
+    for number in range(8):
+        waves = [np.sin(x + number), np.cos(y - number), np.sin(x * y / 3)]
+        smooth = Image.fromarray((np.stack(waves, -1) * 120 + 128).astype(np.uint8))
+        file = Path("photos") / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        smooth.rotate(90 * (number % 2), expand=True).save(file)
+    # its cache is not that of another
+    assert main(["evaluate", "bilinear", "--data", "photos", "--method", "knn"]) == 0
+    inputs.clear()
+    assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
+    transform = load_model(name).origin.transform
+    splits = list_splits(Path("photos"), SIZE).values()
+    pictures = [Image.open(Path("photos", file.name)) for files in splits for file in files]
+    mine = torch.stack([transform(picture) for picture in pictures])
+    # an untrained network is shown them again
+    assert (mine - torch.cat(inputs)[: len(mine)]).abs().max() <= most
+    if name == "cut":
+        other = load_model("bilinear").origin.transform
+        assert (mine - torch.stack([other(picture) for picture in pictures])).abs().max() > 0.5
 
 
 @pytest.mark.parametrize("name", ["bicubic", "bilinear"])

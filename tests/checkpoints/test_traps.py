@@ -98,6 +98,10 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
     other = timm_model(img_size=(16, 24), reg_tokens=1).state_dict()
     with pytest.warns(UserWarning, match="25 of the 26 rows of its position table are 5 x 5"):
         load_model(other, num_heads=4)
+    # of two squares, the usual one is a guess, too
+    other = timm_model(img_size=(8, 8), reg_tokens=4).state_dict()
+    with pytest.warns(UserWarning, match="assuming that 4 of the 9 rows of its position table"):
+        load_model(other, num_heads=4)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
         notes = load_model(state, num_heads=4, **settings).origin.report.notes
@@ -132,22 +136,6 @@ def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino,
         assert round(100 * float((theirs - ours).norm() / ours.norm()), 1) == percent
 
 
-def test_the_inputs_normalisation_travels_with_the_model(tmp_path):
-    theirs = timm.create_model("vit_tiny_patch16_224.augreg_in21k", depth=1, num_classes=2)
-    timm.models.save_for_hf(
-        theirs,
-        tmp_path / "augreg",
-        model_args=dict(depth=1, num_classes=2),
-        safe_serialization=True,
-    )
-    ours = load_model(tmp_path / "augreg")
-    assert ours.origin.normalize.mean == ours.origin.normalize.std == [0.5, 0.5, 0.5]
-    guessed = load_model(theirs.state_dict())  # a guess is said
-    assert any(
-        "nothing says how its input was normalised" in note for note in guessed.origin.report.notes
-    )
-
-
 def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)
     torch.save(theirs.state_dict(), path := tmp_path / "bare.pth")
@@ -172,23 +160,10 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
         described.normalize.std,
     )
     assert ours.origin.prepared == described.prepared
-    for wrong in (
-        dict(mean=(0.5,)),
-        dict(std=(0.5,)),
-        dict(mean=(0.5,), std=(0,)),
-        dict(mean=(0.5,), std=(1, 1)),
-    ):
-        with pytest.raises(CheckpointError, match=r"one per channel: |greater than"):
-            load_model(path, **wrong)
-    with pytest.raises(CheckpointError, match=r"^mean: .*less than or equal to 1"):
-        load_model(path, mean=(127, 127, 127), std=(0.5, 0.5, 0.5))
+    with pytest.raises(CheckpointError, match=r"one per channel: "):
+        load_model(path, mean=(0.5,))
     with pytest.raises(CheckpointError, match="mean and std: 2 numbers each, but 3 channels"):
         load_model(path, mean=(0.1, 0.9), std=(0.5, 0.5))
-    with pytest.raises(
-        CheckpointError,
-        match="crop_share: 90 cannot be used; input should be less than or equal to 1",
-    ):
-        load_model(path, crop_share=90)
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,6 @@ def test_what_is_beside_a_whole_network_is_left_out_and_named(case, images, tmp_
     assert all(name in note for name in names)
 
 
-def test_a_score_is_no_part_of_a_network(images):
-    theirs = timm_model()
-    file = {"state_dict": under("module.", theirs.state_dict()), "best_acc1": torch.tensor(71.2)}
-    ours = right(file, theirs, images)
-    close(ours.forward_head(ours(images)), theirs(images))
-    assert ours.origin.report.dropped == {"best_acc1": "a single number beside the network"}
-
-
 @pytest.mark.parametrize("prefix", ["", "backbone.", "model.encoder."])
 def test_the_encoder_alone_is_taken_from_any_whole_network(prefix, images):
     theirs = timm_model(num_classes=0)
@@ -94,14 +86,6 @@ def test_what_may_be_anything_is_a_warning():
     with warnings.catch_warnings(record=True, action="always") as caught:
         load_model(state, num_heads=4, allow="prompts")
     assert not any("prompts" in str(warning.message) for warning in caught)
-
-
-@pytest.mark.parametrize("pattern", ["extra.*", "backbone.extra.*", "state_dict.backbone.extra.*"])
-def test_allow_works_without_what_wraps_the_network(pattern):
-    state = under("backbone.vit.", timm_model().state_dict())
-    state |= {"backbone.extra.weight": torch.ones(3)}
-    report = load_model({"state_dict": state}, num_heads=4, allow=pattern).origin.report
-    assert report.dropped == {"state_dict.backbone.extra.weight": "allowed"}
 
 
 def test_a_branch_by_its_plain_name(images):
