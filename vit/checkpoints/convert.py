@@ -58,17 +58,41 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         origin = replace(origin, class_names=())
 
     # its files
-    if to == "safetensors":
-        return _write_native(model, origin, out, half)
+    if to != "safetensors":
+        if half:
+            raise CheckpointError(f"half precision is for safetensors, not for {to}")
+        tensors, config, preprocessor, notes = FOREIGN[to](model, origin)
+        # config.json, the last of `write_weights`, says that all is there: without the
+        # preprocessor, transformers would take another mean
+        if preprocessor:
+            make_folder(out)
+            write_json(out / "preprocessor_config.json", preprocessor)
+        write_weights(out, tensors, config)
+        return notes
+
+    # half precision, after a look at every value: above its range, one becomes infinite
+    notes = []
     if half:
-        raise CheckpointError(f"half precision is for safetensors, not for {to}")
-    tensors, config, preprocessor, notes = FOREIGN[to](model, origin)
-    # config.json, the last of `write_weights`, says that all is there: without the preprocessor,
-    # transformers would take another mean
-    if preprocessor:
-        make_folder(out)
-        write_json(out / "preprocessor_config.json", preprocessor)
-    write_weights(out, tensors, config)
+        for name, value in model.state_dict().items():
+            if count_not_finite(value.half()) > count_not_finite(value):
+                raise CheckpointError(
+                    f"{name} holds values above 65,504, which half precision cannot hold"
+                )
+        notes.append("rounded to half precision: values change by at most 1 in 2,048, or 3e-8")
+    save_model(
+        out,
+        model,
+        origin.normalize,
+        origin.class_names,
+        origin.data,
+        interpolation=origin.interpolation,
+        crop_share=origin.crop_share,
+        squash=origin.squash,
+        data_content_hash=origin.data_content_hash,
+        # what the head tells matters with a head only
+        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
+        dtype=torch.float16 if half else torch.float32,
+    )
     return notes
 
 
@@ -99,47 +123,3 @@ def _check_parts(model: Model) -> None:
                 "may be replaced, by nn.Linear or nn.Identity"
             )
     encoder.config = config
-
-
-def _write_native(model: Model, origin: Origin, out: Path, half: bool) -> list[str]:
-    """Write the project's own format; return a note on what half precision changed."""
-    # half precision, after a look at every value
-    notes = []
-    if half:
-        notes.append(f"rounded to half precision, no value by more than {_rounding(model):.1e}")
-
-    save_model(
-        out,
-        model,
-        origin.normalize,
-        origin.class_names,
-        origin.data,
-        interpolation=origin.interpolation,
-        crop_share=origin.crop_share,
-        squash=origin.squash,
-        data_content_hash=origin.data_content_hash,
-        # what the head tells matters with a head only
-        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
-        dtype=torch.float16 if half else torch.float32,
-    )
-    return notes
-
-
-def _rounding(model: Model) -> float:
-    """Return the largest change of a model's values by half precision.
-
-    Raises:
-        CheckpointError: half precision cannot hold one of them.
-    """
-    largest = 0.0
-    for name, value in model.state_dict().items():
-        half = value.half()
-        # above its range, a value becomes infinite
-        if count_not_finite(half) > count_not_finite(value):
-            raise CheckpointError(
-                f"{name} holds values above 65,504, which half precision cannot hold"
-            )
-        if value.numel():
-            change = (half.float() - value).nan_to_num().abs().max()
-            largest = max(largest, float(change))
-    return largest
