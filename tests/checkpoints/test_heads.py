@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from vit.checkpoints import load_model
 from vit.checkpoints.heads import NAMES
-from vit.cli import main
 from vit.errors import CheckpointError
 from vit.look.predict import require_head
 
@@ -206,7 +205,7 @@ def test_usual_names_are_found(name, images):
     close(ours.forward_head(ours(images)), theirs(images))
 
 
-def test_an_option_names_the_head(images, tmp_path):
+def test_an_option_names_the_head(images):
     theirs = Net("answer", nn.ModuleDict({"layer": linear()}).layer)
     state = under("net.", theirs.state_dict())
     assert load(state).config.num_classes == 0
@@ -218,15 +217,6 @@ def test_an_option_names_the_head(images, tmp_path):
     assert "net.answer computes more than one linear layer" in refused(
         more, classifier="answer", **SIZES
     )
-
-    # a file of ours, too, and every command
-    torch.save(state, tmp_path / "net.pth")
-    argv = ["checkpoint", "convert", str(tmp_path / "net.pth"), "--classifier", "answer"]
-    argv += ["--num-heads", "4", "--norm-eps", "1e-6"]
-    assert main([*argv, "--to", "safetensors", "--out", str(tmp_path / "ours")]) == 0
-    ours = load_model(tmp_path / "ours", classifier="head")
-    close(ours.forward_head(ours(images)), theirs(images))
-    assert "no module 'answer'" in refused(tmp_path / "ours", classifier="answer")
 
 
 def test_of_several_classifiers_one_is_named(images):

@@ -142,22 +142,12 @@ def test_settings_of_another_model_are_not_taken(tmp_path):
 
 
 def test_nested_values_are_flattened():
-    tree = {
-        "m": {"w": torch.ones(1), 3: {"x": torch.zeros(2)}},
-        "lr": 0.1,
-        "list": [torch.ones(3), {"deep": True}],
-    }
-    tree |= {"names": ["a", "b"], "none": None, "size": torch.Size([1, 2]), "odd": {1, 2}}
-    tensors, other = flatten(tree)
-    assert {name: value.numel() for name, value in tensors.items()} == {
-        "m.w": 1,
-        "m.3.x": 2,
-        "list.0": 3,
-    }
-    assert other["lr"] == 0.1
-    assert other["list.1.deep"] is True
-    assert other["names"] == ["a", "b"]
-    assert other["odd"] == "set"
+    tree = {"m": {"w": torch.ones(1), 3: {"x": torch.zeros(2)}}, "lr": 0.1, "odd": {1, 2}}
+    tree |= {"list": [torch.ones(3), {"deep": True}], "names": ["a", "b"]}
+    tensors, values = flatten(tree)
+    sizes = {name: value.numel() for name, value in tensors.items()}
+    assert sizes == {"m.w": 1, "m.3.x": 2, "list.0": 3}
+    assert values == {"lr": 0.1, "odd": "set", "list.1.deep": True, "names": ["a", "b"]}
     with pytest.raises(CheckpointError, match=r"two values are called a\.b"):
         flatten({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)})
 

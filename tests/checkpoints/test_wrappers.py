@@ -103,11 +103,6 @@ def test_a_branch_by_its_plain_name(images):
     right(file, student, images, branch="student_backbone")
     assert "no copy of the network is called 'pupil'" in refused(file, branch="pupil")
 
-    file = under("backbone.", student.state_dict())
-    file |= under("backbone_momentum.", teacher.state_dict())
-    for branch, theirs in (("momentum", teacher), ("backbone", student), (None, student)):
-        right(file, theirs, images, branch=branch)
-
 
 # where the copy to take stands -> where others do, and whether the names decide it
 COPIES = {
