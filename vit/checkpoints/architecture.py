@@ -42,8 +42,25 @@ def read_architecture(network: Network) -> None:
     sizes = {key: getattr(options, key) for key in ("image_size", "patch_size", "channels")}
     network.encoder = changed(stored, only_given(sizes))
     _resize(network, stored)
-    if any(name.startswith("decoder.") for name in network.tensors):
-        network.decoder = _read_decoder(network)
+    if not any(name.startswith("decoder.") for name in network.tensors):
+        return
+
+    # the decoder, whose norms have the encoder's eps unless the settings say otherwise
+    hints = network.hints.decoder
+    width, _ = network.shape("decoder.embed.weight", 2)
+    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
+    _compare(network, decoder, hints)
+    decoder["norm_eps"] = hints.get("norm_eps", network.encoder.norm_eps)
+    network.decoder = DecoderConfig(**decoder)
+
+    # what it predicts
+    norm_pix_loss = _stated(network, "norm_pix_loss", network.hints.norm_pix_loss)
+    if norm_pix_loss is None:
+        network.note(
+            "nothing says whether the decoder predicts normalised patches; assuming no; "
+            "norm_pix_loss sets it"
+        )
+    network.norm_pix_loss = bool(norm_pix_loss)
 
 
 # ---- Read off the tensors ------------------------------------------------------------------------
@@ -89,26 +106,6 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     _compare(network, encoder, hints)
     _read_head(network, encoder)
     return encoder
-
-
-def _read_decoder(network: Network) -> DecoderConfig:
-    """Return the decoder's settings, and set the network's `norm_pix_loss`."""
-    hints = network.hints.decoder
-    width, _ = network.shape("decoder.embed.weight", 2)
-    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
-    _compare(network, decoder, hints)
-    # its norms have the encoder's eps unless the settings say otherwise
-    decoder["norm_eps"] = hints.get("norm_eps", network.encoder.norm_eps)
-
-    # what it predicts
-    norm_pix_loss = _stated(network, "norm_pix_loss", network.hints.norm_pix_loss)
-    if norm_pix_loss is None:
-        network.note(
-            "nothing says whether the decoder predicts normalised patches; assuming no; "
-            "norm_pix_loss sets it"
-        )
-    network.norm_pix_loss = bool(norm_pix_loss)
-    return DecoderConfig(**decoder)
 
 
 def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:

@@ -216,13 +216,25 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         # in safetensors, JSON follows the length of its header, which may be any 8 bytes
         if start[8:9] == b"{":
-            return _read_safetensors(path)
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 first = archive.namelist()[0]
             if first.endswith(".npy"):
                 return _read_numpy(path)
-        return flatten(_read_torch(path))
+        # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
+        # then let a tensor that is longer than its storage read the bytes behind it. One thread at
+        # a time, because what is ignored and allowed meanwhile is so in all.
+        with (
+            _torch_lock,
+            warnings.catch_warnings(action="ignore"),
+            torch.serialization.safe_globals(HARMLESS),
+            path.open("rb") as file,
+        ):
+            return flatten(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # the libraries raise nearly anything on damaged bytes
         # torch's own message is long, and advises loading the file unsafely
         problem = (
@@ -240,16 +252,6 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 "it was run. Ask for the weights as .safetensors, or as a state dict alone"
             )
         raise CheckpointError(f"{path} is {problem}") from error
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the metadata of a safetensors file."""
-    tensors = {}
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  # it is no dict
-            tensors[name] = file.get_tensor(name)
-        metadata = file.metadata() or {}
-    return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
 
 
 def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -287,20 +289,6 @@ def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 kind = "weight"
             tensors[f"{layer}.{kind}".lstrip(".")] = tensor
     return tensors, values
-
-
-def _read_torch(path: Path) -> Any:
-    """Return what torch.save has written, if it holds no more than weights and harmless types."""
-    # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
-    # then let a tensor that is longer than its storage read the bytes behind it. One thread at a
-    # time, because what is ignored and allowed meanwhile is so in all.
-    with (
-        _torch_lock,
-        warnings.catch_warnings(action="ignore"),
-        torch.serialization.safe_globals(HARMLESS),
-        path.open("rb") as file,
-    ):
-        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 # ---- Nested values -------------------------------------------------------------------------------

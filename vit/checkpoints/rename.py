@@ -44,18 +44,49 @@ def rename(network: Network) -> None:
     Raises:
         CheckpointError: two tensors have the same name of ours, or several heads may be meant.
     """
-    # the names of our own folder are ours
+    # the names of our own folder are ours; elsewhere the classifier may stand anywhere, and the
+    # table is for all others in the network
     tensors = network.source.tensors
+    prefix = network.prefix
+    heads: dict[str, list[str]] = {}
     if network.format is OWN_FOLDER:
         rules = {name: KeyRule(name, (name,)) for name in tensors}
     else:
-        rules = _map_names(network)
-    _say_normalization(network)
+        heads = find_heads(network)
+        used = {key for keys in heads.values() for key in keys}
+        names = []
+        for key in tensors:
+            if key.startswith(prefix) and key not in used:
+                names.append(key.removeprefix(prefix))
+        rules, _ = map_in(network.format.rules, names)
+        for name, rule in rules.items():
+            rules[name] = replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
+            used.update(rules[name].theirs)
+        network.rest = [key for key in tensors if key not in used]
 
-    # their tensors, turned into ours; C of the images is needed for the order of a patch's pixels
+    # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
+    width = 0
     channels = 1
     if KERNELS in rules:
-        channels = tensors[rules[KERNELS].theirs[0]].shape[1]
+        width, channels, *_ = tensors[rules[KERNELS].theirs[0]].shape
+    load_head(network, heads, width)
+
+    # which mean and deviation are assumed, if nothing says them; timm's models in memory say
+    # theirs, if they have weights
+    usual = network.format
+    if network.hints.mean is None:
+        sentence = usual.other_inputs or f"these are the default of {usual.name}"
+        assumed = (
+            "nothing says how its input was normalised; assuming "
+            f"mean {usual.mean}, std {usual.std}; {sentence}; mean, std and crop_share set them"
+        )
+        is_timms = network.source.module is not None and not network.source.config
+        if usual.other_inputs and not is_timms:
+            network.guess(assumed)
+        else:
+            network.note(assumed)
+
+    # their tensors, turned into ours
     for name, rule in rules.items():
         if network.options.part == "encoder" and name.startswith("decoder."):
             reason = "only the encoder was requested"
@@ -67,48 +98,6 @@ def rename(network: Network) -> None:
             value = rule.read([tensors[key] for key in rule.theirs], channels)
             changes.append(NOTES[rule.change])
         network.tensors[name] = ModelTensor(value, rule.theirs, changes)
-
-
-def _map_names(network: Network) -> dict[str, KeyRule]:
-    """Return the rules that apply, by our names; theirs are whole names."""
-    # the classifier may stand anywhere; the table is for all others in the network
-    tensors = network.source.tensors
-    prefix = network.prefix
-    heads = find_heads(network)
-    in_heads = {key for keys in heads.values() for key in keys}
-    keys = [key for key in tensors if key not in in_heads]
-    names = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-    rules, _ = map_in(network.format.rules, names)
-    used = set(in_heads)
-    for name, rule in rules.items():
-        rules[name] = replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
-        used.update(rules[name].theirs)
-    network.rest = [key for key in tensors if key not in used]
-
-    # D of its tokens is that of the patch kernels (D, C, p, q)
-    width = 0
-    if KERNELS in rules:
-        width = len(tensors[rules[KERNELS].theirs[0]])
-    load_head(network, heads, width)
-    return rules
-
-
-def _say_normalization(network: Network) -> None:
-    """Note which mean and deviation are assumed, if nothing says them."""
-    usual = network.format
-    if network.hints.mean is not None:
-        return
-    sentence = usual.other_inputs or f"these are the default of {usual.name}"
-    assumed = (
-        "nothing says how its input was normalised; assuming "
-        f"mean {usual.mean}, std {usual.std}; {sentence}; mean, std and crop_share set them"
-    )
-    # timm's models in memory say theirs, if they have weights
-    is_timms = network.source.module is not None and not network.source.config
-    if usual.other_inputs and not is_timms:
-        network.guess(assumed)
-    else:
-        network.note(assumed)
 
 
 # ---- What has no place in the network ------------------------------------------------------------

@@ -35,30 +35,29 @@ def describes_itself(source: Source) -> bool:
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read what describes the model, if anything does: timm's config.json, or itself in memory."""
-    result = deit_hints(source)
+    """Read what describes the model, if anything does.
+
+    It may be timm's config.json, the model in memory, or what DeiT's main.py saves: its
+    architecture, and the share of an image that it evaluates.
+    """
+    hints = Hints()
+    name = str(source.values.get("args.model"))
     if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
-        result = timm_models.hints(source)
+        hints = timm_models.hints(source)
+    elif re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name):
+        hints = Hints(
+            {"global_pool": "token"},
+            mean=IMAGENET[0],
+            std=IMAGENET[1],
+            crop_share=source.values.get("args.eval_crop_ratio"),
+            blocks_known=True,
+            code_heads=DEIT_HEADS,
+        )
     if any(key.endswith("head_dist.weight") for key in source.tensors):
-        return replace(result, head_problem=f"is {TWO_HEADS}")
-    return result
-
-
-def deit_hints(source: Source) -> Hints:
-    """Read what DeiT's main.py saves: architecture, and the share of an image that it evaluates."""
-    name = str(source.values.get("args.model"))
-    if not re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name):
-        return Hints()
-    return Hints(
-        {"global_pool": "token"},
-        mean=IMAGENET[0],
-        std=IMAGENET[1],
-        crop_share=source.values.get("args.eval_crop_ratio"),
-        blocks_known=True,
-        code_heads=DEIT_HEADS,
-    )
+        return replace(hints, head_problem=f"is {TWO_HEADS}")
+    return hints
 
 
 TIMM = Format(
