@@ -56,7 +56,7 @@ def find_heads(network: Network) -> dict[str, list[str]]:
                 break
         else:
             raise network.error(f"it holds no module {named!r} to be its head")
-    taken = {key for keys in heads.values() for key in keys}
+    used = {key for keys in heads.values() for key in keys}
 
     # those of a usual name, directly in the network or in a module that holds it, none of which
     # holds a network itself; a model that is no pretraining's has no pretraining's head
@@ -64,18 +64,18 @@ def find_heads(network: Network) -> dict[str, list[str]]:
     paths = (network.prefix, *network.copies)
     for place in places:
         for key in tensors:
-            word, _, rest = key.removeprefix(place).partition(".")
+            word, _, inner = key.removeprefix(place).partition(".")
             # a hidden layer before the head, in Google's models and timm's before 0.5
             if word == "pre_logits" and f"{place}head.weight" in tensors:
                 word = "head"
-            if word not in NAMES or not rest or not key.startswith(place) or key in taken:
+            if word not in NAMES or not inner or not key.startswith(place) or key in used:
                 continue
             name = place + word
             if any(path.startswith(f"{name}.") for path in paths):
                 continue
             if (is_described and place == network.prefix) or not PROJECTION.fullmatch(key):
                 heads.setdefault(name, []).append(key)
-                taken.add(key)
+                used.add(key)
     return heads
 
 
@@ -228,6 +228,6 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
     bias.change(bias.value.float() - folded @ mean + before @ shift, note)
     weight.change(folded, note)
     weight.theirs = bias.theirs = tuple(dict.fromkeys(theirs))
-    seen = f"{norm}.num_batches_tracked"
-    if seen in tensors:
-        network.report.dropped[seen] = "how many batches its batch norm has seen"
+    counter = f"{norm}.num_batches_tracked"
+    if counter in tensors:
+        network.report.dropped[counter] = "how many batches its batch norm has seen"

@@ -100,17 +100,17 @@ def _compare_with_theirs(network: Network, options: dict[str, Any]) -> None:
     """
     source = network.source
     twin = network.hints.twin
-    kept = {key: value for key, value in options.items() if key not in SIZES}
+    unchanged = {key: value for key, value in options.items() if key not in SIZES}
     if twin is not None:
         source = _source_of_module(twin, str(source.path))
-        kept = {}
-    if source.whole is None:
+        unchanged = {}
+    if source.given_model is None:
         return
     from vit.checkpoints.comparison import compare_outputs
 
     with warnings.catch_warnings(action="ignore"):
-        if twin is not None or kept != options:
-            network = read_network(source, LoadOptions(**kept))
+        if twin is not None or unchanged != options:
+            network = read_network(source, LoadOptions(**unchanged))
             assign_weights(network)
         compare_outputs(network)
 
@@ -170,7 +170,7 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
         if "sha256" in config:
             config = without_ours(config)
         config["architectures"] = [type(library_model).__name__]
-    return Source(Path(name), tensors, values, config, module=library_model, whole=model)
+    return Source(Path(name), tensors, values, config, module=library_model, given_model=model)
 
 
 def _library_models(module: nn.Module) -> list[nn.Module]:

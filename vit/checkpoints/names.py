@@ -192,8 +192,8 @@ def map_out(
     tensors: dict[str, Tensor] = {}
     unmapped: list[str] = []
     for name, tensor in state.items():
-        found = [(pattern.fullmatch(name), rule) for pattern, rule in patterns]
-        fitting = [rule.filled(match) for match, rule in found if match]
+        matches = [(pattern.fullmatch(name), rule) for pattern, rule in patterns]
+        fitting = [rule.filled(match) for match, rule in matches if match]
         if not fitting:
             unmapped.append(name)
             continue

@@ -68,7 +68,7 @@ class Network:
         report: for the user.
         tensors: those for the model, by our names; an autoencoder's encoder has no `encoder.` in
             front.
-        rest: the names of all others in the checkpoint, until it is known what they are.
+        unplaced: the names of all others in the checkpoint, until it is known what they are.
         own_head: whether its head is the user's own, not the format's, so that neither the format
             nor the settings say what it reads.
         encoder: the encoder's architecture.
@@ -85,7 +85,7 @@ class Network:
     hints: Hints
     report: Report
     tensors: dict[str, ModelTensor] = field(default_factory=dict)
-    rest: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
     own_head: bool = False
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
@@ -96,8 +96,8 @@ class Network:
     def modules(self) -> dict[str, nn.Module]:
         """The modules of a model in memory, by what precedes the names of their tensors."""
         modules: dict[str, nn.Module] = {}
-        if self.source.whole is not None:
-            for path, module in self.source.whole.named_modules():
+        if self.source.given_model is not None:
+            for path, module in self.source.given_model.named_modules():
                 modules[WRAPPERS.sub("", f"{path}.").lstrip(".")] = module
         return modules
 
@@ -328,7 +328,7 @@ def _network(
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
-    given = {key: getattr(options, key) for key in ("mean", "std", "crop_share")}
-    hints = replace(file_format.hints(replace(source, config=config)), **only_given(given))
+    stated = {key: getattr(options, key) for key in ("mean", "std", "crop_share")}
+    hints = replace(file_format.hints(replace(source, config=config)), **only_given(stated))
     report = Report(notes=[*source.notes, *hints.notes])
     return Network(source, options, file_format, prefix, copies, hints, report)

@@ -85,7 +85,7 @@ class Source:
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
         module: a library's model in memory, which describes itself: timm's, or transformers' with
             its settings in config.
-        whole: the model in memory as it was given, whose heads show what they compute.
+        given_model: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
         notes: for the user, on how the checkpoint was read.
     """
@@ -96,7 +96,7 @@ class Source:
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
-    whole: nn.Module | None = None
+    given_model: nn.Module | None = None
     files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 

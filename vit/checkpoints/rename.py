@@ -39,7 +39,7 @@ KERNELS = "patch_embed.proj.weight"
 
 
 def rename(network: Network) -> None:
-    """Set the network's `tensors`, by our names, and `rest`, the names of those without a place.
+    """Set the network's `tensors`, by our names, and `unplaced`, the names of all others.
 
     Raises:
         CheckpointError: two tensors have the same name of ours, or several heads may be meant.
@@ -62,7 +62,7 @@ def rename(network: Network) -> None:
         for name, rule in rules.items():
             rules[name] = replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
             used.update(rules[name].theirs)
-        network.rest = [key for key in tensors if key not in used]
+        network.unplaced = [key for key in tensors if key not in used]
 
     # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
     width = 0
@@ -119,7 +119,7 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
 
     report = network.report
     beside: dict[str, int] = {}
-    for key in network.rest:
+    for key in network.unplaced:
         # the module it is in, directly in the network or in one that holds it
         place = next(place for place in places_of(prefix) if key.startswith(place))
         module = key.removeprefix(place).partition(".")[0]

@@ -27,7 +27,7 @@ _GIVEN = create_model("Architecture", __config__=ConfigDict(extra="forbid"), **_
 Architecture = Annotated[
     dict[str, Any],
     GetPydanticSchema(lambda _, make: make(_GIVEN)),
-    AfterValidator(lambda given: given.model_dump(exclude_unset=True)),
+    AfterValidator(lambda values: values.model_dump(exclude_unset=True)),
 ]
 Names = tuple[Any, ...]
 """Texts: pydantic's are UTF-8, and names of classes, which were folders, need not be."""
@@ -154,7 +154,7 @@ class Format:
 
 def first_reason(patterns: Iterable[tuple[str, str]], key: str) -> str:
     """Return the reason beside the first regular expression that `key` matches; "" for none."""
-    for pattern, why in patterns:
+    for pattern, reason in patterns:
         if re.fullmatch(pattern, key):
-            return why
+            return reason
     return ""

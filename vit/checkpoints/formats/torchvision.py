@@ -43,13 +43,13 @@ def torchvision_hints(source: Source) -> Hints:
     _, length, _ = _ending(shapes, "encoder.pos_embedding")
     hidden = _ending(shapes, ".mlp.0.bias", ".mlp.linear_1.bias")
     depth = sum(name.endswith(".ln_1.weight") for name in shapes)
-    known = Hints(blocks_known=True)
+    hints = Hints(blocks_known=True)
     if (width, depth, *hidden) in HEADS:
-        known = replace(known, code_heads={width: HEADS[(width, depth, *hidden)]})
+        hints = replace(hints, code_heads={width: HEADS[(width, depth, *hidden)]})
     image_size = patch_size * math.isqrt(length)
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
-    usual = replace(known, mean=IMAGENET[0], std=IMAGENET[1])
+    usual = replace(hints, mean=IMAGENET[0], std=IMAGENET[1])
     if patch_size == 14 or image_size in (384, 512):
         return replace(usual, interpolation="bicubic", crop_share=1.0)
 
@@ -57,8 +57,8 @@ def torchvision_hints(source: Source) -> Hints:
     if patch_size == 32:
         return usual
     if width == 1024 and patch_size == 16:
-        return replace(known, crop_share=224 / 242)
-    return known
+        return replace(hints, crop_share=224 / 242)
+    return hints
 
 
 def _ending(shapes: dict[str, tuple[int, ...]], *ends: str) -> tuple[int, ...]:
