@@ -423,26 +423,17 @@ def test_an_existing_file_or_folder_is_not_replaced(tmp_path):
     same(load_model(tmp_path / "ours"), ours)
 
 
-def test_another_eps_is_noted(tmp_path):
-    ours = saved_encoder(tmp_path / "ours", norm_eps=1e-12, global_pool="token")
-    assert "eps" in convert_model(ours, "timm", tmp_path / "timm")[0]
-    assert convert_model(ours, "huggingface", tmp_path / "hf") == []
-
-
-def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_path):
-    ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
-    left_out, _ = convert_model(ours, "huggingface", tmp_path / "hf")
-    assert "left out, 2 tensors" in left_out
-    assert load_model(tmp_path / "hf").config.num_classes == 0
-
-
-@pytest.mark.parametrize("changed", [{}, {"layer_scale": 0.1}])
-def test_pooling_by_the_mean_is_lost_for_transformers_and_noted(changed, tmp_path):
-    ours = saved_encoder(tmp_path / "ours", global_pool="avg", **changed)
-    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
-    assert "global_pool avg" in note
-    assert load_model(tmp_path / "hf").config.global_pool == "token"
-    assert load_model(tmp_path / "hf", global_pool="avg").config.global_pool == "avg"
+@pytest.mark.parametrize(
+    ("to", "settings", "words"),
+    [
+        ("timm", dict(norm_eps=1e-12), "eps"),
+        ("huggingface", dict(global_pool="avg", num_classes=3), "left out, 2 tensors"),
+        ("huggingface", dict(global_pool="avg"), "load it again with global_pool avg"),
+    ],
+)
+def test_what_the_other_library_computes_otherwise_is_noted(to, settings, words, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", **settings)
+    assert words in convert_model(ours, to, tmp_path / "theirs")[0]
 
 
 def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):

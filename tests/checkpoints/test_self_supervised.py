@@ -123,13 +123,6 @@ def test_an_architecture_that_is_not_the_codes_is_a_guess_and_options_set_it(fil
     assert load_model(state, num_heads=12).config.num_heads == 12
 
 
-def test_what_blocks_compute_is_a_warning_even_if_their_heads_are_given():
-    for settings in (dict(qk_norm=True), dict(act_layer="relu"), {}):
-        state = theirs(192, 3, **settings).state_dict()
-        with pytest.warns(UserWarning, match="nothing says what its blocks compute|as are norms"):
-            load_model(state, num_heads=3)
-
-
 def test_what_deits_main_saves():
     model = theirs(384, 6, num_classes=3)
     args = argparse.Namespace(model="deit_small_patch16_LS", eval_crop_ratio=0.9)
