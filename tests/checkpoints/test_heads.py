@@ -40,12 +40,12 @@ def normed() -> nn.Sequential:
     return nn.Sequential(nn.LayerNorm(WIDTH), linear())
 
 
-def probe(affine: bool) -> nn.Sequential:
+def probe(affine: bool, **settings: bool) -> nn.Sequential:
     # without scale, MAE's, whose code has this eps
     norm = nn.BatchNorm1d(WIDTH, affine=affine, eps=1e-5 if affine else 1e-6)
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
-    return nn.Sequential(norm, linear())
+    return nn.Sequential(norm, linear(**settings))
 
 
 def of_torchvision(heads: nn.Module | None = None, inner: nn.Module | None = None) -> nn.Module:
@@ -104,6 +104,7 @@ HEADS = {
     "no bias": lambda: linear(bias=False),
     "dropout, no bias": lambda: dropout(bias=False),
     "batch norm": lambda: probe(affine=True),
+    "batch norm, no bias": lambda: probe(affine=True, bias=False),
     "batch norm without scale": lambda: probe(affine=False),
 }
 # that are more than one linear layer
