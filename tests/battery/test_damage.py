@@ -27,6 +27,13 @@ from vit.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.slow
 SECONDS = 5  # until a refusal is there
+WORDS = [
+    "",
+    "é\u202e",
+    "9" * 30,
+    "x" * 3000,
+    *("0", "-1", "7", "1e-3", "1e400", "nan", "null", "true", "[]", "[1,2,3]", "{a:1}", "'"),
+]
 TIMM_ARGS = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
 

@@ -140,6 +140,18 @@ def test_other_arrays_are_no_model_and_no_code(tmp_path):
 
 # ---- Tables of names -----------------------------------------------------------------------------
 
+JEONSWORLD = r"""
+    cls_token                   transformer.embeddings.cls_token
+    pos_embed                   transformer.embeddings.position_embeddings
+    patch_embed\.proj           transformer.embeddings.patch_embeddings
+    norm\.                      transformer.encoder.encoder_norm.
+    head                        head
+    blocks\.(\d+)\.norm1        transformer.encoder.layer.\1.attention_norm
+    blocks\.(\d+)\.norm2        transformer.encoder.layer.\1.ffn_norm
+    blocks\.(\d+)\.mlp          transformer.encoder.layer.\1.ffn
+    blocks\.(\d+)\.attn\.proj   transformer.encoder.layer.\1.attn.out
+    blocks\.(\d+)\.attn         transformer.encoder.layer.\1.attn
+"""
 SWAG = r"""
     cls_token                   class_token
     pos_embed                   encoder.pos_embedding
@@ -168,6 +180,7 @@ MMPRETRAIN = r"""
 @pytest.mark.parametrize(
     ("table", "settings", "name"),
     [
+        (JEONSWORLD, {}, "jeonsworld/ViT-pytorch"),
         (SWAG, {}, "facebookresearch/SWAG"),
         (MMPRETRAIN, {}, "mmpretrain"),
         (MMPRETRAIN, dict(init_values=0.1), "mmpretrain"),
@@ -177,6 +190,8 @@ MMPRETRAIN = r"""
 def test_other_names_for_the_same_encoder(table, settings, name, images, tmp_path):
     theirs = plain(**settings)
     state = renamed(theirs.state_dict(), table)
+    if table == JEONSWORLD:
+        state = parted(state, "query key value")
     if table == SWAG:
         state["encoder.pos_embedding"] = state["encoder.pos_embedding"].transpose(0, 1).clone()
     if table == MMPRETRAIN:

@@ -26,6 +26,7 @@ FORMATS = (
     torchvision.TORCHVISION,
     others.SWAG,
     others.MMPRETRAIN,
+    others.JEONSWORLD,
     others.GOOGLE,
     timm.TIMM,
 )

@@ -41,6 +41,22 @@ _GOOGLE_ATTENTION = table("""
     attn.proj.@         out.@
 """)
 
+_JEONSWORLD_OUTSIDE = table("""
+    cls_token           transformer.embeddings.cls_token
+    pos_embed           transformer.embeddings.position_embeddings
+    patch_embed.proj.@  transformer.embeddings.patch_embeddings.@
+    norm.@              transformer.encoder.encoder_norm.@
+    head.@              head.@
+""")
+_JEONSWORLD_BLOCK = table("""
+    norm1.@             attention_norm.@
+    attn.qkv.@          attn.query.@ attn.key.@ attn.value.@
+    attn.proj.@         attn.out.@
+    norm2.@             ffn_norm.@
+    mlp.fc1.@           ffn.fc1.@
+    mlp.fc2.@           ffn.fc2.@
+""")
+
 # before torchvision's table: the first row that fits counts
 _SWAG = table("""
     pos_embed           encoder.pos_embedding       (sequence)
@@ -103,6 +119,19 @@ GOOGLE = Format(
         ),
     ),
     hints=google_hints,
+    mean=HALVES[0],
+    std=HALVES[1],
+    interpolation="bilinear",
+)
+JEONSWORLD = Format(
+    name="jeonsworld/ViT-pytorch",
+    anchor=r"transformer\.embeddings\.patch_embeddings\.weight",
+    rules=(
+        *_JEONSWORLD_OUTSIDE,
+        *within(_JEONSWORLD_BLOCK, "blocks.#.", "transformer.encoder.layer.#."),
+    ),
+    hints=lambda source: Hints(squash=True),
+    global_pool="token",
     mean=HALVES[0],
     std=HALVES[1],
     interpolation="bilinear",
