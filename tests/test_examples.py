@@ -72,7 +72,7 @@ def test_film_has_a_frame_for_each_snapshot(tmp_path, monkeypatch):
 
 def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkeypatch):
     counts = {"train": 30, "test": 12}
-    monkeypatch.setattr("vit.data.sources.SCENES_COUNTS", counts)
+    monkeypatch.setattr("vit.data.sources.SCENES_COUNTS", tuple(counts.values()))
     target = tmp_path / "copy"
     example_here("jpeg_copy.py", "scenes", target, monkeypatch=monkeypatch)
     expected = {}

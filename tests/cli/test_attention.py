@@ -167,7 +167,7 @@ def test_distances_over_a_data_set(models, shown, drawn):
     assert (int(numbers["images"]), numbers["layers"].tolist()) == (2, [0, 1, 2])
     model, _, _ = shown("encoder")
     _, files = list_splits(models / "data", (12, 16)).values()
-    paths = [models / "data" / files[i].name for i in (0, len(files) // 2)]
+    paths = [models / "data" / files[i][1] for i in (0, len(files) // 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
     means = attention_statistics(model, [inputs])
     np.testing.assert_allclose(numbers["distance_pixels"], means.distance, rtol=1e-3)

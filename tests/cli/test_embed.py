@@ -36,7 +36,7 @@ def embedded(models, tmp_path, monkeypatch, capsys):
 def test_a_folders_features_are_those_of_its_files(name, embedded, models):
     found, model = embedded(name, "data"), load_model(models / name)
     train, test = list_splits(models / "data", (12, 16)).values()  # as a run would use it
-    assert list(found["files"]) == [file.name for file in (*train, *test)]
+    assert list(found["files"]) == [name for _, name in (*train, *test)]
     assert list(found["splits"]) == ["train"] * len(train) + ["test"] * len(test)
     expected = embed(model, [models / "data" / file for file in found["files"]])
     np.testing.assert_allclose(found["pooled"], expected.pooled, atol=1e-6)
@@ -124,8 +124,8 @@ def test_images_without_classes_and_a_folder_with_splits(embedded, models, tmp_p
 
 def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, models, monkeypatch):
     parts = dataset(9, 6)
-    monkeypatch.setattr("vit.data.sources._load_source", lambda *_: (parts.train, parts.test))
-    monkeypatch.setattr("vit.data.sources._unavailable", lambda _: "")
+    monkeypatch.setattr("vit.data.cifar.load_cifar", lambda *_: (parts.train, parts.test))
+    monkeypatch.setattr("vit.data.cifar.fetch_cifar", lambda *_: "")
     found, model = embedded("mae", "cifar10", "--limit", 3), load_model(models / "mae")
     assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [
         f"test/{i:05d}" for i in (0, 2, 4)

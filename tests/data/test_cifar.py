@@ -123,7 +123,7 @@ def host(tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]
                 f"http://127.0.0.1:1/{name}" if name == "refused" else f"{here}/{name}"
                 for name in names
             ]
-            monkeypatch.setattr(cifar, "MIRRORS", places[:-1])
+            monkeypatch.setattr(cifar, "MIRRORS", [f"{place}/{{file}}" for place in places[:-1]])
             monkeypatch.setattr(datasets.CIFAR10, "url", f"{places[-1]}/{ARCHIVE}")
 
         yield use

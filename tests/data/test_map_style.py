@@ -191,7 +191,7 @@ def test_test_data_alone_is_refused(load):
 def test_test_data_needs_labels_of_the_training_data(load, label):
     pixels = noise(6, size=SIZE)
     labelled = [(image, number % 3) for number, image in enumerate(pixels)]
-    with pytest.raises(DataError, match="list: test: image 0 has label"):
+    with pytest.raises(DataError, match="test: image 0 has label"):
         load(labelled, [(pixels[0], label)])
 
 

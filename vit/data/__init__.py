@@ -201,20 +201,19 @@ class Dataset:
         return plural(len(self.test), self.tested_on.removesuffix("s"))
 
     @property
-    def notes(self) -> list[str]:
-        """Lines for the user: which files are used, what was decided, what was left out."""
-        skipped = (*self.train.skipped, *self.test.skipped)
-        return [*self._decisions, *(f"unreadable, left out: {path}" for path in skipped)]
-
-    @property
-    def _decisions(self) -> list[str]:
-        """The notes of both splits, and one on images that are in both."""
+    def decisions(self) -> list[str]:
+        """Lines for the user: which files are used, and what was decided without them."""
         notes = [*self.train.notes, *self.test.notes]
         if self.copies:
             meaning = "are training images too: scores on them say nothing about new images"
             notes.append(f"{self.copies:,} of the {len(self.test):,} {self.tested_on} {meaning}")
-        # both splits may have the same note
-        return list(dict.fromkeys(notes))
+        return notes
+
+    @property
+    def notes(self) -> list[str]:
+        """`decisions`, and what was left out."""
+        skipped = (*self.train.skipped, *self.test.skipped)
+        return [*self.decisions, *(f"unreadable, left out: {path}" for path in skipped)]
 
     @property
     def content_hash(self) -> str:
@@ -234,7 +233,7 @@ class Dataset:
             "tested_on": self.tested_on,
             "skipped": len(self.train.skipped) + len(self.test.skipped),
             "test_images_in_train": self.copies,
-            "notes": self._decisions,
+            "notes": self.decisions,
             "content_hash": self.content_hash,
             "whole_content_hash": self.whole_content_hash or self.content_hash,
         }

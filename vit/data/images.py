@@ -90,16 +90,8 @@ def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
 def hold_out_test_images(images: ImageSet, name: str, source: str) -> tuple[ImageSet, ImageSet]:
     """Hold out test images from a data set without any; see `choose_test_images`.
 
-    Args:
-        images: all that there are.
-        name: the data's name in messages.
-        source: whose images they are.
-
     Returns:
         The images to train on, with a note about it, and those to test on.
-
-    Raises:
-        DataError: there are fewer than two images.
     """
     total = len(images)
     if total < 2:
@@ -128,8 +120,8 @@ def notes_on(train: ImageSet, test: ImageSet, image_size: tuple[int, int]) -> li
     names = train.class_names
     rows = []
     for label, name in enumerate(names[:NAMED_CLASSES]):
-        counts = [int((split.labels == label).sum()) for split in (train, test)]
-        rows.append(f"{name} {counts[0]:,} + {counts[1]:,}")
+        of_class = [(split.labels == label).sum() for split in (train, test)]
+        rows.append(f"{name} {of_class[0]:,} + {of_class[1]:,}")
     if len(names) > NAMED_CLASSES:
         rows.append(f"{len(names) - NAMED_CLASSES:,} other classes")
     if rows:

@@ -24,6 +24,9 @@ from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
 from vit.data.images import class_key, evenly_spaced, hold_out_test_images, notes_on
 from vit.errors import DataError, one_line
 
+Columns = tuple[str, str, tuple[str, ...]]
+"""The keys of picture and label in a data set's mappings, and its class names."""
+
 
 def load_datasets(
     train: Any, test: Any, config: DataConfig, image_size: Size, name: str
@@ -50,14 +53,9 @@ def load_datasets(
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels. Class names are the data's (`classes`,
             or a ClassLabel's), else "0", "1", ... The notes of `train` say what was found.
-
-    Raises:
-        DataError: there are fewer than two images, an item is no picture (unless `on_bad_image` is
-            "skip"), or a label is missing or not one of the classes.
-        KeyError: the test images have a class that the training data has not.
-        TypeError: the data is not map-style, or a label is no integer.
     """
-    picture_key, label_key, class_names = _columns(train)
+    columns = _columns(train)
+    class_names = columns[2]
 
     def load(split: str, dataset: Any, size: Size | None) -> ImageSet:
         return cached(
@@ -72,21 +70,34 @@ def load_datasets(
         )
 
     # The training images decide the size and the classes of both splits
-    train_images = _with_class_names(load("train", train, None), class_names, f"{name}: train")
-    names = train_images.class_names
+    images = load("train", train, None)
+    if (images.labels >= 0).any():
+        numbers = range(int(images.labels.max()) + 1)
+        images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
     if test is None:
-        train_images, test_images = hold_out_test_images(train_images, name, "dataset")
+        images, test_images = hold_out_test_images(images, name, "dataset")
     else:
-        height, width = train_images.images.shape[-2:]
+        height, width = images.images.shape[-2:]
         test_images = load("test", test, (height, width))
-        test_images = _with_class_names(test_images, names, f"{name}: test", bool(names))
+        if images.class_names:
+            test_images = _with_class_names(test_images, images.class_names, "test")
 
     # Labels under another key would be lost in silence
-    notes = [*train_images.notes, *notes_on(train_images, test_images, image_size)]
-    if not names or _declared(train, "features", Mapping):
-        columns = f"images are read from {picture_key!r}, labels from {label_key!r}"
-        notes.append(f"{len(names)} classes; of mappings, {columns}")
-    return replace(train_images, notes=tuple(map(one_line, notes))), test_images
+    notes = [*images.notes, *notes_on(images, test_images, image_size)]
+    if not images.class_names or _declared(train, "features", Mapping):
+        read = f"images are read from {columns[0]!r}, labels from {columns[1]!r}"
+        notes.append(f"{len(images.class_names)} classes; of mappings, {read}")
+    return replace(images, notes=tuple(map(one_line, notes))), test_images
+
+
+def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str) -> ImageSet:
+    """Return images of which each has a label, a number of these classes."""
+    wrong = (images.labels < 0) | (images.labels >= len(class_names))
+    if wrong.any():
+        first = int(wrong.nonzero()[0])
+        problem = f"image {first} has label {int(images.labels[first])}"
+        raise DataError(f"{split}: {problem}; the {len(class_names)} classes are numbered from 0")
+    return replace(images, class_names=class_names)
 
 
 # --- what a data set declares ---------------------------------------------------------------------
@@ -102,24 +113,27 @@ def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
     return None
 
 
-def _columns(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
-    """Return the keys of picture and label in a data set's mappings, and its class names.
+def _columns(dataset: Any) -> Columns:
+    """Return what a data set declares.
 
-    Those of a Hugging Face data set are its first column of images, and of classes, or else of
-    whole numbers called label or labels; "" if there is no such column.
+    Of a Hugging Face data set, its first column of images, and of classes, or else of whole numbers
+    called label or labels; "" if there is no such column.
     """
     features = _declared(dataset, "features", Mapping)
     if features is None:
         names = _declared(dataset, "classes", (list, tuple)) or ()
         return "image", "label", tuple(map(str, names))
-    kinds = {name: type(kind).__name__ for name, kind in features.items()}
-    pictures = [name for name, kind in kinds.items() if kind == "Image"]
-    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    for name in ("label", "labels"):
-        if "int" in str(getattr(features.get(name), "dtype", "")):
-            labels.append(name)
-    picture_key = next(iter(pictures), "image")
-    label_key = next(iter(labels), "")
+    picture_key = "image"
+    label_key = ""
+    for key, feature in reversed(features.items()):
+        kind = type(feature).__name__
+        if kind == "Image":
+            picture_key = key
+        elif kind == "ClassLabel":
+            label_key = key
+    for key in ("label", "labels"):
+        if not label_key and "int" in str(getattr(features.get(key), "dtype", "")):
+            label_key = key
     return picture_key, label_key, tuple(getattr(features.get(label_key), "names", ()))
 
 
@@ -146,34 +160,27 @@ def _shaping(dataset: Any, class_names: tuple[str, ...]) -> object:
 # --- reading it -----------------------------------------------------------------------------------
 
 
-def _read(dataset: Any, row: int) -> tuple[Image.Image, Any]:
-    """Return the picture and the label, None without one, of an item of a data set.
-
-    Raises:
-        TypeError: the picture is neither Pillow's nor a uint8 tensor.
-    """
+def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
+    """Return the picture and the label, None without one, of an item of a data set."""
     item = dataset[row]
-    picture = item
-    label = None
+    parts = [item]
     if isinstance(item, Mapping):
-        picture_key, label_key, _ = _columns(dataset)
-        picture = item[picture_key]
-        label = item.get(label_key)
+        picture_key, label_key, _ = columns
         # a transform may rename a column that the data set declares: all labels would be lost
         if label_key and _declared(dataset, "features", Mapping):
-            label = item[label_key]
+            parts = [item[picture_key], item[label_key]]
+        else:
+            parts = [item[picture_key], item.get(label_key)]
     elif isinstance(item, tuple | list):
-        picture = item[0]
-        if len(item) > 1:
-            label = item[1]
+        parts = list(item)
+    picture, label, *_ = [*parts, None]
 
     if isinstance(picture, Image.Image):
         return picture, label
     # whole numbers of other types would pass as 16-bit grey
     if getattr(picture, "dtype", None) != torch.uint8:
-        kind = getattr(picture, "dtype", type(picture).__name__)
         needed = "a PIL image or a uint8 tensor (C, H, W), before ToTensor and Normalize"
-        raise TypeError(f"got {kind}, not {needed}")
+        raise TypeError(f"got {getattr(picture, 'dtype', type(picture).__name__)}, not {needed}")
     # grey is three equal channels
     pixels = picture.expand(3, -1, -1).permute(1, 2, 0)
     return Image.fromarray(np.ascontiguousarray(pixels)), label
@@ -181,26 +188,24 @@ def _read(dataset: Any, row: int) -> tuple[Image.Image, Any]:
 
 def _sizes(dataset: Any) -> Iterator[Size]:
     """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
+    columns = _columns(dataset)
     for row in evenly_spaced(len(dataset), MEASURED).tolist():
-        size = None
         with suppress(Exception):
-            size = inputs.upright_size(_read(dataset, row)[0])
-        if size is not None:
-            yield size
+            yield inputs.upright_size(_read(dataset, row, columns)[0])
 
 
 def _decoded(
     dataset: Any, class_names: tuple[str, ...], size: Size, name: str
 ) -> Generator[Decoded]:
     """Yield all items, with labels as the training data's classes are numbered."""
-    own_names = _columns(dataset)[2]
+    columns = _columns(dataset)
+    own_names = columns[2]
     label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
-    renumbered = bool(class_names) and bool(own_names) and own_names != class_names
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # somebody else's data set may raise anything: then the item is unreadable
         try:
-            picture, label = _read(dataset, row)
+            picture, label = _read(dataset, row, columns)
             pixels = inputs.planes(picture, size)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
@@ -208,26 +213,6 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if renumbered and number >= 0:
+        if label_of and own_names and own_names != class_names and number >= 0:
             number = label_of[class_key(own_names[number])]
         yield title, pixels, number
-
-
-def _with_class_names(
-    images: ImageSet, class_names: tuple[str, ...], name: str, required: bool = False
-) -> ImageSet:
-    """Return images with their class names; "0", "1", ... if the data set declares none.
-
-    Raises:
-        DataError: an image has no label, or one without a name; but unless labels are required,
-            all may have none.
-    """
-    if not required and bool((images.labels < 0).all()):
-        return images
-    class_names = class_names or tuple(map(str, range(int(images.labels.max()) + 1)))
-    wrong = (images.labels < 0) | (images.labels >= len(class_names))
-    if wrong.any():
-        first = int(wrong.nonzero()[0])
-        problem = f"image {first} has label {int(images.labels[first])}"
-        raise DataError(f"{name}: {problem}; the {len(class_names)} classes are numbered from 0")
-    return replace(images, class_names=class_names)

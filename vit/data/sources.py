@@ -26,71 +26,10 @@ SCENES_SEED = 0
 SUBSET_SEED = 0
 """Draws `val_size` and `labels`: the same images for every run."""
 
-SCENES_COUNTS = {"train": 50_000, "test": 10_000}
-"""Images of each split, as many as CIFAR has."""
-
-Splits = tuple[ImageSet, ImageSet]
-"""Training and test images."""
-
-
-# --- the sources: whole splits --------------------------------------------------------------------
-
-
-def _unavailable(config: DataConfig) -> str:
-    """Download what is missing; return why it is unavailable and what to do, "" if it is there."""
-    if not config.source.startswith("cifar"):
-        return ""
-    # with torchvision, which takes seconds to import
-    from vit.data.cifar import fetch_cifar
-
-    return fetch_cifar(config.source, _path(config.root), config.download)
-
-
-def _load_source(
-    source: str, config: DataConfig, image_size: tuple[int, int], prepared: Preparation
-) -> Splits:
-    """Return all images of a source; CIFAR and Scenes are 32 x 32, a folder's are resized."""
-    if source == "folder":
-        cache = _path(config.cache)
-        return load_folder(_path(config.root), image_size, config.on_bad_image, cache, prepared)
-    if source == "scenes":
-        train, test = (min(count, config.limit or count) for count in SCENES_COUNTS.values())
-        # no more than are used
-        return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
-    if source == "dataset":
-        problem = "only vit.fit(..., train=...) can hand over these images"
-        raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
-    # with torchvision, which takes seconds to import
-    from vit.data.cifar import load_cifar
-
-    return load_cifar(source, _path(config.root))
-
-
-def _path(setting: str) -> Path:
-    """Return a setting's path, with ~ for the user's home."""
-    # unlike Path.expanduser, this raises nothing if the user is unknown
-    return Path(os.path.expanduser(setting))
-
-
-def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
-    """Return the first `count` Scenes of a split, 32 x 32.
-
-    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
-
-    Raises:
-        ValueError: as in `scene_indices` and `draw_scenes`.
-    """
-    # which no other data needs
-    from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
-
-    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
-    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
-
-
+SCENES_COUNTS = (50_000, 10_000)
+"""Images of the training and the test split, as many as CIFAR has."""
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
 """Names of the data in outputs; that of a folder is its own."""
-
-# --- from a source to the images of a run ---------------------------------------------------------
 
 
 def load_data(
@@ -110,28 +49,17 @@ def load_data(
             `vit.data.map_style.load_datasets`.
         prepared: how pictures of any size are cropped and resized. Anything but this package's own
             way makes the input of a model that expects it, not images to train on.
-
-    Raises:
-        DataError: the data is missing or cannot be read; the message is one line with the ways out.
-        ConfigError: `val_size` holds out too many images.
     """
-    if dataset is None and test_dataset is not None:
-        advice = "hand over training data too (train=...); a source has test images of its own"
-        raise DataError(f"test: {advice}")
-
-    # The whole splits, from the caller's data set, or from a source
+    # The whole splits, from the caller's data set, or from a source; none imports what another
+    # needs, of which torchvision takes seconds
     source = config.source
+    name = config.name or TITLES.get(source) or Path(config.root).resolve().name
+    root = _path(config.root)
     warning = None
-    if dataset is not None:
-        # which no other data needs
-        from vit.data.map_style import load_datasets
+    if source.startswith("cifar") and dataset is None and test_dataset is None:
+        from vit.data.cifar import fetch_cifar
 
-        source = "dataset"
-        name = config.name or type(dataset).__name__
-        train, test = load_datasets(dataset, test_dataset, config, image_size, name)
-    else:
-        name = config.name or TITLES.get(source) or Path(config.root).resolve().name
-        problem = _unavailable(config)
+        problem = fetch_cifar(source, root, config.download)
         if problem and config.fallback != "scenes":
             advice = "Or give --data scenes (built in), or --data YOUR_IMAGES."
             raise DataError(f"{problem} {advice}")
@@ -140,7 +68,30 @@ def load_data(
             instead = "so this run uses the built-in Scenes images instead"
             warning = f"{name} is not available, {instead}. {problem}"
             name = TITLES[source]
-        train, test = _load_source(source, config, image_size, prepared)
+    if dataset is not None:
+        from vit.data.map_style import load_datasets
+
+        source = "dataset"
+        name = config.name or type(dataset).__name__
+        train, test = load_datasets(dataset, test_dataset, config, image_size, name)
+    elif test_dataset is not None:
+        advice = "hand over training data too (train=...); a source has test images of its own"
+        raise DataError(f"test: {advice}")
+    elif source == "dataset":
+        problem = "only vit.fit(..., train=...) can hand over these images"
+        raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
+    elif source == "folder":
+        cache = _path(config.cache)
+        train, test = load_folder(root, image_size, config.on_bad_image, cache, prepared)
+    elif source == "scenes":
+        # no more than are used
+        counts = [min(count, config.limit or count) for count in SCENES_COUNTS]
+        train = load_scenes(counts[0], SCENES_SEED, "train")
+        test = load_scenes(counts[1], SCENES_SEED, "test")
+    else:
+        from vit.data.cifar import load_cifar
+
+        train, test = load_cifar(source, root)
 
     # Which of them
     if 0 < config.limit < len(train):
@@ -148,14 +99,22 @@ def load_data(
     if 0 < config.limit < len(test):
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
+    if config.val_size > len(train) // 2:
+        most = f"at most half of the {len(train):,} training images"
+        raise ConfigError("data.val_size", f"{config.val_size} images cannot be held out; {most}")
     if config.val_size:
-        train, test = _hold_out(train, test, config)
+        labels = train.labels
+
+        def choose(among: Tensor, most: int) -> Tensor:
+            return spread_over_classes(labels[among], most, SUBSET_SEED, "holdout")
+
+        held_out = hold_out(train.image_hashes, config.val_size, choose)
+        # the files that were skipped in the training folder are listed once, with `train`
+        test = replace(train.subset(held_out), skipped=test.skipped)
+        train = train.subset(~held_out)
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, SUBSET_SEED, "labels"))
-
-    # Images in both splits make a score of what was trained on
-    copies = int(torch.isin(test.image_hashes, train.image_hashes).sum())
     return Dataset(
         name=name,
         source=source,
@@ -165,24 +124,24 @@ def load_data(
         held_out=config.val_size > 0,
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
-        copies=copies,
+        # images in both splits make a score of what was trained on
+        copies=int(torch.isin(test.image_hashes, train.image_hashes).sum()),
     )
 
 
-def _hold_out(train: ImageSet, test: ImageSet, config: DataConfig) -> Splits:
-    """Hold out `config.val_size` training images in place of the test images.
+def _path(setting: str) -> Path:
+    """Return a setting's path, with ~ for the user's home."""
+    # unlike Path.expanduser, this raises nothing if the user is unknown
+    return Path(os.path.expanduser(setting))
 
-    Raises:
-        ConfigError: more than half of the images.
+
+def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
+    """Return the first `count` Scenes of a split, 32 x 32.
+
+    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
     """
-    if config.val_size > len(train) // 2:
-        most = f"at most half of the {len(train):,} training images"
-        raise ConfigError("data.val_size", f"{config.val_size} images cannot be held out; {most}")
+    # which no other data needs
+    from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
-    def choose(among: Tensor, most: int) -> Tensor:
-        return spread_over_classes(train.labels[among], most, SUBSET_SEED, "holdout")
-
-    held_out = hold_out(train.image_hashes, config.val_size, choose)
-    # The files that were skipped in the training folder are listed once, with `train`
-    test = replace(train.subset(held_out), skipped=test.skipped)
-    return train.subset(~held_out), test
+    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
+    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))

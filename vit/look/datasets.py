@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any, Literal
 import torch
 
 from vit.config import BUILT_IN, DataConfig
-from vit.data.folder import choose_readable, list_files, list_folder, list_splits
+from vit.data.folder import list_files, list_folder, list_splits
 from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
-from vit.errors import ConfigError
+from vit.errors import ConfigError, DataError, one_line
+from vit.inputs import decode
 from vit.look.collection import Collection, of_files
+from vit.progress import track
 
 OnBadImage = Literal["stop", "skip"]
+
+logger = logging.getLogger(__name__)
 
 
 def of_data(
@@ -37,14 +42,40 @@ def of_data(
         on_bad_image: at an unreadable file, stop, or leave it out.
         both_splits: training images, then test images, as in a run on them; else only those to be
             looked at: test images, or of a folder without any, all.
-
-    Raises:
-        ConfigError: `data` is neither a name nor a folder.
-        DataError: the data is missing or cannot be read.
     """
     if data in BUILT_IN:
         return _of_data_set(data, image_size, root, count, both_splits)
-    return _of_folder(Path(data).expanduser(), image_size, count, on_bad_image, both_splits)
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{data!r} is neither a data set's name nor a folder of images")
+    if both_splits:
+        files_of = list_splits(folder, image_size)
+    else:
+        # the last split is the test split, or the only one
+        files_of = dict([list(list_folder(folder).items())[-1]])
+
+    # the classes of all images, so that a count does not renumber them
+    present = {class_name for files in files_of.values() for class_name, _ in files}
+    class_names = tuple(sorted(present - {""}))
+    number_of = {name: number for number, name in enumerate(class_names)}
+
+    # only the chosen images are read
+    paths: list[str | Path] = []
+    names = []
+    splits = []
+    labels = []
+    for split, files in files_of.items():
+        for number in _chosen([folder / name for _, name in files], count, on_bad_image):
+            class_name, name = files[number]
+            paths.append(folder / name)
+            names.append(name)
+            splits.append(split)
+            labels.append(number_of.get(class_name, -1))
+    kind = "images"
+    if not both_splits and splits[0] in ("test", "val"):
+        kind = "test images"
+    title = f"{folder.resolve().name}, {kind}"
+    return Collection(paths, names, title, splits, labels, class_names)
 
 
 def _of_data_set(
@@ -57,70 +88,21 @@ def _of_data_set(
         limit = count if both_splits else 10 * count
     source: Any = name
     data = load_data(DataConfig(source=source, root=root, limit=limit), image_size)
+    chosen = [("test", data.test, data.test.showcase(count))]
     if both_splits:
-        chosen = {
-            "train": evenly_spaced(len(data.train), count),
-            "test": evenly_spaced(len(data.test), count),
-        }
-    else:
-        chosen = {"test": data.test.showcase(count)}
+        parts = (("train", data.train), ("test", data.test))
+        chosen = [(split, part, evenly_spaced(len(part), count)) for split, part in parts]
 
-    images = []
     labels: list[int] = []
     files: list[str] = []
     splits: list[str] = []
-    for split, numbers in chosen.items():
-        part = data.train if split == "train" else data.test
-        images.append(part.images[numbers])
+    for split, part, numbers in chosen:
         labels += part.labels[numbers].tolist()
         files += [f"{split}/{number:05d}" for number in numbers.tolist()]
         splits += [split] * len(numbers)
+    images = torch.cat([part.images[numbers] for _, part, numbers in chosen])
     title = f"{data.name}, test images"
-    return Collection(torch.cat(images), files, title, splits, labels, data.train.class_names)
-
-
-def _of_folder(
-    folder: Path,
-    image_size: tuple[int, int],
-    count: int,
-    on_bad_image: OnBadImage,
-    both_splits: bool,
-) -> Collection:
-    """Return images of a folder, of which only the chosen ones are read."""
-    if not folder.is_dir():
-        raise ConfigError(f"{str(folder)!r} is neither a data set's name nor a folder of images")
-    kind = "images"
-    if both_splits:
-        files_of = list_splits(folder, image_size)
-    else:
-        # the last split is the test split, or the only one
-        split, files = list(list_folder(folder).items())[-1]
-        files_of = {split: files}
-        if split in ("test", "val"):
-            kind = "test images"
-
-    # the classes of all images, so that a count does not renumber them
-    present = {file.class_name for files in files_of.values() for file in files}
-    class_names = tuple(sorted(present - {""}))
-    number_of = {name: number for number, name in enumerate(class_names)}
-
-    chosen = []
-    splits = []
-    for split, files in files_of.items():
-        if on_bad_image == "skip":
-            numbers = choose_readable([folder / file.name for file in files], count)
-        else:
-            numbers = evenly_spaced(len(files), count).tolist()
-        chosen += [files[number] for number in numbers]
-        splits += [split] * len(numbers)
-    return Collection(
-        images=[folder / file.name for file in chosen],
-        files=[file.name for file in chosen],
-        title=f"{folder.resolve().name}, {kind}",
-        splits=splits,
-        labels=[number_of.get(file.class_name, -1) for file in chosen],
-        class_names=class_names,
-    )
+    return Collection(images, files, title, splits, labels, data.train.class_names)
 
 
 def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collection:
@@ -129,10 +111,6 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
     Args:
         names: files and folders.
         on_bad_image: "skip" leaves out files that cannot be read, with a warning of each.
-
-    Raises:
-        ConfigError: a name is neither a file nor a folder.
-        DataError: a folder has no images, or no file can be read.
     """
     # a file may also lie in a folder that is named
     files: dict[str, str] = {}
@@ -146,6 +124,23 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
             folder, base = os.path.split(file)
             files.setdefault(os.path.join(os.path.realpath(folder), base), file)
     chosen = list(files.values())
-    if on_bad_image == "skip":
-        chosen = [chosen[number] for number in choose_readable(chosen)]
-    return of_files(chosen)
+    return of_files([chosen[number] for number in _chosen(chosen, 0, on_bad_image)])
+
+
+def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -> list[int]:
+    """Return the numbers of up to `count` files, evenly spaced, 0: of all; "skip": to be read."""
+    numbers: list[int] = evenly_spaced(len(paths), count).tolist()
+    if on_bad_image == "stop":
+        return numbers
+    readable = []
+    for number in track(numbers, "checking", unit=" images"):
+        # a small size, because the pixels are not used
+        content = decode(str(paths[number]), (8, 8))
+        if isinstance(content, bytes):
+            readable.append(number)
+        else:
+            problem = one_line(f"{paths[number]}: not a readable image ({content})")
+            logger.warning("%s, left out", problem)
+    if not readable:
+        raise DataError("none of the images can be read")
+    return readable

@@ -41,34 +41,23 @@ class Embeddings(NamedTuple):
 
 
 def require_head(model: Model) -> None:
-    """Refuse a model that is no classifier.
-
-    Raises:
-        CheckpointError: it has no head, or one that does not choose between classes.
-    """
-    # A model that was built here, not loaded, has no source to name
+    """Refuse a model that is no classifier: one output is a regression, and has no classes."""
     source = "this model"
     problem_type = ""
+    lost = []
     if model.origin:
         source = model.origin.source
+        # a loaded head may say that it is for several labels at once
         problem_type = model.origin.problem_type
-
-    # One output is a regression; a loaded head may also say that it is for several labels at once
+        # a classifier that could not be loaded is told by its note
+        lost = [note for note in model.origin.notes if note.startswith(LOST_HEAD)]
     classes = model.encoder.config.num_classes
     if classes == 1 or problem_type:
-        raise CheckpointError(
-            f"{source}: its head is for {problem_type or 'one output'}, no choice between classes; "
-            "in Python, model.encoder.forward_head returns its logits"
-        )
-    # A classifier that could not be loaded is told by its note
-    notes = model.origin.notes if model.origin else []
-    lost = [f"{source}: {note}" for note in notes if note.startswith(LOST_HEAD)]
-    problem = (
-        f"{source} has no classification head; use a classifier such as "
-        "vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
-    )
+        kind = problem_type or "one output"
+        raise CheckpointError(f"{source}: its head is for {kind}, no choice between classes")
     if not classes:
-        raise CheckpointError([*lost, problem][0])
+        advice = "use a classifier, or fine-tune this model (docs/fine-tuning.md)"
+        raise CheckpointError(f"{source}: {[*lost, f'it has no classification head; {advice}'][0]}")
 
 
 @torch.no_grad()
@@ -99,9 +88,7 @@ def predict(
             parts.append(model.encoder.forward_head(tokens))
 
     # In float32, so that half precision does not round probabilities
-    logits = torch.cat(parts)
-    _require_finite(model.origin.source, "logits", logits)
-    return logits.float().softmax(1).cpu()
+    return _finite(model.origin, torch.cat(parts)).float().softmax(1).cpu()
 
 
 @torch.no_grad()
@@ -157,17 +144,15 @@ def _tokens(
             inputs = origin.inputs(batch.to(parameter.device))
         else:
             inputs = torch.stack([_input(origin, image) for image in batch])
-        tokens = model.encoder(inputs.to(parameter.device).to(parameter.dtype))
-        _require_finite(origin.source, "tokens", tokens)
-        yield tokens
+        yield _finite(origin, model.encoder(inputs.to(parameter.device, parameter.dtype)))
 
 
-def _require_finite(source: str, name: str, values: Tensor) -> None:
-    """Refuse nan and infinity, which damaged weights give."""
+def _finite(origin: Origin, values: Tensor) -> Tensor:
+    """Return values, of which damaged weights make nan and infinity."""
     if not bool(values.isfinite().all()):
-        raise CheckpointError(
-            f"{source}: its {name} of some images are nan or infinite; the weights are damaged"
-        )
+        problem = "its results are nan or infinite; the weights are damaged"
+        raise CheckpointError(f"{origin.source}: {problem}")
+    return values
 
 
 def _input(origin: Origin, image: Picture) -> Tensor:

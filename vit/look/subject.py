@@ -129,10 +129,9 @@ class ModelWithImages:
         noise = torch.rand(len(self), count, generator=generator)
 
         # The patches with the least noise stay visible; noise is from 0 to 1
-        if masked is not None:
-            noise[:, geometry.token(masked) - geometry.num_prefix_tokens] = 2.0
-        if visible is not None:
-            noise[:, geometry.token(visible) - geometry.num_prefix_tokens] = -1.0
+        for patch, value in ((masked, 2.0), (visible, -1.0)):
+            if patch is not None:
+                noise[:, geometry.token(patch) - geometry.num_prefix_tokens] = value
         return replace(self, mask=mask_from_noise(noise, num_keep(count, ratio)))
 
     def middle_patches(self, allowed: Tensor) -> list[Patch]:
