@@ -12,18 +12,17 @@ patches under a mask.
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vit.errors import AttentionError
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import attention_layers, intercept_attention
+from vit.interpret.layers import attention_layers, in_this_thread, intercept_attention
 from vit.masking import Mask
 
 # (row, column)
@@ -92,29 +91,39 @@ class AttentionMaps:
         # Unless the caller chooses layers, each layer that attends must be one we can follow
         self._every_layer = layers is None
         self.names = [name for name, _ in attention_layers(model, self._every_layer)]
-        self.layers = _layer_numbers(layers, len(self.names))
+        count = len(self.names)
+        numbers = set()
+        for layer in range(count) if layers is None else layers:
+            if not -count <= layer < count:
+                raise AttentionError(
+                    f"there is no attention layer {layer}: "
+                    f"this model has {count}, from 0 to {count - 1}"
+                )
+            # a number of NumPy's or torch's is one too
+            numbers.add(operator.index(layer) % count)
+        self.layers = sorted(numbers)
 
         self.weights: dict[int, Tensor] = {}
         self._captured: set[int] = set()  # layers that gave maps since the block began
         self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
         self._undo = ExitStack()
-        self._thread = 0
 
     def __enter__(self) -> AttentionMaps:
-        self._thread = threading.get_ident()  # others may run the model too
         self._captured.clear()
         self.weights.clear()
         undo = self._undo
         undo.enter_context(intercept_attention(self._model, self._mix, self._every_layer))
 
         # A layer that the next pass skips must not keep the map of this one
-        undo.callback(self._model.register_forward_pre_hook(self._forget).remove)
+        forget = in_this_thread(lambda *_: self.weights.clear())
+        undo.callback(self._model.register_forward_pre_hook(forget).remove)
 
         # The convolution that cuts images into patches sees their size
         convolutions = (part for part in self._model.modules() if isinstance(part, nn.Conv2d))
         first = next(convolutions, None)
         if first is not None and first.kernel_size == first.stride:
-            undo.callback(first.register_forward_pre_hook(self._measure).remove)
+            measure = in_this_thread(self._measure)
+            undo.callback(first.register_forward_pre_hook(measure).remove)
         return self
 
     def __exit__(
@@ -124,47 +133,11 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        if kind is None:
-            self._require_all_layers()
-
-    def _forget(self, _model: nn.Module, _inputs: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self.weights.clear()
-
-    def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if threading.get_ident() == self._thread:
-            height, width = inputs[0].shape[-2:]
-            self._image_size = (height, width)
-
-    def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        """Mix the values as the layer would have, and keep the weights on the way."""
-        if layer in self.layers:
-            self._keep(layer, weights)
-        return weights @ values
-
-    def _keep(self, layer: int, weights: Tensor) -> None:
-        self._captured.add(layer)
-        # In a map, nan stands for a masked patch, so damage must not pass for one
-        if not bool(weights.isfinite().all()):
-            raise AttentionError(
-                f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
-            )
-
-        # Detached, the weights do not hold the graph of the whole pass in memory
-        if self._consume is not None:
-            self._consume(layer, weights.detach())
-        elif self._gradients:
-            self.weights[layer] = weights
-        else:
-            self.weights[layer] = weights.detach()
-
-    def _require_all_layers(self) -> None:
-        """Raise if a layer gave no maps: an empty map would look like a finding."""
         missing = [layer for layer in self.layers if layer not in self._captured]
-        if not missing:
+        if kind is not None or not missing:
             return
 
-        # Name a few, and what usually helps
+        # An empty map would look like a finding: name a few, and what usually helps
         names = ", ".join(self.names[layer] or "the model itself" for layer in missing[:4])
         advice = ""
         if self._captured:
@@ -176,6 +149,28 @@ class AttentionMaps:
             "they did not run within the `with` block and in its thread, or compute attention in "
             f"another way{advice}"
         )
+
+    def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        height, width = inputs[0].shape[-2:]
+        self._image_size = (height, width)
+
+    def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        """Mix the values as the layer would have, and keep the weights on the way."""
+        if layer not in self.layers:
+            return weights @ values
+        self._captured.add(layer)
+        # In a map, nan stands for a masked patch, so damage must not pass for one
+        if not bool(weights.isfinite().all()):
+            raise AttentionError(
+                f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
+            )
+
+        # Detached, the weights do not hold the graph of the whole pass in memory
+        if self._consume is not None:
+            self._consume(layer, weights.detach())
+        else:
+            self.weights[layer] = weights if self._gradients else weights.detach()
+        return weights @ values
 
     def of(self, layer: int) -> Tensor:
         """Return the weights (B, h, N, N) of a layer, negative from the last.
@@ -216,22 +211,6 @@ class AttentionMaps:
         return to_grid(self.of(layer), self.geometry, query, mask)
 
 
-def _layer_numbers(layers: Iterable[int] | None, count: int) -> list[int]:
-    """Return layers, negative from the last, as ascending numbers from 0; None for all."""
-    if layers is None:
-        return list(range(count))
-    numbers = set()
-    for layer in layers:
-        if not -count <= layer < count:
-            raise AttentionError(
-                f"there is no attention layer {layer}: "
-                f"this model has {count}, from 0 to {count - 1}"
-            )
-        # a number of NumPy's or torch's is one too
-        numbers.add(operator.index(layer) % count)
-    return sorted(numbers)
-
-
 def to_grid(
     weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mask | None = None
 ) -> GridMaps:
@@ -248,7 +227,22 @@ def to_grid(
         AttentionError: the weights have other dimensions, the tokens are not those of `geometry`
             and `mask`, there is no such query token, or the query patch is masked.
     """
-    _require_tokens(weights, geometry, mask)
+    if weights.ndim != 4:
+        raise AttentionError(
+            f"weights of shape {tuple(weights.shape)} are not (images, heads, queries, keys); "
+            "give a rollout as rollout[:, None]"
+        )
+    queries, keys = weights.shape[-2:]
+    visible = geometry.num_patches
+    if mask is not None:
+        visible = mask.ids_keep.shape[1]
+    others = geometry.num_tokens - geometry.num_patches
+    if not queries == keys == others + visible:
+        raise AttentionError(
+            f"{queries} queries and {keys} keys are not {others} tokens without a place and "
+            f"{visible} patches; where the encoder ran under a mask, give it as mask=, where its "
+            "tokens are laid out otherwise, geometry=Geometry(...)"
+        )
     rows = _rows_of_query(weights, geometry, query, mask)  # (B, h, N)
 
     # Prefix tokens have no place in the image: their part stands beside the map
@@ -263,29 +257,6 @@ def to_grid(
         ids = mask.ids_keep.to(grid.device)[:, None].expand_as(patches)  # (B, h, K)
         patches = grid.scatter(2, ids, patches)  # (B, h, L)
     return GridMaps(patches.unflatten(-1, geometry.grid_size), prefix_mass)
-
-
-def _require_tokens(weights: Tensor, geometry: Geometry, mask: Mask | None) -> None:
-    """Refuse weights (B, h, N, N) whose tokens are not the prefix tokens and visible patches."""
-    if weights.ndim != 4:
-        raise AttentionError(
-            f"weights of shape {tuple(weights.shape)} are not (images, heads, queries, keys); "
-            "give a rollout as rollout[:, None]"
-        )
-    queries, keys = weights.shape[-2:]
-    prefix = geometry.num_prefix_tokens
-    visible = geometry.num_patches
-    if mask is not None:
-        visible = mask.ids_keep.shape[1]
-    suffix = geometry.num_suffix_tokens
-    if queries == keys == prefix + visible + suffix:
-        return
-    raise AttentionError(
-        f"{queries} queries and {keys} keys are not {prefix + suffix} tokens without a place and "
-        f"{visible} patches; "
-        "where the encoder ran under a mask, give it as mask=, where its tokens are laid out "
-        "otherwise, geometry=Geometry(...)"
-    )
 
 
 def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask | None) -> Tensor:

@@ -44,28 +44,6 @@ def relevance(
         AttentionError: there is no such class, no score per image, layers get different tokens, or
             the model was made under torch.inference_mode().
     """
-    layers, gradients = _layers_and_gradients(model, inputs, score, run)
-    batch, _, tokens, _ = layers[0].shape
-
-    # Before the first layer, each token depends on itself alone
-    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):
-        contribution = (gradient * weights).float().clamp(min=0).mean(dim=1)  # (B, N, N)
-        with full_precision(result):
-            result = result + contribution @ result
-    return result
-
-
-def _layers_and_gradients(
-    model: nn.Module,
-    inputs: Tensor,
-    score: int | Callable[[Tensor], Tensor],
-    run: Callable[[Tensor], Tensor] | None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return each layer's weights (B, h, N, N), and the gradient of the score by them.
-
-    Takes arguments of `relevance`, and raises what it raises.
-    """
     if run is None:
         run = model
     with _gradients_on(model), AttentionMaps(model, gradients=True) as maps:
@@ -80,13 +58,20 @@ def _layers_and_gradients(
         )
 
     # All layers must have the same tokens, or their matrices cannot be multiplied
-    tokens = layers[0].shape[-1]
+    batch, _, tokens, _ = layers[0].shape
     if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
         raise AttentionError(
             "these attention layers get different numbers of tokens; "
             "follow a part, model.encoder, and give run= for the whole"
         )
-    return [weights.detach() for weights in layers], list(gradients)
+
+    # Before the first layer, each token depends on itself alone
+    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):
+        contribution = (gradient * weights.detach()).float().clamp(min=0).mean(dim=1)  # (B, N, N)
+        with full_precision(result):
+            result = result + contribution @ result
+    return result
 
 
 def legrad(
@@ -117,8 +102,14 @@ def legrad(
         AttentionError: there is no such class, no score per image, the model's blocks or its head
             are unknown, or the model was made under torch.inference_mode().
     """
+    parts: Any = model
+    if head is None and getattr(getattr(model, "config", model), "num_classes", None) == 0:
+        raise AttentionError(
+            f"{type(model).__name__} has no head for classes; give head=, which returns scores"
+        )
     if head is None:
-        head = _head_of(model)
+        # of a model of ours or timm's
+        head = lambda tokens: parts.forward_head(parts.norm(tokens))  # noqa: E731
     tokens: list[Tensor] = []
 
     def keep(_block: nn.Module, _inputs: Any, output: Any) -> None:
@@ -168,17 +159,6 @@ def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
                 "a score"
             )
     return [blocks[layer] for layer in layers]
-
-
-def _head_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the function from a block's tokens to logits of a model of ours or timm's."""
-    parts: Any = model
-    settings = getattr(model, "config", model)
-    if getattr(settings, "num_classes", None) == 0:
-        raise AttentionError(
-            f"{type(model).__name__} has no head for classes; give head=, which returns scores"
-        )
-    return lambda tokens: parts.forward_head(parts.norm(tokens))
 
 
 class Faithfulness(NamedTuple):
@@ -254,35 +234,25 @@ def faithfulness(
     baseline = baseline.to(inputs).expand_as(inputs)
 
     # The score as each patch is one or the other
+    def score_of(images: Tensor) -> Tensor:
+        result = run(images)
+        scores = _scores_of(result, score, len(images))
+        if callable(score):
+            return scores
+        return result.float().softmax(dim=1)[:, score]
+
     deletion = []
     insertion = []
     for count in counts:
         taken = (ranks < count).view(-1, 1, rows, columns)
         taken = taken.repeat_interleave(height // rows, 2).repeat_interleave(width // columns, 3)
-        deletion.append(
-            _probabilities(run(torch.where(taken, baseline, inputs)), score, len(inputs))
-        )
-        insertion.append(
-            _probabilities(run(torch.where(taken, inputs, baseline)), score, len(inputs))
-        )
+        deletion.append(score_of(torch.where(taken, baseline, inputs)))
+        insertion.append(score_of(torch.where(taken, inputs, baseline)))
     shares = counts.cpu() / patches
     deleted = torch.stack(deletion, dim=1).float().cpu()
     inserted = torch.stack(insertion, dim=1).float().cpu()
-    return Faithfulness(
-        shares=shares,
-        deletion=deleted,
-        insertion=inserted,
-        deletion_area=torch.trapezoid(deleted, shares),
-        insertion_area=torch.trapezoid(inserted, shares),
-    )
-
-
-def _probabilities(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
-    """Return one score per image (B,): the probability of a class, or what a function says."""
-    scores = _scores_of(result, score, images)
-    if callable(score):
-        return scores
-    return result.float().softmax(dim=1)[:, score]
+    areas = [torch.trapezoid(curve, shares) for curve in (deleted, inserted)]
+    return Faithfulness(shares, deleted, inserted, areas[0], areas[1])
 
 
 @contextmanager
@@ -311,28 +281,22 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
 
 
 def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
-    """Return one score per image (B,): the logit of a class, or what a function says.
-
-    Raises:
-        AttentionError: there is no such class, or no score per image.
-    """
-    scores = score(result) if callable(score) else _class_scores(result, score)
-    if scores.shape != (images,):
-        raise AttentionError(
-            f"score gives {tuple(scores.shape)} for {images} images; one number per image is needed"
-        )
-    return scores
-
-
-def _class_scores(logits: Tensor, number: int) -> Tensor:
-    """Return the logits (B,) of one class among logits (B, classes)."""
-    if logits.ndim != 2:
+    """Return one score per image (B,): the logit of a class, or what a function says."""
+    if callable(score):
+        scores = score(result)
+        if scores.shape != (images,):
+            raise AttentionError(
+                f"score gives {tuple(scores.shape)} for {images} images; "
+                "one number per image is needed"
+            )
+        return scores
+    if result.ndim != 2 or len(result) != images:
         raise AttentionError(
             "a class has a score among logits (B, classes), and the model returns "
-            f"{tuple(logits.shape)}; give run=, e.g. lambda x: model.forward_head(model(x)), "
+            f"{tuple(result.shape)}; give run=, e.g. lambda x: model.forward_head(model(x)), "
             "or a function as score"
         )
-    number = operator.index(number)
-    if not 0 <= number < logits.shape[1]:
-        raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
-    return logits[:, number]
+    number = operator.index(score)
+    if not 0 <= number < result.shape[1]:
+        raise AttentionError(f"there is no class {number}: the model has {result.shape[1]}, from 0")
+    return result[:, number]

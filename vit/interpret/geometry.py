@@ -95,9 +95,16 @@ class Geometry:
         Raises:
             AttentionError: the model has no such token.
         """
-        # A patch by its row and column, then the tokens that have a name
         if isinstance(query, tuple):
-            return self._patch_token(*query)
+            # half a row would lead to a patch of another one
+            row, column = map(operator.index, query)
+            rows, columns = self.grid_size
+            if not (0 <= row < rows and 0 <= column < columns):
+                raise AttentionError(
+                    f"there is no patch in row {row}, column {column}: "
+                    f"the grid is {rows} x {columns}, from 0"
+                )
+            return self.num_prefix_tokens + row * columns + column
         if query == "cls":
             if not self.class_token:
                 raise AttentionError(
@@ -119,18 +126,6 @@ class Geometry:
             )
         return self.class_token + int(number)
 
-    def _patch_token(self, row: int, column: int) -> int:
-        # half a row would lead to a patch of another one
-        row = operator.index(row)
-        column = operator.index(column)
-        rows, columns = self.grid_size
-        if not (0 <= row < rows and 0 <= column < columns):
-            raise AttentionError(
-                f"there is no patch in row {row}, column {column}: "
-                f"the grid is {rows} x {columns}, from 0"
-            )
-        return self.num_prefix_tokens + row * columns + column
-
 
 def usual_query(encoder: Any) -> str | tuple[int, int]:
     """Return the token to look from in one of our encoders, if none is named.
@@ -151,13 +146,21 @@ def geometry_of(model: nn.Module) -> Geometry:
     Raises:
         AttentionError: the model does not say how its tokens are laid out.
     """
-    # Our masked autoencoder has its layout in its encoder
+    # Ours and timm's; a masked autoencoder has its layout in its encoder
     encoder: Any = model
     if not hasattr(model, "patch_embed"):
         encoder = getattr(model, "encoder", model)
-    embedding = getattr(encoder, "patch_embed", None)
+    embedding: Any = getattr(encoder, "patch_embed", None)
     if hasattr(embedding, "grid_size") and hasattr(encoder, "num_prefix_tokens"):
-        return _from_patch_embedding(encoder)
+        p, q = embedding.patch_size
+        # A hybrid cuts patches from a feature map that is smaller than the image by this ratio
+        down, across = getattr(embedding, "feature_ratio", (1, 1))
+        return Geometry(
+            grid_size=tuple(embedding.grid_size),
+            patch_size=(p * down, q * across),
+            num_prefix_tokens=encoder.num_prefix_tokens,
+            class_token=getattr(encoder, "cls_token", None) is not None,
+        )
 
     # torchvision's have one class token; whoever has such a model has imported torchvision, which
     # takes seconds
@@ -175,34 +178,15 @@ def geometry_of(model: nn.Module) -> Geometry:
             f"{type(model).__name__} shuffles its patches; capture load_model(model) instead, or "
             "give it ascending noise=, and pass geometry=Geometry(...)"
         )
-    if kind in PREFIX_TOKENS:
-        return _from_transformers(config)
-    raise AttentionError(
-        f"{type(model).__name__} does not say how its tokens lie in the image; "
-        "pass geometry=Geometry(...)"
-    )
-
-
-def _from_patch_embedding(encoder: Any) -> Geometry:
-    """Return the layout of an encoder of ours or timm's."""
-    embedding = encoder.patch_embed
-    p, q = embedding.patch_size
-    # A hybrid cuts patches from a feature map that is smaller than the image by this ratio
-    down, across = getattr(embedding, "feature_ratio", (1, 1))
-    return Geometry(
-        grid_size=tuple(embedding.grid_size),
-        patch_size=(p * down, q * across),
-        num_prefix_tokens=encoder.num_prefix_tokens,
-        class_token=getattr(encoder, "cls_token", None) is not None,
-    )
-
-
-def _from_transformers(config: Any) -> Geometry:
-    """Return the layout of a model of transformers, by its settings."""
+    if kind not in PREFIX_TOKENS:
+        raise AttentionError(
+            f"{type(model).__name__} does not say how its tokens lie in the image; "
+            "pass geometry=Geometry(...)"
+        )
     height, width = pair(config.image_size)
     p, q = pair(config.patch_size)
     # Where there are any, the first is a class token
-    special = PREFIX_TOKENS[config.model_type]
+    special = PREFIX_TOKENS[kind]
     return Geometry(
         grid_size=(height // p, width // q),
         patch_size=(p, q),

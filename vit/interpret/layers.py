@@ -42,7 +42,15 @@ def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
         AttentionError: there are none, the model is compiled, exported or scripted and cannot be
             intercepted, or a layer is of another kind.
     """
-    _require_open(model)
+    for name, part in model.named_modules():
+        is_compiled = hasattr(part, "_orig_mod")
+        was_compiled_in_place = getattr(part, "_compiled_call_impl", None) is not None
+        is_program = isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule)
+        if is_compiled or was_compiled_in_place or is_program:
+            raise AttentionError(
+                f"{name or 'the model'} ({type(part).__name__}) is compiled, scripted or exported "
+                "and cannot be inspected; pass the model itself (._orig_mod of a compiled one)"
+            )
     candidates = [(name, part) for name, part in model.named_modules() if _is_attention(part)]
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
@@ -57,39 +65,20 @@ def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
             "(ours, timm's, transformers', torch's, or one whose forward calls "
             "F.scaled_dot_product_attention)"
         )
-    if every:
-        _require_no_unknown_attention(model, layers)
-    return layers
+    if not every:
+        return layers
 
-
-def _require_open(model: nn.Module) -> None:
-    """Refuse a model with a part whose calls cannot be intercepted."""
-    for name, part in model.named_modules():
-        label = f"{name or 'the model'} ({type(part).__name__})"
-        is_compiled = hasattr(part, "_orig_mod")
-        was_compiled_in_place = getattr(part, "_compiled_call_impl", None) is not None
-        is_program = isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule)
-        if is_compiled or was_compiled_in_place or is_program:
-            raise AttentionError(
-                f"{label} is compiled, scripted or exported and cannot be inspected; "
-                "pass the model itself (._orig_mod of a compiled one)"
-            )
-
-
-def _require_no_unknown_attention(model: nn.Module, layers: list[NamedLayer]) -> None:
-    """Refuse a model with a part that is called attention and is in none of `layers`."""
-    known_parts: set[nn.Module] = set()
-    for _, layer in layers:
-        known_parts.update(layer.modules())
     # Libraries name their attention classes alike, so an unknown one is recognised by its name
+    known = {part for _, layer in layers for part in layer.modules()}
     for name, part in model.named_modules():
         kind = type(part).__name__
-        if re.search("Attn|Attention|^XCA$", kind) and known_parts.isdisjoint(part.modules()):
+        if re.search("Attn|Attention|^XCA$", kind) and known.isdisjoint(part.modules()):
             count = len(layers)
             raise AttentionError(
                 f"{name} ({kind}) attends in a way that cannot be followed; AttentionMaps follows "
                 f"the {count} other layers with layers=range({count}), or a part of them"
             )
+    return layers
 
 
 def _is_attention(part: nn.Module) -> bool:
@@ -110,31 +99,22 @@ def _is_attention(part: nn.Module) -> bool:
     return code is not None and "scaled_dot_product_attention" in code.co_names
 
 
-class _Pass(threading.local):
-    """The forward pass that runs in a thread; each thread has its own.
+def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook of a module that leaves the passes of other threads alone."""
+    thread = threading.get_ident()
 
-    Attributes:
-        running: numbers of the layers that run now, the innermost last.
-        attended: numbers of the layers that have attended in this pass.
-        is_whole: whether the model runs as a whole; a part of it may run alone.
-        weights: (B, h, N, M) of the layers that run now.
-    """
+    def guarded(*arguments: Any) -> Any:
+        if threading.get_ident() != thread:
+            return None
+        return hook(*arguments)
 
-    def __init__(self) -> None:
-        self.running: list[int] = []
-        self.attended: set[int] = set()
-        self.is_whole = False
-        self.weights: dict[int, Tensor] = {}
+    return guarded
 
 
 class _Interception(TorchFunctionMode):
     """Calls a hook wherever an attention layer of a model calls torch's fused attention.
 
     Only calls in the thread that entered it are intercepted: torch keeps its modes by thread.
-
-    Args:
-        layers: with their names.
-        hook: gets a layer's number, weights and values, and returns the mixed values.
     """
 
     def __init__(self, layers: list[NamedLayer], hook: Hook):
@@ -143,42 +123,47 @@ class _Interception(TorchFunctionMode):
         self.numbers = {layer: number for number, (_, layer) in enumerate(layers)}
         self.eager: set[nn.Module] = set()  # layers that return their weights too
         self._hook = hook
-        self._pass = _Pass()
+        self._running: list[int] = []  # numbers of the layers that run now, the innermost last
+        self._attended: set[int] = set()  # those that have attended in this pass
+        self._is_whole = False  # whether the model runs as a whole; a part of it may run alone
+        self._weights: dict[int, Tensor] = {}  # (B, h, N, M) of the layers that run now
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
-    # --- Which layer runs in this thread ---
+    # --- Which layer runs ---
 
     def watch(self, model: nn.Module, undo: ExitStack) -> None:
         """Follow which layer of `model` runs, until `undo` closes."""
+        # the model may be the layer itself, so a pass begins before any layer; the weights are
+        # handed out first of all, so that transformers' own hooks find them
         for layer in self.numbers:
-            undo.callback(layer.register_forward_pre_hook(self._enter_layer, prepend=True).remove)
-            # First of all, so that transformers' own hooks find the weights
-            leave = layer.register_forward_hook(self._leave_layer, prepend=True, always_call=True)
-            undo.callback(leave.remove)
-        # The model may be the layer itself, so a pass begins before any layer
-        undo.callback(model.register_forward_pre_hook(self._begin_pass, prepend=True).remove)
-        undo.callback(model.register_forward_hook(self._end_pass, always_call=True).remove)
+            before = in_this_thread(self._enter_layer)
+            undo.callback(layer.register_forward_pre_hook(before, prepend=True).remove)
+            after = in_this_thread(self._leave_layer)
+            hook = layer.register_forward_hook(after, prepend=True, always_call=True)
+            undo.callback(hook.remove)
+        before = in_this_thread(self._begin_pass)
+        undo.callback(model.register_forward_pre_hook(before, prepend=True).remove)
+        after = in_this_thread(self._end_pass)
+        undo.callback(model.register_forward_hook(after, always_call=True).remove)
 
     def _begin_pass(self, *_: Any) -> None:
-        self._pass.running.clear()
-        self._pass.attended.clear()
-        self._pass.is_whole = True
+        self._running.clear()
+        self._attended.clear()
+        self._is_whole = True
 
     def _end_pass(self, *_: Any) -> None:
-        self._pass.is_whole = False
+        self._is_whole = False
 
     def _enter_layer(self, layer: nn.Module, _inputs: Any) -> None:
         number = self.numbers[layer]
         # If a part of the model runs alone, each call of a layer is a pass of its own
-        if not self._pass.is_whole:
-            self._pass.attended.discard(number)
-        self._pass.running.append(number)
+        if not self._is_whole:
+            self._attended.discard(number)
+        self._running.append(number)
 
     def _leave_layer(self, layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        # Another thread may have begun to run the layer before this block did
-        if self._pass.running:
-            self._pass.running.pop()
-        weights = self._pass.weights.pop(self.numbers[layer], None)
+        self._running.pop()
+        weights = self._weights.pop(self.numbers[layer], None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
         if layer in self.eager and weights is not None and isinstance(output, tuple):
             return (output[0], weights, *output[2:])
@@ -194,7 +179,7 @@ class _Interception(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         # Within this function the mode is off, so what it calls is not intercepted again
-        if self._pass.running:
+        if self._running:
             if getattr(func, "__name__", "") == "scaled_dot_product_attention":
                 func = self._attend
             elif func is F.multi_head_attention_forward:
@@ -218,7 +203,7 @@ class _Interception(TorchFunctionMode):
             return mixed, None
 
         # The layer's caller gets the weights too: (B, h, N, M), or without heads, or without images
-        weights = self._pass.weights[self._pass.running[-1]]
+        weights = self._weights[self._running[-1]]
         if average_attn_weights:
             weights = weights.mean(dim=1)
         is_batched = mixed.ndim == 3
@@ -236,13 +221,13 @@ class _Interception(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         # A layer that attends twice, e.g. for a difference of two maps, has no one map
-        number = self._pass.running[-1]
-        if number in self._pass.attended:
+        number = self._running[-1]
+        if number in self._attended:
             name = self.layers[number][0] or "the model itself"
             raise AttentionError(
                 f"{name} attends more than once per forward pass, so no single map describes it"
             )
-        self._pass.attended.add(number)
+        self._attended.add(number)
 
         # Heads that share their keys and values have the same ones
         if enable_gqa:
@@ -252,9 +237,9 @@ class _Interception(TorchFunctionMode):
         weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale).to(value.dtype)
         # A single head may have no axis of its own
         if weights.ndim == 3:
-            self._pass.weights[number] = weights[:, None]
+            self._weights[number] = weights[:, None]
             return self._hook(number, weights[:, None], value[:, None])[:, 0]
-        self._pass.weights[number] = weights
+        self._weights[number] = weights
         return self._hook(number, weights, value)
 
 
