@@ -146,20 +146,6 @@ def test_border_is_measured_in_the_models_pixels():
         black.append((varied_by(white, settings) < 0.5).flatten(1).sum(1))
     assert torch.equal(*black)
     assert black[0].max() > 0
-    larger = torch.full((16, 3, SIZE[0] * 3 // 2, SIZE[1] * 3 // 2), 255, dtype=torch.uint8)
-    share = 1 - varied_by(larger, settings).mean((1, 2, 3))  # of black, grey pixels included
-    torch.testing.assert_close(share, black[0] / math.prod((3, *SIZE)), rtol=0, atol=0.06)
-
-
-@pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])
-def test_images_are_varied_each_by_itself_and_by_the_seed(crop, at_least):
-    same = noise(1, size=SIZE).expand(32, -1, -1, -1)
-    first, again, second = (varied_by(same, config(seed=seed, crop=crop)) for seed in (1, 1, 2))
-    assert len(first.flatten(1).unique(dim=0)) >= at_least
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
-    mixed = varied_by(torch.cat([noise(31, size=SIZE), same[:1]]), config(seed=1, crop=crop))
-    assert torch.equal(mixed[31], first[31])
 
 
 @pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
@@ -193,30 +179,19 @@ def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
         assert torch.equal(to_float(images, size), ours)
 
 
-def test_normalised_images_have_mean_0_and_deviation_1():
-    images = (noise(50, size=SIZE).float() * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(
-        torch.uint8
-    )
-    inputs = Normalization.of(images)(images.double() / 255)
+def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
+    images = (noise(50, size=SIZE) * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(torch.uint8)
+    normalize = Normalization.of(images)
+    floats = images.double() / 255
+    inputs = normalize(floats)
     torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
-
-
-def test_normalization_inverts_and_leaves_its_argument_alone_and_never_divides_by_nothing():
-    images = to_float(noise(4, size=SIZE), (12, 16))
-    normalize, before = Normalization([0.1, 0.5, 0.9], [0.3, 0.2, 0.01]), images.clone()
-    torch.testing.assert_close(normalize.invert(normalize(images)), images, rtol=0, atol=1e-6)
-    assert torch.equal(images, before)
+    torch.testing.assert_close(normalize.invert(inputs), floats, rtol=0, atol=1e-6)
+    assert torch.equal(normalize(images), normalize(images.float() / 255))
+    # a constant image is not divided by nothing
     flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
-    assert Normalization.of(flat)(to_float(flat, (4, 4))).abs().max() < 1e-3
-
-
-def test_normalization_takes_bytes_for_what_they_are_of_1_and_refuses_other_ranges():
-    images, normalize = noise(4, size=SIZE), Normalization([0.1, 0.5, 0.9], [0.3, 0.2, 0.01])
-    floats = images.float() / 255
-    assert torch.equal(normalize(images), normalize(floats))
-    assert torch.equal(normalize(images[0]), normalize(floats)[0])
-    for wrong in (images.int(), images.float(), normalize(images), floats - 1):
+    assert Normalization.of(flat)(flat).abs().max() < 1e-3
+    for wrong in (images.int(), images.float(), floats - 1):
         with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
             normalize(wrong)
     # for the model to show
@@ -259,11 +234,6 @@ def test_colours_are_jittered_as_torchvision_does():
     # torchvision's weights of the colours have four digits
     torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
     torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
-
-
-def test_a_view_with_saturation_0_is_grey():
-    grey = varied_by(noise(4, size=SIZE), config(grayscale=1.0))
-    torch.testing.assert_close(grey, grey.mean(1, keepdim=True).expand_as(grey), rtol=0, atol=1e-5)
 
 
 def test_randaugment_comes_before_flip():

@@ -43,18 +43,13 @@ def make_tiny(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, byt
     """A data set of 10 training images and 4 test images: its files, archive and pixels."""
     real = getattr(datasets, name.upper())
     images = noise(14, size=(32, 32))
-    pixels = images.flatten(1).numpy()
     key = "labels" if name == "cifar10" else "fine_labels"
-    labels = [number % 3 for number in range(14)]
-    batches = [batch for batch, _ in real.train_list]
-    size = 10 // len(batches)
-    files = {}
-    for start, batch in zip(
-        [*range(0, 10, size), 10], [*batches, real.test_list[0][0]], strict=True
-    ):
-        stop = min(start + size, 10) if start < 10 else 14
-        files[batch] = pickle.dumps({"data": pixels[start:stop], key: labels[start:stop]})
-    files[real.meta["filename"]] = pickle.dumps({real.meta["key"]: CLASSES[name]})
+    train = [batch for batch, _ in real.train_list]
+    parts = [*torch.arange(10).chunk(len(train)), torch.arange(10, 14)]
+    files = {real.meta["filename"]: pickle.dumps({real.meta["key"]: CLASSES[name]})}
+    for batch, rows in zip([*train, real.test_list[0][0]], parts, strict=True):
+        content = {"data": images[rows].flatten(1).numpy(), key: (rows % 3).tolist()}
+        files[batch] = pickle.dumps(content)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for file, content in files.items():
@@ -119,12 +114,10 @@ def host(tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]
 
         def use(*names: str) -> None:
             # nothing listens at the port of a host that refuses
-            places = [
-                f"http://127.0.0.1:1/{name}" if name == "refused" else f"{here}/{name}"
-                for name in names
-            ]
-            monkeypatch.setattr(cifar, "MIRRORS", [f"{place}/{{file}}" for place in places[:-1]])
-            monkeypatch.setattr(datasets.CIFAR10, "url", f"{places[-1]}/{ARCHIVE}")
+            place = {"refused": "http://127.0.0.1:1"}
+            urls = [f"{place.get(name, here)}/{name}/{ARCHIVE}" for name in names]
+            monkeypatch.setattr(cifar, "MIRRORS", urls[:-1])
+            monkeypatch.setattr(datasets.CIFAR10, "url", urls[-1])
 
         yield use
         server.shutdown()
@@ -226,16 +219,14 @@ def test_after_a_download_that_was_killed_the_next_run_downloads(tmp_path, host)
     assert Host.requests == ["authors"] * 2
 
 
-def test_interrupted_unpacking_leaves_the_archive(tmp_path, host, monkeypatch):
-    def interrupt(source, to) -> None:
-        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
-        raise KeyboardInterrupt
-
+def test_without_download_no_host_is_asked_and_a_damaged_archive_is_refused(tmp_path, host):
     host("good")
-    monkeypatch.setattr(cifar, "extract_archive", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load(tmp_path)
+    assert "not in" in fetch_cifar("cifar10", tmp_path / "absent", download=False)
+    assert names(tmp_path) == set()
+    (tmp_path / ARCHIVE).write_bytes(Host.content[:-1])
+    assert refusal(tmp_path).startswith(f"{tmp_path / ARCHIVE}: ")
     assert names(tmp_path) == {ARCHIVE}
+    assert Host.requests == []
 
 
 @pytest.mark.parametrize("place", ["a.JPG", "cat/a.png", "train/cat/a.png"])
@@ -253,33 +244,14 @@ def test_a_folder_of_images_receives_no_archive(place, tmp_path, host, monkeypat
     assert len(load(Path("data"))[0]) == 10
 
 
-def test_no_download_makes_no_request(tmp_path, host):
-    host("good")
-    assert "not in" in fetch_cifar("cifar10", tmp_path / "absent", download=False)
-    assert Host.requests == []
-    assert not (tmp_path / "absent").exists()
-
-
 @pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])
-@pytest.mark.parametrize("wrong", ["foreign pickle", "flipped bit", "missing"])
+@pytest.mark.parametrize("wrong", ["foreign pickle", "missing"])
 def test_wrong_file_is_refused_before_unpickling(name, wrong, tmp_path, host):
     host("fine")
     load(tmp_path)
     path = tmp_path / datasets.CIFAR10.base_folder / name
-    content = bytearray(path.read_bytes())
     path.unlink()
     if wrong == "foreign pickle":
         path.write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
-    elif wrong == "flipped bit":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
     assert str(path.parent) in refusal(tmp_path)
     assert not (tmp_path / "executed").exists()
-
-
-def test_damaged_archive_is_refused_not_replaced(tmp_path, host):
-    host("good")
-    (tmp_path / ARCHIVE).write_bytes(Host.content[:-1])
-    assert refusal(tmp_path).startswith(f"{tmp_path / ARCHIVE}: ")
-    assert names(tmp_path) == {ARCHIVE}
-    assert Host.requests == []

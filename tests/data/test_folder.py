@@ -20,28 +20,34 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import assert_same, encoded, full_disk
+from tiny import assert_same, encoded, full_disk, noise
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit import inputs
-from vit.config import DataConfig
 from vit.data import ImageSet, content_hash, folder
 from vit.data.folder import load_folder
-from vit.data.sources import load_data
 from vit.errors import DataError
 
-RED, BLUE = (255, 0, 0), (0, 0, 255)
 
-
-def plain(path: Path, colour: tuple[int, int, int] = RED) -> Path:
+def plain(path: Path, number: int = 0) -> None:
+    """An image of one colour, which is its number."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (4, 4), colour).save(path)
-    return path
+    Image.new("RGB", (4, 4), (number, number, number)).save(path)
 
 
 def load(root: Path, on_bad_image: str = "stop", size=(4, 4)) -> tuple[ImageSet, ImageSet]:
     return load_folder(root, size, on_bad_image, root.parent / "cache")
+
+
+def numbers(*splits: ImageSet) -> list[int]:
+    """The numbers of the images of some splits."""
+    found = []
+    for split in splits:
+        assert (split.images == split.images[:, :1, :1, :1]).all()
+        found += split.images[:, 0, 0, 0].tolist()
+    return found
 
 
 def refusal(root: Path, on_bad_image: str = "stop") -> str:
@@ -51,116 +57,102 @@ def refusal(root: Path, on_bad_image: str = "stop") -> str:
     return str(caught.value)
 
 
-def colours(images: torch.Tensor) -> list[tuple[int, ...]]:
-    """The colour of each image that has only one."""
-    assert (images == images[:, :, :1, :1]).all()
-    return [tuple(image[:, 0, 0].tolist()) for image in images]
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three classes; the green channel of an image is its number in the order of the files."""
+    """Three classes; images are numbered in the order of the files."""
     names = [f"train/{name}/{i}" for name in ("ape", "bee", "cat") for i in range(4)]
     names += [f"test/{name}/{i}" for name in ("ape", "bee", "cat") for i in range(2)]
     for number, name in enumerate(names):
-        plain(tmp_path / "root" / f"{name}.png", (9, number, 200))
+        plain(tmp_path / "root" / f"{name}.png", number)
     return tmp_path / "root"
 
 
-NUMBERS = [(9, number, 200) for number in range(18)]
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are decoded, as they are."""
+    paths: list[str] = []
+    original = inputs.decode
+
+    def recorded(path: str, *arguments: object) -> bytes | str:
+        paths.append(path)
+        return original(path, *arguments)
+
+    monkeypatch.setattr(inputs, "decode", recorded)
+    return paths
 
 
 # --- layouts --------------------------------------------------------------------------------------
 
 
-# files; how many of the first are for training, the next for testing; their classes
+# the training images, and those for testing
 LAYOUTS = {
-    "train and test": (["train/a/0", "train/a/1", "train/b/0", "test/b/0"], 3, 1, ("a", "b")),
-    "train and val": (["train/a/0", "train/b/0", "val/a/0", "val/b/0"], 2, 2, ("a", "b")),
-    "test before val": (["train/a/0", "train/b/0", "test/b/0", "val/a/0"], 2, 1, ("a", "b")),
-    "one in ten": (
-        [f"cat/deep/er/{i:02}" for i in [*range(1, 10), *range(11, 20), 0, 10]],
-        18,
-        2,
-        ("cat",),
-    ),
-    "hidden folders": (["a/1", "a/2", "b/0", "b/1", "a/0", ".c/0", "a/.c/0"], 4, 1, ("a", "b")),
-    "beside classes": (["a/1", "a/2", "b/0", "b/1", "a/0", "logo"], 4, 1, ("a", "b")),
-    "accents": (["train/caf\u00e9/0", "train/t/0", "test/cafe\u0301/0"], 2, 1, ("caf\u00e9", "t")),
-    "no classes": ([f"{i:02}" for i in [*range(1, 12), *range(13, 25), 0, 12]], 23, 2, ()),
-    "no classes, below train": ([f"train/{i}" for i in [1, 2, 3, 0]], 3, 1, ()),
+    "train and test": (["train/a/0", "train/a/1", "train/b/0"], ["test/b/0"]),
+    "train and val": (["train/a/0", "train/b/0"], ["val/a/0", "val/b/0"]),
+    "one in ten": ([f"cat/er/{i:02}" for i in range(20) if i % 10], ["cat/er/00", "cat/er/10"]),
+    "accents": (["train/caf\u00e9/0", "train/t/0"], ["test/cafe\u0301/0"]),
+    "no classes": ([f"{i:02}" for i in range(20) if i % 10], ["00", "10"]),
+    "no classes, below train": ([f"train/{i}" for i in (1, 2, 3)], ["train/0"]),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(tmp_path, layout):
-    files, *counts, classes = LAYOUTS[layout]
+@pytest.mark.parametrize("beside", ["", ".c/0.png", "__MACOSX/0.png", "a/run/0.png", "logo.png"])
+def test_layouts(tmp_path, layout, beside):
+    parts = LAYOUTS[layout]
+    files = [*parts[0], *parts[1]]
+    has_classes = files[0].removeprefix("train/").count("/") > 0
     for number, file in enumerate(files):
-        plain(tmp_path / "root" / f"{file}.png", (number, 0, 0))
-    for split, first, count in zip(load(tmp_path / "root"), (0, counts[0]), counts, strict=True):
-        # the images, each of a colour of its own
+        plain(tmp_path / "root" / f"{file}.png", number)
+    # val is not used beside test
+    if files[-1].startswith("test/"):
+        plain(tmp_path / "root" / "val" / "a" / "9.png")
+    # images of systems, of a run, and of no class are none of them
+    if beside and (has_classes or beside != "logo.png"):
+        split = "train/" * files[0].startswith("train")
+        plain(tmp_path / "root" / split / beside)
+        if "run" in beside:
+            (tmp_path / "root" / split / "a/run/showcase.safetensors").touch()
+    splits = load(tmp_path / "root")
+    assert [len(split) for split in splits] == [len(part) for part in parts]
+    assert numbers(*splits) == list(range(len(files)))
+    for split, part in zip(splits, parts, strict=True):
         assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
-        assert split.images.shape == (count, 3, 4, 4)
-        assert split.images.is_contiguous()
-        assert colours(split.images) == [(number, 0, 0) for number in range(first, first + count)]
         assert split.content_hash == content_hash(split.images, split.labels)
-
         # their classes: the folder below the split
-        for file, label_name in zip(files[first : first + count], split.label_names, strict=True):
-            folders = file.removeprefix("train/").removeprefix("test/").removeprefix("val/")
-            expected = folders.split("/")[0].replace("e\u0301", "\u00e9") if classes else ""
-            assert label_name == expected
-        assert split.class_names == classes
+        folders = [file.split("/")[-2 if "er/" not in file else 0] for file in part if has_classes]
+        expected = [name.replace("e\u0301", "\u00e9") for name in folders]
+        assert split.label_names == (expected or [""] * len(part))
         # a single class measures nothing
-        assert split.has_classes == (len(classes) > 1)
+        assert split.has_classes == (len(split.class_names) > 1)
 
 
 def test_order_is_imagefolders(tmp_path):
     names = ["a/2.png", "a/10.png", "a/z/1.png", "a/Z.JPG", "a-b/1.png", "a/b/1.webp", "B/1.png"]
     names += ["é/日本.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
-    for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
+    others = ["a/noextension", "a/readme.txt", "a/y.png.txt"]
+    for name in [*names, *others]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     reference = ImageFolder(str(tmp_path))
     unused: list[str] = []
     (files,) = folder.list_folder(tmp_path, unused).values()
     assert [str(tmp_path / name) for _, name in files] == [path for path, _ in reference.samples]
-    assert len(files) == len(names)
     assert sorted({class_name for class_name, _ in files}) == reference.classes
     assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
-    assert sorted(unused) == ["a/noextension", "a/readme.txt", "a/y.png.txt"]
+    assert sorted(unused) == others
 
 
 def test_loops_of_links_are_tolerated(root):
     (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
-    (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
     (root / "train" / "bee" / "self").symlink_to("self")
     (root / "train" / "cat" / "linked.png").symlink_to("3.png")
     assert len(load(root)[0]) == 13
 
 
-@pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
-def test_runs_and_what_systems_put_beside_images_are_none_of_them(tmp_path, split):
-    for number in range(4):
-        plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
-    for place in ("", split, f"{split}a/"):
-        for name in ("._0.png", ".DS_Store"):
-            (tmp_path / "root" / place / name).write_bytes(b"\x00\x05\x16\x07")
-        for name in ("__MACOSX", ".thumbnails", "run"):
-            plain(tmp_path / "root" / place / name / "a" / "photo.png")
-        (tmp_path / "root" / place / "run" / "showcase.safetensors").touch()
-    train, test = load(tmp_path / "root")
-    assert (len(train) + len(test), train.class_names) == (4, ("a", "b"))
-    assert len(folder.list_files(tmp_path / "root")) == 4
-    assert not [note for note in train.notes if "not used" in note]
-
-
 REFUSED = {
     "empty": [],
     "one image": ["0.png"],
-    "train alone has classes": ["train/ape/0.png", "test/0.png"],
     "splits of another name": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
-    "splits without train": ["test/ape/0.png", "val/ape/0.png"],
     "a class of test alone": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
@@ -176,7 +168,6 @@ def test_layouts_that_cannot_be_used_are_refused_by_the_name_of_the_folder(tmp_p
 def test_notes_count_the_files_that_are_held_out_used_and_not_used(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
     plain(root / "train" / "logo.png")
-    (root / "train" / "empty").mkdir()
     (root / "test").rename(root / "validation")
     (root / "train.py").touch()
     # the same from the files and from the cache
@@ -202,11 +193,11 @@ def test_notes_count_the_files_that_are_held_out_used_and_not_used(root):
     ],
 )
 def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, size):
-    pixels = np.random.default_rng(0).integers(0, 256, (*photo[::-1], 3), dtype=np.uint8)
+    picture = to_pil_image(noise(1, size=photo[::-1])[0])
     for split, count in (("train", 5), ("test", 2)):
         (tmp_path / "root" / split).mkdir(parents=True)
         for number in range(count):
-            Image.fromarray(pixels).save(tmp_path / "root" / split / f"{number}.png")
+            picture.save(tmp_path / "root" / split / f"{number}.png")
     # the median decides
     Image.new("RGB", (1, 1)).save(tmp_path / "root" / "train" / "9.png")
     for _ in range(2):
@@ -225,16 +216,18 @@ BAD = {
     "truncated.jpg": encoded(NOISE, "JPEG")[:-800],
     "bomb.png": encoded(Image.new("1", (20_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
-    "grey32.tif": encoded(Image.new("I", (4, 4), 70_000), "TIFF"),
     "x\r\nSaved checkpoint\x1b[2J\u202e.png": b"bad",
+    "broken-link.png": None,
+    "pipe.png": None,
 }
 
 
-@pytest.mark.parametrize("name", [*BAD, "broken-link.png", "pipe.png"])
-def test_a_bad_image_stops_or_is_left_out(root, name):
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_image_stops_or_is_left_out(root, decoded, name):
     path = root / "train" / "bee" / name
-    if name in BAD:
-        path.write_bytes(BAD[name])
+    content = BAD[name]
+    if content:
+        path.write_bytes(content)
     elif name == "pipe.png":
         os.mkfifo(path)
     else:
@@ -245,53 +238,36 @@ def test_a_bad_image_stops_or_is_left_out(root, name):
     assert "data.on_bad_image: skip" in message
     assert list((root.parent / "cache").iterdir()) == []
 
-    train, test = load(root, "skip")
-    assert (train.skipped, test.skipped) == ((shown,), ())
-    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert colours(train.images) == NUMBERS[:12]
-
-
-def test_a_bad_image_counts_once_with_images_held_out(root):
-    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
-    settings = dict(root=str(root), on_bad_image="skip", cache=str(root.parent / "cache"))
-    data = load_data(DataConfig(source="folder", val_size=4, **settings), (4, 4))
-    assert data.facts["skipped"] == sum("left out" in note for note in data.notes) == 1
+    # a cache with a gap is not used by who asks to stop, and stays as it was
+    for _ in range(2):
+        train, test = load(root, "skip")
+        assert (train.skipped, test.skipped) == ((shown,), ())
+        assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        assert numbers(train, test) == list(range(18))
+    refusal(root)
+    decoded.clear()
+    load(root, "skip")
+    assert decoded == []
 
 
 def test_all_bad(tmp_path):
     (tmp_path / "root").mkdir()
-    for index in range(3):
-        (tmp_path / "root" / f"{index}.png").write_bytes(b"bad")
-    assert "none of the 3 images can be read" in refusal(tmp_path / "root", "skip")
+    (tmp_path / "root" / "0.png").write_bytes(b"bad")
+    assert "none of the 1 images can be read" in refusal(tmp_path / "root", "skip")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 # --- the cache ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that are decoded, as they are."""
-    paths: list[str] = []
-    original = inputs.decode
-
-    def recorded(path: str, *arguments: object) -> bytes | str:
-        paths.append(path)
-        return original(path, *arguments)
-
-    monkeypatch.setattr(inputs, "decode", recorded)
-    return paths
-
-
-def cache_of(root: Path, split: str = "train") -> Path:
-    (path,) = (root.parent / "cache").glob(f"*-{split}-*")
+def cache_of(root: Path) -> Path:
+    (path,) = (root.parent / "cache").glob("*-train-*")
     return path
 
 
 def test_second_start_decodes_nothing(root, decoded, monkeypatch):
     for original, copy in zip(load(root), load(root), strict=True):
         assert_same(vars(original), vars(copy))
-    assert len(decoded) == 18
     # nor by another name of the folder
     monkeypatch.chdir(root.parent)
     load_folder(Path("root"), (4, 4), "stop", Path("cache"))
@@ -302,22 +278,20 @@ def test_second_start_decodes_nothing(root, decoded, monkeypatch):
     assert len(decoded) == 36
 
 
-def rewrite_keeping_size_and_time(path: Path, content: bytes) -> None:
+def rewrite_keeping_size_and_time(bees: Path) -> None:
     """As `cp -p` and `tar` do."""
-    before = path.stat()
-    assert len(content) == before.st_size
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    before = (bees / "0.png").stat()
+    (bees / "0.png").write_bytes((bees / "1.png").read_bytes())
+    os.utime(bees / "0.png", ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "rewrite": lambda bees: rewrite_keeping_size_and_time(
-        bees / "0.png", (bees / "1.png").read_bytes()
-    ),
-    "change the time": lambda bees: os.utime(bees / "0.png", ns=(0, 5)),
-    "add": lambda bees: plain(bees / "extra.png", BLUE),
-    "remove": lambda bees: (bees / "1.png").unlink(),
-    "rename": lambda bees: (bees / "1.png").rename(bees / "0a.png"),
+# and the images that are decoded then
+CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
+    "rewrite": (rewrite_keeping_size_and_time, 12),
+    "change the time": (lambda bees: os.utime(bees / "0.png", ns=(0, 5)), 12),
+    "add": (lambda bees: plain(bees / "extra.png"), 13),
+    "remove": (lambda bees: (bees / "1.png").unlink(), 11),
+    "rename": (lambda bees: (bees / "1.png").rename(bees / "0a.png"), 12),
 }
 
 
@@ -325,12 +299,13 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_changed_files_are_decoded_again(root, decoded, change):
     load(root)
     decoded.clear()
-    CHANGES[change](root / "train" / "bee")
+    make, count = CHANGES[change]
+    make(root / "train" / "bee")
     train, _ = load(root)
     # and none of the test files
-    assert len(decoded) == len(train) == {"add": 13, "remove": 11}.get(change, 12)
+    assert len(decoded) == len(train) == count
     if change == "rewrite":
-        assert colours(train.images)[4] == NUMBERS[5]
+        assert numbers(train)[4] == 5
 
 
 def test_images_are_mapped_and_writes_stay_private(root):
@@ -341,7 +316,6 @@ def test_images_are_mapped_and_writes_stay_private(root):
     before = cache_of(root).read_bytes()
     train.images.fill_(0)
     assert cache_of(root).read_bytes() == before
-    assert colours(load(root)[0].images)[1] == (9, 1, 200)
 
 
 @pytest.mark.parametrize("length", [50, 528, -9], ids=["header", "images", "record"])
@@ -358,28 +332,14 @@ def test_a_cache_that_is_cut_is_made_anew(root, decoded, length):
     assert path.read_bytes() == content
 
 
-def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
-    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
-    load(root, "skip")
-    assert "bad.png" in refusal(root)
-    decoded.clear()
-    assert load(root, "skip")[0].skipped == (str(root / "train" / "bee" / "bad.png"),)
-    assert decoded == []  # the failure has left the cache as it was
-
-
 def test_what_fails_leaves_the_old_cache(root):
     load(root)
     before = cache_of(root).read_bytes()
-    CHANGES["add"](root / "train" / "bee")
+    plain(root / "train" / "bee" / "extra.png")
     with full_disk(700), pytest.raises(OSError, match=str(cache_of(root))):
         load(root)
-    (root / "train" / "cat" / "9.png").write_bytes(b"bad")
-    assert "9.png" in refusal(root)
     assert cache_of(root).read_bytes() == before
     assert len(list((root.parent / "cache").iterdir())) == 2
-
-
-# --- decoding in parallel -------------------------------------------------------------------------
 
 
 def test_threads_give_the_same_in_the_same_order(root, monkeypatch):
@@ -399,11 +359,10 @@ def test_threads_give_the_same_in_the_same_order(root, monkeypatch):
         (root / "train" / name).write_bytes(b"bad")
     # the first of the two is named
     assert "bee/b\\udcffd.png: not a readable image" in refusal(root)
-    train, test = load(root, "skip")
+    splits = load(root, "skip")
     assert len(threads) > 2
-    names = (name.replace("\udcff", "\\udcff") for name in bad)
-    assert train.skipped == tuple(str(root / "train" / name) for name in names)
-    assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
+    assert len(splits[0].skipped) == 2
+    assert numbers(*splits) == list(range(18))
     assert not threads & {thread.name for thread in threading.enumerate()}
 
 
@@ -429,9 +388,8 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 def start(*words: object) -> subprocess.Popen[str]:
     """Another process that decodes, slowly."""
-    pipe = subprocess.PIPE
     command = [sys.executable, "-c", SLOW, *map(str, words)]
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("decoding")
     return process
 
@@ -445,12 +403,11 @@ def test_two_processes_build_one_cache_at_once(root, decoded):
     both[0].kill()  # the other is not held up
     both[0].wait()
     (root.parent / "go").touch()
-    said = [process.communicate(timeout=600)[1] for process in both]
-    assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
+    both[1].communicate(timeout=600)
+    assert [process.returncode for process in both] == [-signal.SIGKILL, 0]
     # of the killed one a file is left that nobody uses
     assert len([path for path in (root.parent / "cache").iterdir() if path.name[0] != "."]) == 2
-    train, test = load(root)
-    assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
+    assert numbers(*load(root)) == list(range(18))
     assert decoded == []
 
 
@@ -463,5 +420,5 @@ def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     assert process.wait(timeout=600) != 0
     left = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
-    assert colours(load(root)[0].images) == NUMBERS[:12]
+    assert numbers(*load(root)) == list(range(18))
     assert len(decoded) == 18
