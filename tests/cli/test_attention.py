@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from vit.atomic import write_text
-from vit.data.folder import list_splits
 from vit.inputs import to_float
 from vit.interpret import (
     AttentionMaps,
@@ -22,6 +21,7 @@ from vit.interpret import (
     relevance,
     top_mass_mask,
 )
+from vit.look.datasets import list_splits
 from vit.look.features import pca_colours
 
 CLASSES = ("cat", "dog", "<b>cow")

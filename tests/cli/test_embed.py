@@ -13,8 +13,8 @@ from torchvision.transforms.v2.functional import to_pil_image
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import DataConfig
-from vit.data.folder import list_splits
 from vit.data.sources import load_data
+from vit.look.datasets import list_splits
 from vit.look.predict import embed
 
 

@@ -21,15 +21,10 @@ from vit.data.augment import (
     shuffle_patches,
 )
 from vit.data.draws import (
-    RAND_MAGNITUDE,
     Draws,
     crop_boxes,
-    draw_operations,
     draw_step,
-    make_generator,
 )
-from vit.data.images import evenly_spaced
-from vit.data.randaugment import rand_augment
 from vit.inputs import Normalization, Preparation, cut_to_shape, to_float
 from vit.patches import patchify
 
@@ -198,18 +193,6 @@ def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     assert normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()
 
 
-@pytest.mark.parametrize(
-    ("count", "most"), [(1, 0), (1, 1), (7, 2), (7, 3), (100, 7), (100, 99), (100, 1000)]
-)
-def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
-    indices = evenly_spaced(count, most)
-    assert len(indices) == (min(count, most) if most else count)
-    gaps = torch.cat([indices, torch.tensor([count])]).diff()
-    assert indices[0] == 0
-    assert gaps.min() >= 1
-    assert gaps.max() - gaps.min() <= 1
-
-
 @pytest.mark.parametrize("crop", CROPS)
 def test_parts_of_a_batch_are_varied_as_the_whole(crop):
     images = noise(24, size=SIZE)
@@ -234,18 +217,6 @@ def test_colours_are_jittered_as_torchvision_does():
     # torchvision's weights of the colours have four digits
     torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
     torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
-
-
-def test_randaugment_comes_before_flip():
-    images = noise(24, size=SIZE)
-    settings = config(crop="none", rand_augment=2)
-    draws = draws_of(settings, 24)
-    generator = make_generator(0, "augment", 0)
-    flip = torch.rand(24, generator=generator) < settings.augment.flip
-    varied = rand_augment(images, *draw_operations(24, 2, RAND_MAGNITUDE, generator))
-    expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
-    torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
-    assert not torch.equal(varied, images)
 
 
 # --- shuffled patches -----------------------------------------------------------------------------

@@ -1,5 +1,9 @@
-"""Law: predictions are the head's softmax and features what it reads, whatever form images have."""
+"""Law: predictions are the head's softmax and features what it reads, whatever form images have.
 
+The nearest images are those of the largest cosines, as NumPy computes them.
+"""
+
+import numpy as np
 import pytest
 import torch
 from tiny import NORMALIZE, autoencoder, encoder, noise
@@ -7,7 +11,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.errors import CheckpointError, DataError
-from vit.look.predict import embed, predict
+from vit.look.predict import embed, nearest, predict
 
 
 def loaded(folder, model):
@@ -64,16 +68,12 @@ def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
         torch.testing.assert_close(predict(classifier, single), expected[:1])
 
 
-def test_a_model_in_another_precision(classifier):
+def test_a_model_in_another_precision_and_mode_stays_as_it_was(classifier):
     expected = predict(classifier, noise(2))
-    torch.testing.assert_close(
-        predict(classifier.double(), noise(2)), expected, rtol=1e-5, atol=1e-6
-    )
-
-
-def test_the_model_stays_as_it_was(classifier):
-    classifier.train()
-    assert predict(classifier, noise(1)).requires_grad is False
+    classifier.double().train()
+    found = predict(classifier, noise(2))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not found.requires_grad
     assert all(module.training for module in classifier.modules())
 
 
@@ -82,21 +82,35 @@ def test_images_and_models_that_cannot_be_used_raise(classifier, tmp_path):
         predict(classifier, tmp_path / "missing.png")
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
-    headless = loaded(tmp_path / "encoder", encoder())
-    with pytest.raises(CheckpointError, match="no classification head"):
-        predict(headless, noise(1))
-    one_output = loaded(tmp_path / "one", encoder(num_classes=1))
-    with pytest.raises(CheckpointError, match="no choice between classes"):
-        predict(one_output, noise(1))
-    classifier.origin.details["problem_type"] = "multi_label_classification"
-    with pytest.raises(CheckpointError, match="no choice between classes"):
-        predict(classifier, noise(1))
-    classifier.origin.details["problem_type"] = None
+    for classes, problem in ((0, "no classification head"), (1, "no choice between classes")):
+        other = loaded(tmp_path / f"{classes}", encoder(num_classes=classes))
+        with pytest.raises(CheckpointError, match=problem):
+            predict(other, noise(1))
     with torch.no_grad():
         classifier.head.bias[0] = torch.nan
-    with pytest.raises(CheckpointError, match="nan or infinite"):
-        predict(classifier, noise(1))
-    with torch.no_grad():
-        headless.blocks[0].mlp.fc1.weight.fill_(torch.inf)
-    with pytest.raises(CheckpointError, match="nan or infinite"):
-        embed(headless, noise(1))
+        other.blocks[0].mlp.fc1.weight.fill_(torch.inf)
+    for call in (lambda: predict(classifier, noise(1)), lambda: embed(other, noise(1))):
+        with pytest.raises(CheckpointError, match="nan or infinite"):
+            call()
+
+
+def test_cosines_are_those_of_numpy():
+    features = torch.randn(50, 8)
+    query = torch.randn(8)
+    found = nearest(features, query, 7)
+    vectors = features.numpy().astype(np.float64)
+    cosines = vectors @ query.double().numpy()
+    cosines /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query.double().numpy())
+    order = np.argsort(-cosines)
+    assert found.numbers.tolist() == order[:7].tolist()
+    np.testing.assert_allclose(found.similarities, cosines[order[:7]], rtol=1e-12)
+    assert found.median == pytest.approx(np.median(cosines))
+
+
+def test_length_does_not_matter_and_more_than_all_are_all():
+    query = torch.tensor([1.0, 2.0])
+    features = torch.stack([-query, 3 * query, torch.tensor([-2.0, 1.0]), torch.zeros(2)])
+    found = nearest(features, query, 9)
+    assert found.numbers.tolist() == [1, 2, 3, 0]
+    torch.testing.assert_close(found.similarities, torch.tensor([1.0, 0, 0, -1]).double())
+    assert found.similarities.abs().max() <= 1

@@ -15,17 +15,17 @@ from vit.look.subject import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
-    encoder = VisionTransformer(
-        ViTConfig(
-            image_size=(size, size),
-            patch_size=(1, 1),
-            embed_dim=4 * heads,
-            depth=1,
-            num_heads=heads,
-        )
-    )
-    save_model(folder, encoder, NORMALIZE)
+    sizes = dict(image_size=(size, size), patch_size=(1, 1), embed_dim=4 * heads, depth=1)
+    model = VisionTransformer(ViTConfig(**sizes, num_heads=heads))
+    save_model(folder, model, NORMALIZE)
     return load_model(folder)
+
+
+def pictures(folder, count):
+    """Files of one colour each, by their number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(folder / f"{number}.png")
 
 
 @pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12), (37, 16)])
@@ -50,11 +50,7 @@ def test_scenes_need_no_files(tmp_path):
 def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
     for split in ("train", "test"):
         for name in ("a", "b", "c"):
-            (tmp_path / "many" / split / name).mkdir(parents=True)
-            for number in range(3):
-                Image.new("RGB", (8, 8), (number, 9, 9)).save(
-                    tmp_path / "many" / split / name / f"{number}.png"
-                )
+            pictures(tmp_path / "many" / split / name, 3)
     collection = of_data(str(tmp_path / "many"), (8, 8), "data", 3)
     assert sorted(collection.names) == ["a", "b", "c"]
     assert collection.title == "many, test images"
@@ -64,38 +60,24 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
 @pytest.mark.parametrize("count", [1, 9])
 def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path):
     """Nobody trains on photographs that are only looked at: none is held out."""
-    (tmp_path / "holiday" / split).mkdir(parents=True)
-    for number in range(count):
-        Image.new("RGB", (8, 8), (number, 9, 9)).save(
-            tmp_path / "holiday" / split / f"{number}.png"
-        )
+    pictures(tmp_path / "holiday" / split, count)
     collection = of_data(str(tmp_path / "holiday"), (8, 8), "data", 9)
     assert collection.names == [str(number) for number in range(count)]
     assert collection.title == "holiday, images"
 
 
 def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
-    for number in range(3):
-        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / f"{number}.png")
-    (tmp_path / "1.png").write_text("no image")
+    pictures(tmp_path / "some", 3)
+    (tmp_path / "some" / "1.png").write_text("no image")
     model = saved(tmp_path / "model", 8, 1)
+    words = (str(tmp_path / "some"), (8, 8), "data", 3)
     with pytest.raises(DataError, match=r"1\.png"):
-        next(ModelWithImages(model, of_data(str(tmp_path), (8, 8), "data", 3)).batches())
-    collection = of_data(str(tmp_path), (8, 8), "data", 3, on_bad_image="skip")
-    subject = ModelWithImages(model, collection)
+        next(ModelWithImages(model, of_data(*words)).batches())
+    subject = ModelWithImages(model, of_data(*words, on_bad_image="skip"))
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
 
 
 def test_short_names(tmp_path):
-    sources = [
-        "timm/vit_tiny",
-        "hf/me/vit",
-        tmp_path / "run",
-        tmp_path / "run" / "snapshots" / "step-7",
-    ]
-    assert [short_name(str(source)) for source in sources] == [
-        "timm/vit_tiny",
-        "hf/me/vit",
-        "run",
-        "run, step-7",
-    ]
+    names = {"timm/vit_tiny": "timm/vit_tiny", "hf/me/vit": "hf/me/vit"}
+    names |= {f"{tmp_path}/run": "run", f"{tmp_path}/run/snapshots/step-7": "run, step-7"}
+    assert [short_name(source) for source in names] == list(names.values())

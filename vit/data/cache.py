@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median_high
 from typing import IO
@@ -72,24 +72,8 @@ def cached(
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
-
-    def make(file: IO[bytes]) -> ImageSet:
-        kept = size
-        if kept is None:
-            height, width = image_size
-            # how many times larger than the input each picture is, cropped to its shape
-            details = [min(known[0] / width, known[1] / height) for known in sizes if known]
-            scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
-            kept = (round(height * scale), round(width * scale))
-        _write(file, key, count, decode(kept), kept, on_bad_image)
-        return _read(file)[1]
-
     make_folder(path.parent)
-    # nobody would know these again
-    if shaping is None:
-        with tempfile.TemporaryFile(dir=path.parent) as file:
-            return make(file)
-    if path.is_file():
+    if shaping is not None and path.is_file():
         try:
             with path.open("rb") as known:
                 known_key, images = _read(known)
@@ -98,8 +82,24 @@ def cached(
         except ValueError:
             # NumPy's and JSON's error on damaged bytes
             logger.warning("%s: this cache is damaged and is being rebuilt", path)
-    with replacing(path) as unfinished, unfinished.open("wb+") as file:
-        return make(file)
+
+    with ExitStack() as stack:
+        if shaping is None:
+            # nobody would know these again
+            file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(dir=path.parent))
+        else:
+            unfinished = stack.enter_context(replacing(path))
+            file = stack.enter_context(unfinished.open("wb+"))
+        if size is None:
+            height, width = image_size
+            # how many times larger than the input each picture is, cropped to its shape
+            details = [min(shown[0] / width, shown[1] / height) for shown in sizes if shown]
+            scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
+            size = (round(height * scale), round(width * scale))
+        # whatever decodes ends, also at an error; Pillow's warnings name no file
+        with closing(decode(size)) as decoded, without_warnings():
+            _write(file, key, count, decoded, size, on_bad_image)
+        return _read(file)[1]
 
 
 def cache_path(
@@ -127,7 +127,7 @@ def _write(
     file: IO[bytes],
     key: str,
     count: int,
-    decoded: Generator[Decoded],
+    decoded: Iterable[Decoded],
     size: Size,
     on_bad_image: str,
 ) -> None:
@@ -136,23 +136,20 @@ def _write(
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
     npy.write_array_header_1_0(file, header)
 
-    # at an error, whatever decodes ends; Pillow's warnings name no file
     labels: list[int] = []
     hashes: list[int] = []
     skipped: list[str] = []
-    with closing(decoded), without_warnings():
-        for name, pixels, label in track(decoded, "decoding", count, " images"):
-            if isinstance(pixels, bytes):
-                file.write(pixels)
-                labels.append(label)
-                hashes.append(image_hash(pixels))
-                continue
-            problem = one_line(f"{name}: not a readable image ({pixels})")
-            if on_bad_image == "stop":
-                advice = "remove it, or set data.on_bad_image: skip to leave out all such files"
-                raise DataError(f"{problem}; {advice}")
-            logger.warning("%s, left out", problem)
-            skipped.append(one_line(name))
+    for name, pixels, label in track(decoded, "decoding", count, " images"):
+        if isinstance(pixels, bytes):
+            file.write(pixels)
+            labels.append(label)
+            hashes.append(image_hash(pixels))
+            continue
+        problem = one_line(f"{name}: not a readable image ({pixels})")
+        if on_bad_image == "stop":
+            raise DataError(f"{problem}; remove it, or set data.on_bad_image: skip")
+        logger.warning("%s, left out", problem)
+        skipped.append(one_line(name))
     if not labels:
         raise DataError(f"none of the {count} images can be read")
 

@@ -12,25 +12,15 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 
-import torch
-
 from vit import inputs
-from vit.data import ImageSet, image_hash
+from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import (
-    choose_test_images,
-    class_key,
-    evenly_spaced,
-    hold_out_test_images,
-    notes_on,
-)
+from vit.data.images import class_key, evenly_spaced, hold_out_test_images, notes_on
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
-from vit.progress import track
 from vit.runs import RunFiles
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -126,15 +116,10 @@ def _decoded(
         pool.shutdown(cancel_futures=True)
 
 
-# ---- Which files ---------------------------------------------------------------------------------
-
-
 def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[File]]:
     """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
-    Args:
-        root: the folder with the images.
-        unused: gets the files that are left out.
+    `unused` gets the files that are left out.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
@@ -146,7 +131,7 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
 
     # Each file by its first folder, if that is a split, and the next, which is its class
     left_out = [] if unused is None else unused
-    for path in _walk(root):
+    for path in walk(root):
         name = path.relative_to(root).as_posix()
         folders = name.split("/")[:-1]
         if not present:
@@ -179,44 +164,12 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
     return splits
 
 
-def list_splits(root: Path, image_size: Size) -> dict[str, list[File]]:
-    """Return the files by split, "train" and "test" or "val", as `load_folder` uses them.
-
-    A file that cannot be read is a training file. A single file is no split: its key is "".
-    """
-    splits = list_folder(root)
-    files, *tests = splits.values()
-    if tests or len(files) < 2:
-        return splits
-    # without a test folder, the pixels decide: copies of one image are on one side
-    readable = []
-    hashes = []
-    for file in track(files, "comparing", unit=" images"):
-        pixels = inputs.decode(os.path.join(root, file[1]), image_size)
-        if isinstance(pixels, bytes):
-            readable.append(file)
-            hashes.append(image_hash(pixels))
-    held_out: set[File] = set()
-    if len(readable) > 1:
-        held_out.update(compress(readable, choose_test_images(torch.tensor(hashes), "folder")))
-    train = [file for file in files if file not in held_out]
-    return {"train": train, "test": [file for file in files if file in held_out]}
-
-
-def list_files(folder: Path) -> list[Path]:
-    """Return all image files in a folder, however deep, sorted by path."""
-    files = sorted(filter(is_image, _walk(folder)))
-    if not files:
-        raise DataError(f"{folder}: no images; searched it for {' '.join(EXTENSIONS)}")
-    return files
-
-
 def is_image(path: Path) -> bool:
     """Return whether a file's name is that of an image."""
     return path.name.lower().endswith(EXTENSIONS)
 
 
-def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
     A folder of a run is left out: a run that trains on the folder above it would train on its own
@@ -230,6 +183,6 @@ def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
         if path.name.startswith((".", "__MACOSX")):
             continue
         if path.is_dir():
-            yield from _walk(path, above | {place})
+            yield from walk(path, above | {place})
         else:
             yield path

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from vit.config import BUILT_IN, DataConfig
-from vit.data.folder import list_files, list_folder, list_splits
-from vit.data.images import evenly_spaced
+from vit.data import image_hash
+from vit.data.folder import File, is_image, list_folder, walk
+from vit.data.images import choose_test_images, evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import decode
@@ -105,6 +107,30 @@ def _of_data_set(
     return Collection(images, files, title, splits, labels, data.train.class_names)
 
 
+def list_splits(root: Path, image_size: tuple[int, int]) -> dict[str, list[File]]:
+    """Return the files by split, "train" and "test" or "val", as `load_folder` uses them.
+
+    Without a test folder, the files are read: copies of one image are on one side. A file that
+    cannot be read is a training file. A single file is no split: its key is "".
+    """
+    splits = list_folder(root)
+    files, *tests = splits.values()
+    if tests or len(files) < 2:
+        return splits
+    readable = []
+    hashes = []
+    for file in track(files, "comparing", unit=" images"):
+        pixels = decode(os.path.join(root, file[1]), image_size)
+        if isinstance(pixels, bytes):
+            readable.append(file)
+            hashes.append(image_hash(pixels))
+    held_out: set[File] = set()
+    if len(readable) > 1:
+        held_out.update(compress(readable, choose_test_images(torch.tensor(hashes), "folder")))
+    train = [file for file in files if file not in held_out]
+    return {"train": train, "test": [file for file in files if file in held_out]}
+
+
 def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collection:
     """Return image files, those of folders among them, each once.
 
@@ -119,7 +145,9 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
             raise ConfigError(f"images: {name!r} is neither a file nor a folder")
         inside = [name]
         if os.path.isdir(name):
-            inside = [str(path) for path in list_files(Path(name))]
+            inside = [str(path) for path in sorted(filter(is_image, walk(Path(name))))]
+        if not inside:
+            raise DataError(f"{name}: no images")
         for file in inside:
             folder, base = os.path.split(file)
             files.setdefault(os.path.join(os.path.realpath(folder), base), file)
