@@ -105,11 +105,7 @@ def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparatio
 def fit_picture(
     image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
 ) -> Image.Image:
-    """Return a picture upright, in mode RGB, cropped and resized to (H, W) as `decode` describes.
-
-    Raises:
-        ValueError: its grey values have no known white.
-    """
+    """Return a picture upright, in RGB, cropped and resized to (H, W) as `decode` describes."""
     # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
     image.load()
     orientation = _orientation(image)
@@ -154,11 +150,7 @@ def _orientation(image: Image.Image) -> object:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Convert to mode RGB, where Pillow's own conversion would change what is seen.
-
-    Raises:
-        ValueError: its grey values have no known white.
-    """
+    """Convert to mode RGB, where Pillow's own conversion would change what is seen."""
     # 16-bit grey, which Pillow would clip at 255
     if image.mode.startswith(("I", "F")):
         whole = image.convert("I")
@@ -277,9 +269,6 @@ class Normalization:
 
         Args:
             images: (B, C, H, W), uint8 from 0 to 255, or floats from 0 to 1.
-
-        Raises:
-            ValueError: other numbers; on the CPU, also floats far outside 0 to 1.
         """
         if images.dtype == torch.uint8:
             images = images.float() / 255
@@ -351,9 +340,6 @@ class ModelInputs:
 
         Returns:
             uint8 (B, C, H, W).
-
-        Raises:
-            DataError: a file is not an image, damaged or too large.
         """
         pictures = []
         for path in paths:
@@ -383,9 +369,6 @@ class ModelInputs:
 
         Returns:
             float32 (B, C, H, W).
-
-        Raises:
-            DataError: the images are no uint8 pictures.
         """
         return self.normalize(self._resize(images, whole))
 

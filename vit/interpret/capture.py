@@ -222,10 +222,6 @@ def to_grid(
         query: "cls", "register N", the patch at (row, column), or a list with a patch per image;
             or "mean" over all patches.
         mask: the one under which the encoder ran.
-
-    Raises:
-        AttentionError: the weights have other dimensions, the tokens are not those of `geometry`
-            and `mask`, there is no such query token, or the query patch is masked.
     """
     if weights.ndim != 4:
         raise AttentionError(

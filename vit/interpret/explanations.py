@@ -134,11 +134,7 @@ def legrad(
 
 
 def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the block of each attention layer: the part of a list that holds no other layer.
-
-    Raises:
-        AttentionError: a layer is in no block of its own.
-    """
+    """Return the block of each attention layer: the part of a list that holds no other layer."""
     # Parts of lists, the outer before the inner
     candidates = {}
     for name, part in model.named_modules():
@@ -257,11 +253,7 @@ def faithfulness(
 
 @contextmanager
 def _gradients_on(model: nn.Module) -> Iterator[None]:
-    """Compute gradients within the block, with the model in eval mode, whatever is around it.
-
-    Raises:
-        AttentionError: the model was made under torch.inference_mode().
-    """
+    """Compute gradients within the block, with the model in eval mode, whatever is around it."""
     # Such weights cannot have a part in a gradient
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_inference():

@@ -91,9 +91,6 @@ class Geometry:
 
         Args:
             query: "cls", "register N" with N from 0, or the patch at (row, column).
-
-        Raises:
-            AttentionError: the model has no such token.
         """
         if isinstance(query, tuple):
             # half a row would lead to a patch of another one
@@ -141,11 +138,7 @@ def usual_query(encoder: Any) -> str | tuple[int, int]:
 
 
 def geometry_of(model: nn.Module) -> Geometry:
-    """Return the layout of the tokens of a model of ours, timm's, transformers' or torchvision's.
-
-    Raises:
-        AttentionError: the model does not say how its tokens are laid out.
-    """
+    """Return the layout of a model of ours, timm's, transformers' or torchvision's."""
     # Ours and timm's; a masked autoencoder has its layout in its encoder
     encoder: Any = model
     if not hasattr(model, "patch_embed"):

@@ -37,10 +37,6 @@ def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
     Args:
         model: any.
         every: refuse a model that also has attention layers of another kind.
-
-    Raises:
-        AttentionError: there are none, the model is compiled, exported or scripted and cannot be
-            intercepted, or a layer is of another kind.
     """
     for name, part in model.named_modules():
         is_compiled = hasattr(part, "_orig_mod")
@@ -265,10 +261,6 @@ def intercept_attention(
 
     Yields:
         the layers with their names.
-
-    Raises:
-        AttentionError: the model cannot be intercepted, another block does so already, or, within
-            the block, a layer attends more than once per pass, so that no single map describes it.
     """
     layers = attention_layers(model, every)
     interception = _Interception(layers, hook)

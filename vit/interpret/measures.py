@@ -168,9 +168,6 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
 
     Returns:
         bool (B, h, rows, columns).
-
-    Raises:
-        AttentionError: `share` is not above 0 and at most 1.
     """
     if not 0 < share <= 1:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")

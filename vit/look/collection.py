@@ -54,9 +54,6 @@ class Collection:
 
         Args:
             origin: of the model.
-
-        Raises:
-            DataError: a file cannot be read.
         """
         if isinstance(self.images, Tensor):
             return origin.fit(self.images[list(numbers)])

@@ -47,10 +47,6 @@ def head_panels(
         layer: its number, negative from the last; None for every layer.
         head: its number; "mean"; or "all": the mean and every head, or with every layer only the
             mean.
-
-    Raises:
-        AttentionError: there is no such layer or token.
-        IndexError: there is no such head.
     """
     layers = None if layer is None else [layer]
     # Every layer with all its heads would be more panels than a picture holds
@@ -74,10 +70,6 @@ def decoder_panels(
         subject: under a mask, its model with a decoder.
         patches: the query patch of each image, masked or not: the decoder has all.
         head: its number; or "mean".
-
-    Raises:
-        AttentionError: there is no such patch.
-        IndexError: there is no such head.
     """
 
     def panels_of(number: int, weights: Tensor) -> Panels:
@@ -95,9 +87,6 @@ def rollout_panels(
         subject: the model and the images; their query is the token that is reached.
         layer: the last to pass through, negative from the last of all; None for up to each.
         discard: share of each layer's smallest weights to leave out.
-
-    Raises:
-        AttentionError: there is no such layer or token.
     """
     # A rollout passes through all layers up to the last
     encoder = subject.model.encoder
@@ -172,9 +161,6 @@ def class_relevance(
     Returns:
         A panel per image, each patch's relevance as a share of all input tokens'; and per image
         its class, and that class's probability.
-
-    Raises:
-        CheckpointError: its head does not choose between classes.
     """
     require_head(subject.model)
     encoder = subject.model.encoder

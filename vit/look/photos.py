@@ -49,11 +49,7 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
 
 
 def png_of_input(path: str | Path, origin: Origin) -> bytes:
-    """Return an image file as the model takes it, pixel by pixel, as a PNG.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Return an image file as the model takes it, pixel by pixel, as a PNG."""
     pixels = origin.read_images([path])[0]  # (C, H, W)
     colours = pixels.expand(3, -1, -1).permute(1, 2, 0)  # grey is three equal channels
     file = io.BytesIO()

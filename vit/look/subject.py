@@ -118,10 +118,6 @@ class ModelWithImages:
             seed: of the random numbers.
             masked: a patch to mask in every image.
             visible: a patch to leave visible in every image.
-
-        Raises:
-            AttentionError: there is no such patch.
-            ValueError: no patch would be masked or visible.
         """
         geometry = self.geometry
         count = geometry.num_patches
