@@ -105,11 +105,9 @@ def test_crops_have_the_stated_area_and_aspect(size):
     assert area.mean().item() == pytest.approx(sum(scale) / 2, rel=0.01)
     assert aspect.log().mean().item() == pytest.approx(math.log(ratio[0] * ratio[1]) / 2, abs=0.02)
 
-    # uniform in the image, and all four numbers independent
+    # uniform in the image
     places = torch.stack([top / (1 - height), left / (1 - width)])
     assert places.mean(1).tolist() == pytest.approx([0.5, 0.5], abs=0.03)
-    correlation = torch.corrcoef(torch.stack([area, aspect.log(), *places]))
-    assert correlation.fill_diagonal_(0).abs().max() < 5 / math.sqrt(2_000)
 
     # large boxes stay within the image
     top, left, height, width = crop_boxes(2_000, size, (0.2, 1.0), (0.5, 2.0), seeded()).unbind(1)

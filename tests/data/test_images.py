@@ -102,20 +102,28 @@ def test_copies_of_the_only_image_are_held_out_like_others():
     assert hold_out(torch.zeros(5, dtype=torch.int64), 2, evenly).tolist() == [1, 0, 1, 0, 0]
 
 
-def test_an_image_hash_knows_the_pixels_and_goes_with_a_subset(monkeypatch):
-    images = image_set([0, 1, 1, 0], ("a", "b"))
+def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hashes(monkeypatch):
+    images = image_set([number % 3 for number in range(50)], ("a", "b", "c"))
     hashes = images.image_hashes
-    assert len(hashes.unique()) == 4
-    doubled = images.subset(torch.tensor([3, 1, 3]))
-    assert torch.equal(doubled.image_hashes, hashes[[3, 1, 3]])
+    assert len(hashes.unique()) == 50
+    subsets = [torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0]
+    copies = [images.subset(indices) for indices in subsets]
+    monkeypatch.setattr(data_module, "LARGE", 0)
+    for indices, copy in zip(subsets, copies, strict=True):
+        part = images.subset(indices)
+        assert isinstance(part.images, data_module.Rows)
+        assert torch.equal(part.images[:], copy.images)
+        assert torch.equal(part.labels, copy.labels)
+        assert part.content_hash == copy.content_hash
+        assert torch.equal(part.image_hashes, hashes[indices])
+        assert torch.equal(part.subset(torch.tensor([1, 0])).images[:], copy.images[[1, 0]])
 
-    # with known ones, a large subset need not be read to have a hash of its own
-    known = replace(images, known_hashes=hashes)
+    # with known hashes, it need not be read to have a hash of its own
     monkeypatch.setattr(data_module, "HASHED", 0)
-    large = [known.subset(torch.tensor(rows)) for rows in ([3, 1], [3, 1], [1, 3], [3, 0])]
-    assert large[0].content_hash == large[1].content_hash
-    assert len({subset.content_hash for subset in large}) == 3
-    assert torch.equal(large[0].image_hashes, hashes[[3, 1]])
+    known = replace(images, known_hashes=hashes)
+    found = [known.subset(torch.tensor(rows)) for rows in ([3, 1], [3, 1], [1, 3], [3, 0])]
+    assert found[0].content_hash == found[1].content_hash
+    assert len({part.content_hash for part in found}) == 3
 
 
 # --- classes by name ------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +19,6 @@ from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2.functional import to_pil_image
 
-from vit import data as data_module
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, images, map_style
 from vit.data.sources import load_data
@@ -281,23 +279,3 @@ def test_a_transformed_data_set_is_refused(datasets, saved, load, case):
     for part in (dataset, Subset(dataset, range(6))):
         with pytest.raises(DataError):
             load(part, dataset)
-
-
-# --- more than fits in memory --------------------------------------------------------------------
-
-
-def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hash(monkeypatch):
-    labels = torch.arange(50) % 5
-    full = ImageSet(noise(50), labels, ("a", "b", "c", "d", "e"), "")
-    subsets = [torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0]
-    copies = [full.subset(indices) for indices in subsets]
-    monkeypatch.setattr(data_module, "LARGE", 0)
-    for indices, copy in zip(subsets, copies, strict=True):
-        part = full.subset(indices)
-        # copied at each access
-        once, again = part.images[:], part.images[:]
-        assert once.data_ptr() != again.data_ptr()
-        assert_same_images(replace(part, images=once), copy)
-        assert part.images.shape == copy.images.shape
-        twice = part.subset(torch.tensor([1, 0]))
-        assert torch.equal(twice.images[:], copy.images[[1, 0]])
