@@ -153,11 +153,11 @@ def _rgb(image: Image.Image) -> Image.Image:
     """Convert to mode RGB, where Pillow's own conversion would change what is seen."""
     # 16-bit grey, which Pillow would clip at 255
     if image.mode.startswith(("I", "F")):
-        whole = image.convert("I")
-        darkest, brightest = whole.getextrema()  # of the one band
+        grey = image.convert("I")
+        darkest, brightest = grey.getextrema()  # of the one band
         if image.mode == "F" or not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
             raise ValueError("fractional grey values, or of more than 16 bits: what is white?")
-        return whole.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
+        return grey.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
     # transparent pixels have colours too, which Pillow would show
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -210,9 +210,9 @@ def _cut_centre(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the centred part of images (..., h, w) with `size` pixels."""
     height, width = size
     h, w = images.shape[-2:]
-    top = round((h - height) / 2)
-    left = round((w - width) / 2)
-    return images[..., top : top + height, left : left + width]
+    row = round((h - height) / 2)
+    column = round((w - width) / 2)
+    return images[..., row : row + height, column : column + width]
 
 
 class Images(Protocol):
@@ -277,8 +277,10 @@ class Normalization:
             low, high = (value.item() for value in images.aminmax())
             # resizing overshoots less than that at edges; nan is left to the model
             if low < -0.5 or high > 1.5:
-                found = f"got {images.dtype} from {low:.3g} to {high:.3g}"
-                raise ValueError(f"images are uint8 or floats from 0 to 1, {found}; divide by 255?")
+                values = f"got {images.dtype} from {low:.3g} to {high:.3g}"
+                raise ValueError(
+                    f"images are uint8 or floats from 0 to 1, {values}; divide by 255?"
+                )
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 
@@ -383,8 +385,8 @@ class ModelInputs:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""
         # floats would become black
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-            found = f"{images.dtype}, {tuple(images.shape)}"
-            raise DataError(f"images are uint8 (B, 3, H, W) or (B, 1, H, W), got {found}")
+            shape = f"{images.dtype}, {tuple(images.shape)}"
+            raise DataError(f"images are uint8 (B, 3, H, W) or (B, 1, H, W), got {shape}")
         if self.channels != 1:
             return images.expand(-1, self.channels, -1, -1)
         # torchvision takes seconds to import

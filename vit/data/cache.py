@@ -75,8 +75,8 @@ def cached(
     make_folder(path.parent)
     if shaping is not None and path.is_file():
         try:
-            with path.open("rb") as known:
-                known_key, images = _read(known)
+            with path.open("rb") as earlier:
+                known_key, images = _read(earlier)
             if known_key == key and not (images.skipped and on_bad_image == "stop"):
                 return images
         except ValueError:
@@ -93,7 +93,7 @@ def cached(
         if size is None:
             height, width = image_size
             # how many times larger than the input each picture is, cropped to its shape
-            details = [min(shown[0] / width, shown[1] / height) for shown in sizes if shown]
+            details = [min(side[0] / width, side[1] / height) for side in sizes if side]
             scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
             size = (round(height * scale), round(width * scale))
         # whatever decodes ends, also at an error; Pillow's warnings name no file

@@ -105,9 +105,9 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
 
 def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
     """Return an attribute of a data set, or of that of which it is a torch `Subset`, or None."""
-    found = getattr(dataset, name, None)
-    if isinstance(found, kind):
-        return found
+    attribute = getattr(dataset, name, None)
+    if isinstance(attribute, kind):
+        return attribute
     if hasattr(dataset, "dataset"):
         return _declared(dataset.dataset, name, kind)
     return None
@@ -179,8 +179,8 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
         return picture, label
     # whole numbers of other types would pass as 16-bit grey
     if getattr(picture, "dtype", None) != torch.uint8:
-        needed = "a PIL image or a uint8 tensor (C, H, W), before ToTensor and Normalize"
-        raise TypeError(f"got {getattr(picture, 'dtype', type(picture).__name__)}, not {needed}")
+        expected = "a PIL image or a uint8 tensor (C, H, W), before ToTensor and Normalize"
+        raise TypeError(f"got {getattr(picture, 'dtype', type(picture).__name__)}, not {expected}")
     # grey is three equal channels
     pixels = picture.expand(3, -1, -1).permute(1, 2, 0)
     return Image.fromarray(np.ascontiguousarray(pixels)), label

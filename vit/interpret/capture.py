@@ -232,10 +232,10 @@ def to_grid(
     visible = geometry.num_patches
     if mask is not None:
         visible = mask.ids_keep.shape[1]
-    others = geometry.num_tokens - geometry.num_patches
-    if not queries == keys == others + visible:
+    placeless = geometry.num_tokens - geometry.num_patches
+    if not queries == keys == placeless + visible:
         raise AttentionError(
-            f"{queries} queries and {keys} keys are not {others} tokens without a place and "
+            f"{queries} queries and {keys} keys are not {placeless} tokens without a place and "
             f"{visible} patches; where the encoder ran under a mask, give it as mask=, where its "
             "tokens are laid out otherwise, geometry=Geometry(...)"
         )

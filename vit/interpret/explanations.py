@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import AttentionError
@@ -240,10 +241,10 @@ def faithfulness(
     deletion = []
     insertion = []
     for count in counts:
-        taken = (ranks < count).view(-1, 1, rows, columns)
-        taken = taken.repeat_interleave(height // rows, 2).repeat_interleave(width // columns, 3)
-        deletion.append(score_of(torch.where(taken, baseline, inputs)))
-        insertion.append(score_of(torch.where(taken, inputs, baseline)))
+        highest = (ranks < count).view(-1, 1, rows, columns)
+        highest = F.interpolate(highest.float(), (height, width)).bool()
+        deletion.append(score_of(torch.where(highest, baseline, inputs)))
+        insertion.append(score_of(torch.where(highest, inputs, baseline)))
     shares = counts.cpu() / patches
     deleted = torch.stack(deletion, dim=1).float().cpu()
     inserted = torch.stack(insertion, dim=1).float().cpu()

@@ -65,10 +65,10 @@ def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
         return layers
 
     # Libraries name their attention classes alike, so an unknown one is recognised by its name
-    known = {part for _, layer in layers for part in layer.modules()}
+    intercepted = {part for _, layer in layers for part in layer.modules()}
     for name, part in model.named_modules():
         kind = type(part).__name__
-        if re.search("Attn|Attention|^XCA$", kind) and known.isdisjoint(part.modules()):
+        if re.search("Attn|Attention|^XCA$", kind) and intercepted.isdisjoint(part.modules()):
             count = len(layers)
             raise AttentionError(
                 f"{name} ({kind}) attends in a way that cannot be followed; AttentionMaps follows "

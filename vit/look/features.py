@@ -39,9 +39,9 @@ def pca_colours(features: Tensor) -> Tensor:
     # Apple's GPUs have none
     rows = features.detach().flatten(0, 1).cpu().double()  # (B L, D)
     rows = rows - rows.mean(0)
-    left, values, _ = torch.linalg.svd(rows, full_matrices=False)
+    directions, values, _ = torch.linalg.svd(rows, full_matrices=False)
     exists = values > 1e-9 * values[:1].clamp(min=1e-300)
-    projected = (left * values * exists)[:, :3]  # (B L, up to 3)
+    projected = (directions * values * exists)[:, :3]  # (B L, up to 3)
     missing = 3 - projected.shape[1]
     if missing:
         projected = torch.cat([projected, projected.new_zeros(len(projected), missing)], dim=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from vit.inputs import decode, size_of
@@ -38,13 +39,9 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
     if isinstance(content, str):
         return b""
 
-    # `decode` returns red, green and blue one after the other
-    plane = size[0] * size[1]
-    channels = []
-    for start in range(0, 3 * plane, plane):
-        channels.append(Image.frombytes("L", size[::-1], content[start : start + plane]))
+    pixels = np.frombuffer(content, np.uint8).reshape(3, *size).transpose(1, 2, 0)
     file = io.BytesIO()
-    Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="jpeg", quality=85)
     return file.getvalue()
 
 

@@ -114,13 +114,13 @@ def embed(
     # Pooled as the head would read them, and each patch's token as it is
     encoder = model.encoder
     pooled = []
-    kept = []
+    of_patches = []
     with eval_mode(model):
         for tokens in _tokens(model, images, batch_size):
             pooled.append(encoder.fc_norm(encoder.pool(tokens)).float().cpu())
             if patches:
-                kept.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
-    return Embeddings(torch.cat(pooled), torch.cat(kept) if patches else None)
+                of_patches.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
+    return Embeddings(torch.cat(pooled), torch.cat(of_patches) if patches else None)
 
 
 def _tokens(
