@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from vit.errors import plural
-from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.look.collection import Collection
@@ -71,12 +70,12 @@ class ModelWithImages:
     @cached_property
     def images(self) -> Tensor:
         """All images, float32 (B, C, H, W) from 0 to 1."""
-        return to_float(self.pixels, self.model.origin.image_size)
+        return self.pixels / 255
 
     @cached_property
     def inputs(self) -> Tensor:
         """All images, normalised: the model's input, on its device."""
-        return self.model.origin.normalize(self.images.to(self.device))
+        return self.model.origin.normalize(self.pixels.to(self.device))
 
     @property
     def batch_size(self) -> int:
@@ -90,8 +89,7 @@ class ModelWithImages:
         origin = self.model.origin
         for numbers in torch.arange(len(self)).split(self.batch_size):
             pixels = self.collection.load(numbers.tolist(), origin)
-            images = to_float(pixels, origin.image_size)
-            yield origin.normalize(images.to(self.device))
+            yield origin.normalize(pixels.to(self.device))
 
     # --- The patches ---
 
