@@ -86,13 +86,17 @@ def _is_attention(part: nn.Module) -> bool:
     if isinstance(getattr(part, "fused_attn", None), bool):
         return type(part).__name__ != "XCA"
     # transformers' layers have `scaling`, in CLIP and SigLIP `scale`
-    config = getattr(part, "config", None)
     scale = getattr(part, "scaling", getattr(part, "scale", None))
-    if hasattr(config, "_attn_implementation") and isinstance(scale, float):
+    if _implementation(part) and isinstance(scale, float):
         return True
     # Anybody's whose forward itself calls the fused attention
     code = getattr(type(part).forward, "__code__", None)
     return code is not None and "scaled_dot_product_attention" in code.co_names
+
+
+def _implementation(part: nn.Module) -> str:
+    """Return which attention a layer of transformers computes, perhaps "None"; else ""."""
+    return str(getattr(getattr(part, "config", None), "_attn_implementation", ""))
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +121,8 @@ class _Interception(TorchFunctionMode):
         super().__init__()
         self.layers = layers
         self.numbers = {layer: number for number, (_, layer) in enumerate(layers)}
-        self.eager: set[nn.Module] = set()  # layers that return their weights too
+        # layers that return their weights too
+        self._eager = {layer for layer in self.numbers if _implementation(layer) == "eager"}
         self._hook = hook
         self._running: list[int] = []  # numbers of the layers that run now, the innermost last
         self._attended: set[int] = set()  # those that have attended in this pass
@@ -161,7 +166,7 @@ class _Interception(TorchFunctionMode):
         self._running.pop()
         weights = self._weights.pop(self.numbers[layer], None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
-        if layer in self.eager and weights is not None and isinstance(output, tuple):
+        if layer in self._eager and weights is not None and isinstance(output, tuple):
             return (output[0], weights, *output[2:])
         return None
 
@@ -274,11 +279,12 @@ def intercept_attention(
         undo.callback(_captured.difference_update, interception.numbers)
 
         for layer in interception.numbers:
-            if getattr(getattr(layer, "config", None), "_attn_implementation", "") == "eager":
-                interception.eager.add(layer)
-        # only then: the layers of transformers share their config
-        for layer in interception.numbers:
-            _choose_fused_attention(layer, undo)
+            if isinstance(layer, MultiHeadSelfAttention):
+                undo.enter_context(held(layer, "kernel", "flash"))
+            elif hasattr(layer, "fused_attn"):
+                undo.enter_context(held(layer, "fused_attn", True))
+            elif _implementation(layer):
+                undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
         interception.watch(model, undo)
         undo.enter_context(interception)
         yield layers
@@ -345,13 +351,3 @@ def _weights(
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
     return weights
-
-
-def _choose_fused_attention(layer: nn.Module, undo: ExitStack) -> None:
-    """Make a layer call `F.scaled_dot_product_attention` until `undo` closes."""
-    if isinstance(layer, MultiHeadSelfAttention):
-        undo.enter_context(held(layer, "kernel", "flash"))
-    elif hasattr(layer, "fused_attn"):
-        undo.enter_context(held(layer, "fused_attn", True))
-    elif hasattr(getattr(layer, "config", None), "_attn_implementation"):
-        undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
