@@ -13,9 +13,9 @@ from vit.data import ImageSet, content_hash
 from vit.data.images import (
     evenly_spaced,
     hold_out,
-    hold_out_test_images,
     match_classes,
     spread_over_classes,
+    with_test_images,
 )
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
@@ -73,7 +73,7 @@ def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
 def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
     images = torch.arange(count)[:, None].view(torch.uint8).view(count, 2, 2, 2)
     dataset = ImageSet(images, torch.arange(count), (), "")
-    train, test = hold_out_test_images(dataset, "", "folder")
+    train, test = with_test_images(dataset, None, "", "folder", (2, 2))
     numbers = torch.arange(held_out) * count // held_out
     assert torch.equal(test.labels, numbers)
     assert sorted([*train.labels.tolist(), *numbers.tolist()]) == list(range(count))

@@ -17,7 +17,7 @@ from pathlib import Path
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import class_key, evenly_spaced, hold_out_test_images, notes_on
+from vit.data.images import class_key, evenly_spaced, with_test_images
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -41,7 +41,7 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
     order of torchvision's ImageFolder. Without a test split, some images are held out; see
-    `hold_out_test_images`. `inputs.decode` says how the pixels are made.
+    `with_test_images`. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -81,17 +81,17 @@ def load_folder(
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     train = load("train", train_files, None if prepared == OWN else image_size)
+    test = None
     if test_files:
         height, width = train.images.shape[-2:]
         test = load("test", test_files[0], (height, width))
-    else:
-        train, test = hold_out_test_images(train, str(root), "folder")
-    notes = [*train.notes, *notes_on(train, test, image_size)]
+    train, test = with_test_images(train, test, str(root), "folder", image_size)
     if unused:
         kinds = Counter(f"{name.split('/')[0]}/*{os.path.splitext(name)[1]}" for name in unused)
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-        notes.append(f"{root}: files that are not used: {counts}")
-    return replace(train, notes=tuple(map(one_line, notes))), test
+        note = one_line(f"{root}: files that are not used: {counts}")
+        train = replace(train, notes=(*train.notes, note))
+    return train, test
 
 
 def _decoded(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit.data import ImageSet
 from vit.data.draws import make_generator
-from vit.errors import DataError, plural
+from vit.errors import DataError, one_line, plural
 
 NAMED_CLASSES = 12
 """Most classes that a note names."""
@@ -87,46 +87,47 @@ def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
     return hold_out(image_hashes, count, lambda among, most: spread(len(among), most, source))
 
 
-def hold_out_test_images(images: ImageSet, name: str, source: str) -> tuple[ImageSet, ImageSet]:
-    """Hold out test images from a data set without any; see `choose_test_images`.
-
-    Returns:
-        The images to train on, with a note about it, and those to test on.
-    """
-    total = len(images)
-    if total < 2:
-        raise DataError(f"{name}: has {plural(total, 'image')}; to train and to test, it needs two")
-    held_out = choose_test_images(images.image_hashes, source)
-    note = f"no test images: {int(held_out.sum()):,} of the {total:,} images are held out"
-    copies = total - len(images.image_hashes.unique())
-    if copies:
-        note += f"; {copies:,} are copies of another image, on the same side as it"
-
-    # What was left out and decided is told once, with the training images
-    train = replace(images.subset(~held_out), notes=(note, *images.notes))
-    return train, replace(images.subset(held_out), skipped=(), notes=())
-
-
-def notes_on(train: ImageSet, test: ImageSet, image_size: tuple[int, int]) -> list[str]:
-    """Return a line on the size of the images, and one on how many of the first classes there are.
+def with_test_images(
+    train: ImageSet, test: ImageSet | None, name: str, source: str, image_size: tuple[int, int]
+) -> tuple[ImageSet, ImageSet]:
+    """Return training and test images, with notes on both at the training images.
 
     Args:
-        train, test: with class names.
+        train, test: with class names; without `test`, some of `train` are held out: see
+            `choose_test_images`.
+        name: the data's name in messages.
+        source: whose images they are.
         image_size: (H, W) of the model's input.
     """
+    notes = []
+    if test is None:
+        total = len(train)
+        if total < 2:
+            problem = f"has {plural(total, 'image')}; to train and to test, it needs two"
+            raise DataError(f"{name}: {problem}")
+        held_out = choose_test_images(train.image_hashes, source)
+        note = f"no test images: {int(held_out.sum()):,} of the {total:,} images are held out"
+        copies = total - len(train.image_hashes.unique())
+        if copies:
+            note += f"; {copies:,} are copies of another image, on the same side as it"
+        notes.append(note)
+        # what was left out is told once, with the training images
+        test = replace(train.subset(held_out), skipped=())
+        train = train.subset(~held_out)
+
+    # The size of the images, and how many of the first classes there are
     height, width = train.images.shape[-2:]
     size = f"{width} x {height}; the model's input is {image_size[1]} x {image_size[0]}"
-    notes = [f"images are kept at {size}"]
-    names = train.class_names
+    notes.append(f"images are kept at {size}")
     rows = []
-    for label, name in enumerate(names[:NAMED_CLASSES]):
+    for label, class_name in enumerate(train.class_names[:NAMED_CLASSES]):
         of_class = [(split.labels == label).sum() for split in (train, test)]
-        rows.append(f"{name} {of_class[0]:,} + {of_class[1]:,}")
-    if len(names) > NAMED_CLASSES:
-        rows.append(f"{len(names) - NAMED_CLASSES:,} other classes")
+        rows.append(f"{class_name} {of_class[0]:,} + {of_class[1]:,}")
+    if len(train.class_names) > NAMED_CLASSES:
+        rows.append(f"{len(train.class_names) - NAMED_CLASSES:,} other classes")
     if rows:
         notes.append(f"training + test images of each class: {', '.join(rows)}")
-    return notes
+    return replace(train, notes=tuple(map(one_line, notes))), test
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:

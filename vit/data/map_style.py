@@ -21,7 +21,7 @@ from vit import inputs
 from vit.config import DataConfig
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import class_key, evenly_spaced, hold_out_test_images, notes_on
+from vit.data.images import class_key, evenly_spaced, with_test_images
 from vit.errors import DataError, one_line
 
 Columns = tuple[str, str, tuple[str, ...]]
@@ -45,7 +45,7 @@ def load_datasets(
 
     Args:
         train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
-            held out (`hold_out_test_images`).
+            held out (`with_test_images`).
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages.
@@ -74,20 +74,20 @@ def load_datasets(
     if (images.labels >= 0).any():
         numbers = range(int(images.labels.max()) + 1)
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
-    if test is None:
-        images, test_images = hold_out_test_images(images, name, "dataset")
-    else:
+    test_images = None
+    if test is not None:
         height, width = images.images.shape[-2:]
         test_images = load("test", test, (height, width))
         if images.class_names:
             test_images = _with_class_names(test_images, images.class_names, "test")
+    images, test_images = with_test_images(images, test_images, name, "dataset", image_size)
 
     # Labels under another key would be lost in silence
-    notes = [*images.notes, *notes_on(images, test_images, image_size)]
     if not images.class_names or _declared(train, "features", Mapping):
         read = f"images are read from {columns[0]!r}, labels from {columns[1]!r}"
-        notes.append(f"{len(images.class_names)} classes; of mappings, {read}")
-    return replace(images, notes=tuple(map(one_line, notes))), test_images
+        note = one_line(f"{len(images.class_names)} classes; of mappings, {read}")
+        images = replace(images, notes=(*images.notes, note))
+    return images, test_images
 
 
 def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str) -> ImageSet:
