@@ -21,10 +21,14 @@ from vit.data.augment import (
     shuffle_patches,
 )
 from vit.data.draws import (
+    RAND_MAGNITUDE,
     Draws,
     crop_boxes,
+    draw_operations,
     draw_step,
+    make_generator,
 )
+from vit.data.randaugment import rand_augment
 from vit.inputs import Normalization, Preparation, cut_to_shape, to_float
 from vit.patches import patchify
 
@@ -215,6 +219,18 @@ def test_colours_are_jittered_as_torchvision_does():
     # torchvision's weights of the colours have four digits
     torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
     torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
+
+
+def test_randaugment_comes_before_flip():
+    images = noise(24, size=SIZE)
+    settings = config(crop="none", rand_augment=2)
+    draws = draws_of(settings, 24)
+    generator = make_generator(0, "augment", 0)
+    flip = torch.rand(24, generator=generator) < settings.augment.flip
+    varied = rand_augment(images, *draw_operations(24, 2, RAND_MAGNITUDE, generator))
+    expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
+    torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
+    assert not torch.equal(varied, images)
 
 
 # --- shuffled patches -----------------------------------------------------------------------------

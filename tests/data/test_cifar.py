@@ -219,6 +219,18 @@ def test_after_a_download_that_was_killed_the_next_run_downloads(tmp_path, host)
     assert Host.requests == ["authors"] * 2
 
 
+def test_interrupted_unpacking_leaves_the_archive(tmp_path, host, monkeypatch):
+    def interrupt(source, to) -> None:
+        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
+        raise KeyboardInterrupt
+
+    host("good")
+    monkeypatch.setattr(cifar, "extract_archive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load(tmp_path)
+    assert names(tmp_path) == {ARCHIVE}
+
+
 def test_without_download_no_host_is_asked_and_a_damaged_archive_is_refused(tmp_path, host):
     host("good")
     assert "not in" in fetch_cifar("cifar10", tmp_path / "absent", download=False)

@@ -47,6 +47,14 @@ def test_share_is_how_much_an_image_keeps_of_itself(kind):
     assert not torch.equal(mixing.share, drawn(kind, seed=1).share)
 
 
+@pytest.mark.parametrize(
+    ("kind", "least", "most"), [("mixup", 0, 0), ("cutmix", 480, 500), ("both", 200, 300)]
+)
+def test_each_image_is_cut_or_blended_as_the_settings_say(kind, least, most):
+    cut = drawn(kind).box.any(1)
+    assert least <= cut.sum() <= most
+
+
 def test_rectangle_has_the_images_shape_and_lies_within_it():
     top, left, bottom, right = drawn("cutmix", 5000).box.unbind(1)
     inside = (top > 0) & (left > 0) & (bottom < SIZE[0]) & (right < SIZE[1]) & (bottom > top)
