@@ -161,6 +161,12 @@ def test_a_room_comes_out_alone(module, lazy, modules, lines):
     assert lines is None or length <= lines
 
 
+def test_training_is_told_what_to_measure():
+    for module in MODULES:
+        if module.startswith("vit.training"):
+            assert "vit.evaluation" not in closure(module, lazy=True), module
+
+
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [

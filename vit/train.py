@@ -8,10 +8,9 @@ dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and
 from __future__ import annotations
 
 import os
-import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from vit.atomic import write_json, write_text
 from vit.config import Config, ModelConfig, changed
 from vit.data import Dataset
 from vit.data.sources import load_data
-from vit.errors import ConfigError, DataError, one_line, plural
+from vit.errors import ConfigError, DataError, one_line
+from vit.evaluation import Options, evaluate
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -38,7 +38,7 @@ from vit.training.callbacks import (
     Progress,
     Snapshots,
     Validation,
-    measure,
+    announce,
     sample_images,
     summarize,
 )
@@ -47,7 +47,7 @@ from vit.training.initial import follow
 from vit.training.loop import train_and_save
 from vit.training.objectives import Objective, register
 from vit.training.process import StopRequests
-from vit.training.run import Run, describe_compute, setup
+from vit.training.run import Run, setup
 from vit.training.run_folder import RunFolder, find_state, refuse_conflicts
 from vit.training.step import Callback, restore
 
@@ -238,7 +238,9 @@ def set_up(
     # the folder, and the callbacks that write to it at once
     metrics = open_folder(run, folder, command.resume)
     announce(run, folder)
-    own = [Progress(run), metrics, Validation(), Snapshots(folder.snapshots, run)]
+    # baselines stay as they are while a model learns
+    validation = Validation(partial(measure, baselines=False))
+    own = [Progress(run), metrics, validation, Snapshots(folder.snapshots, run)]
     return run, recorders + own
 
 
@@ -294,27 +296,29 @@ def open_folder(run: Run, folder: RunFolder, resume: bool) -> MetricsFile:
     return metrics
 
 
-def announce(run: Run, folder: RunFolder) -> None:
-    """Print the data, model, device and length of the run."""
-    # on stderr, if the data is not what the settings name
-    if run.data.warning:
-        bar = "!" * 100
-        text = textwrap.fill(f"WARNING: {run.data.warning}", 100)
-        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)
+def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """Measure `run.result` on `run.data.test` by the methods that the objective names.
 
-    model = run.config.model
-    parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    rows, columns = model.grid_size
-    height, width = model.patch_size
-    patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
-    objective = run.config.train.objective
-    length = plural(run.total_steps, "step")
-    if run.step:
-        length += f", from step {run.step:,}"
+    Args:
+        run: at the step to be measured.
+        baselines: also measure what the k-NN accuracy is compared with. Validation does not need
+            it.
 
-    say(f"data     {one_line(run.data.description)}")
-    say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
-    say(f"compute  {describe_compute(run)}")
-    say(f"run      {folder.path}, {length}")
-    for note in [*run.data.notes, *run.notes]:
-        say(f"note     {one_line(note)}")
+    Returns:
+        Its scores: see `vit.metrics`.
+    """
+    config = run.config
+    data = run.data
+
+    # all others ask for labels
+    methods = list(run.objective.measures)
+    if not data.has_classes:
+        methods = [method for method in methods if method == "reconstruction"]
+
+    # as in training, with the same share of masked patches
+    options = Options(
+        masks=((config.mask.kind, config.mask.ratio),),
+        baselines=baselines,
+        knn_images=config.run.knn_images,
+    )
+    return evaluate(run.result, data, methods, run.prepare, run.compute, options).scores

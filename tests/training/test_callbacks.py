@@ -117,11 +117,11 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
 
 
 @pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (0, [])])
-def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monkeypatch):
+def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
     run = run_at(0, val_every=every)
     scores = {"reconstruction": [{"loss": 0.5}]}
-    monkeypatch.setattr("vit.training.callbacks.measure", lambda run, baselines: scores)
-    lines = [Validation().on_step(run, done_at(step, step / 3)) for step in range(1, 13)]
+    validation = Validation(lambda run: scores)
+    lines = [validation.on_step(run, done_at(step, step / 3)) for step in range(1, 13)]
     expected = [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
     assert [line for line in lines if line is not None] == expected
 

@@ -1,4 +1,4 @@
-"""What a run does beside its steps: callbacks of the main process, and the measurements."""
+"""What a run does beside its steps: callbacks of the main process, and its summary."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import math
 import os
 import sys
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,18 +17,17 @@ import torch
 from vit.atomic import make_folder, replacing
 from vit.data import Dataset
 from vit.device import device_name
-from vit.evaluation import Options, evaluate
+from vit.errors import one_line, plural
 from vit.machine import versions
-from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
+from vit.progress import SECONDS_BETWEEN_LINES, progress_bar, say
 from vit.runs import SampleImages, read_saved_part
-from vit.training.run import Run
+from vit.training.run import Run, describe_compute
+from vit.training.run_folder import RunFolder
 from vit.training.step import Callback, Step
 from vit.weights import weights_hash
 
 SECONDS_BETWEEN_LOSSES = 0.5
 """Pause between two readings of the loss on a terminal, each of which waits for the GPU."""
-NEED_LABELS = ("knn", "linear", "head")
-"""Methods of `vit.evaluation` that need labels."""
 SAMPLES = 10
 """How many images a run keeps; for CIFAR-10, one per class."""
 VALIDATION = (
@@ -95,13 +95,20 @@ class MetricsFile(Callback):
 
 
 class Validation(Callback):
-    """Measures the model on the validation images after every `run.val_every`-th epoch."""
+    """Measures the model on the validation images after every `run.val_every`-th epoch.
+
+    Args:
+        measure: returns the scores of a run as it stands: see `vit.metrics`.
+    """
+
+    def __init__(self, measure: Callable[[Run], Mapping[str, Sequence[Mapping[str, Any]]]]):
+        self._measure = measure
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         steps_between = run.config.run.val_every * run.total_steps // run.config.train.epochs
         if steps_between == 0 or done.step % steps_between != 0:
             return None
-        scores = measure(run, baselines=False)
+        scores = self._measure(run)
         line = {"step": done.step, "epoch": done.epoch}
         for name, method, key in VALIDATION:
             if method in scores:
@@ -205,6 +212,32 @@ class Progress(Callback):
         self._bar.close()
 
 
+def announce(run: Run, folder: RunFolder) -> None:
+    """Print the data, model, device and length of the run."""
+    # on stderr, if the data is not what the settings name
+    if run.data.warning:
+        bar = "!" * 100
+        text = textwrap.fill(f"WARNING: {run.data.warning}", 100)
+        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)
+
+    model = run.config.model
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    rows, columns = model.grid_size
+    height, width = model.patch_size
+    patches = f"{rows * columns} patches ({rows} x {columns}) of {height} x {width} pixels"
+    objective = run.config.train.objective
+    length = plural(run.total_steps, "step")
+    if run.step:
+        length += f", from step {run.step:,}"
+
+    say(f"data     {one_line(run.data.description)}")
+    say(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {objective}")
+    say(f"compute  {describe_compute(run)}")
+    say(f"run      {folder.path}, {length}")
+    for note in [*run.data.notes, *run.notes]:
+        say(f"note     {one_line(note)}")
+
+
 def summarize(
     run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -213,7 +246,7 @@ def summarize(
     Args:
         run: at its last step.
         metrics: lines of metrics.jsonl.
-        measured: scores, from `measure`.
+        measured: scores: see `vit.metrics`.
     """
     config = run.config
     data = run.data
@@ -263,31 +296,3 @@ def sample_images(data: Dataset) -> SampleImages:
     return SampleImages(
         samples.images[:], samples.label_names, list(samples.class_names), data.facts
     )
-
-
-def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:
-    """Measure `run.result` on `run.data.test` by the methods that the objective names.
-
-    Args:
-        run: at the step to be measured.
-        baselines: also measure what the k-NN accuracy is compared with. Validation does not need
-            it.
-
-    Returns:
-        Its scores: see `vit.metrics`.
-    """
-    config = run.config
-    data = run.data
-
-    # without labels there is nothing to classify
-    methods = list(run.objective.measures)
-    if not data.has_classes:
-        methods = [method for method in methods if method not in NEED_LABELS]
-
-    # as in training, with the same share of masked patches
-    options = Options(
-        masks=((config.mask.kind, config.mask.ratio),),
-        baselines=baselines,
-        knn_images=config.run.knn_images,
-    )
-    return evaluate(run.result, data, methods, run.prepare, run.compute, options).scores
