@@ -30,6 +30,7 @@ def fixed_mask(
     return make_mask(kind, batch, grid_size, mask_ratio, generator)
 
 
+@torch.no_grad()
 def score_reconstruction(
     model: MaskedAutoencoder,
     images: Images,
@@ -39,43 +40,19 @@ def score_reconstruction(
     compute: Compute,
     batch_size: int = 256,
 ) -> dict[str, float]:
-    """Return the mean of each of the losses of `reconstruction_losses`.
+    """Return the mean losses over the masked patches of test images, under the fixed test mask.
+
+    All are in the model's own target space, and so comparable with each other. An image's mask
+    depends on `batch_size`, which is part of the protocol.
+
+    Returns:
+        The model's "loss", and those of two baselines that learn nothing:
+        "mean_of_visible_patches" (of the image) and "nearest_visible_patch".
 
     Raises:
         TrainingError: a loss is nan or infinite.
     """
     title = f"{kind} masks, {mask_ratio:.0%} masked"
-    losses = reconstruction_losses(
-        model, images, prepare, kind, mask_ratio, compute, title=title, batch_size=batch_size
-    )
-    if not all(bool(values.isfinite().all()) for values in losses.values()):
-        raise TrainingError(
-            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
-        )
-    # in float64, because there may be many images
-    return {name: float(values.double().mean()) for name, values in losses.items()}
-
-
-@torch.no_grad()
-def reconstruction_losses(
-    model: MaskedAutoencoder,
-    images: Images,
-    prepare: Prepare,
-    kind: str,
-    mask_ratio: float,
-    compute: Compute,
-    title: str,
-    batch_size: int = 256,
-) -> dict[str, Tensor]:
-    """Return the losses over the masked patches of each test image, under the fixed test mask.
-
-    All are in the model's own target space, and so comparable with each other. An image's mask
-    depends on `batch_size`, which is part of the protocol. The progress bar is called `title`.
-
-    Returns:
-        float32 (N,) each: the model's "loss", and those of two baselines that learn nothing:
-        "mean_of_visible_patches" (of the image) and "nearest_visible_patch".
-    """
     grid_size = model.encoder.patch_embed.grid_size
     parts: defaultdict[str, list[Tensor]] = defaultdict(list)
     start = 0
@@ -94,7 +71,14 @@ def reconstruction_losses(
         for name, guess in guesses.items():
             parts[name].append(loss_by_image(guess, targets, mask.mask).cpu())
         start += len(inputs)
-    return {name: torch.cat(losses) for name, losses in parts.items()}
+
+    losses = {name: torch.cat(of_batches) for name, of_batches in parts.items()}
+    if not all(bool(values.isfinite().all()) for values in losses.values()):
+        raise TrainingError(
+            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
+        )
+    # in float64, because there may be many images
+    return {name: float(values.double().mean()) for name, values in losses.items()}
 
 
 def loss_by_image(prediction: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
