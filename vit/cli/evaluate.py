@@ -62,9 +62,14 @@ def run(options: Namespace) -> int:
     if len(set(options.seeds)) < len(options.seeds):
         seeds = ",".join(map(str, options.seeds))
         raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
-    if options.out is not None:
-        refuse_output(options.out, options.overwrite)
-        refuse_among_images(options.out, options.data)
+    out = options.out
+    if out is not None:
+        require_folder(out)
+        if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
+            message = f"{out} is a run with its own pictures; name e.g. {out / 'evaluation'}"
+            raise ConfigError(f"--out: {message}")
+        require_free([out / name for name in (RESULTS, *PICTURES)], options.overwrite)
+        refuse_among_images(out, options.data)
 
     # With --json, all but the JSON goes to stderr
     with talk(options.json):
@@ -74,34 +79,16 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def refuse_output(out: Path, overwrite: bool) -> None:
-    """Refuse a folder for the results before anything is computed.
-
-    Raises:
-        ConfigError: it cannot be written to, is a run's, or holds results already.
-    """
-    require_folder(out)
-    if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
-        message = f"{out} is a run with its own pictures; name e.g. {out / 'evaluation'}"
-        raise ConfigError(f"--out: {message}")
-    require_free([out / name for name in (RESULTS, *PICTURES)], overwrite)
-
-
-def data_config(options: Namespace) -> DataConfig:
-    """Return the data section of a run on these images."""
-    return DataConfig(
+def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
+    """Measure, print and write the results, and return them as results.json holds them."""
+    # Model and data
+    config = DataConfig(
         **named_data(options.data, str(options.root)),
         name=options.name,
         on_bad_image=options.on_bad_image,
         limit=options.limit,
         val_size=options.val_size,
     )
-
-
-def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
-    """Measure, print and write the results, and return them as results.json holds them."""
-    # Model and data
-    config = data_config(options)
     model = load_model(options.checkpoint, strict=True, **load)
     origin = model.origin
     compute = choose_device(options, options.threads)
