@@ -31,6 +31,7 @@ from vit.interpret import (
     Geometry,
     attention_statistics,
     geometry_of,
+    in_grid_order,
 )
 from vit.interpret.geometry import usual_query
 from vit.mae import build_autoencoder
@@ -95,6 +96,13 @@ def run(model: nn.Module, images: Tensor) -> object:
         return model(images, noise=torch.rand(len(images), 16)).logits
     result = model(images)
     return getattr(result, "last_hidden_state", result)
+
+
+@torch.no_grad()
+def maps_of(model: nn.Module, images: Tensor) -> list[Tensor]:
+    with AttentionMaps(model) as maps:
+        run(model, images)
+    return [maps.weights[layer] for layer in maps.layers]
 
 
 def by_hand(module: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
@@ -191,7 +199,6 @@ def test_torchvisions_attention_is_captured_too():
 @torch.no_grad()
 def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
     model = model_named("timm")
-    consumed = []
     with AttentionMaps(model, layers=[-1, 0, 0]) as maps:
         run(model, images_for(model, 5))
         run(model, images_for(model, 2))
@@ -202,8 +209,18 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
         AttentionMaps(model, layers=[-4])
     with pytest.raises(TypeError):  # of half a row would be a patch of another
         maps.to_grid(query=(0.5, 0))
-    with AttentionMaps(model, consume=lambda layer, _weights: consumed.append(layer)) as maps:
-        run(model, images_for(model))
+
+    # A callback may look into another model
+    other, images = model_named("ours"), images_for(model)
+    expected = maps_of(other, images)
+    consumed = []
+
+    def look(layer: int, _: Tensor) -> None:
+        consumed.append(layer)
+        assert all(map(torch.equal, maps_of(other, images), expected))
+
+    with AttentionMaps(model, consume=look) as maps:
+        run(model, images)
     assert not maps.weights
     assert consumed == [0, 1, 2]
 
@@ -435,12 +452,12 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
     torch.testing.assert_close(
         grid.nan_to_num().sum((2, 3)) + mass, torch.ones(3, 4), rtol=0, atol=1e-5
     )
-    for image in range(3):
-        for place, patch in enumerate(mask.ids_keep[image].tolist()):
-            assert (
-                grid[image, 1].flatten()[patch]
-                == maps.weights[1][image, 1, 0, 1 + registers + place]
-            )
+    prefix, weights = 1 + registers, maps.weights[1]
+    in_order = in_grid_order(weights, mask, prefix)
+    for image, kept in enumerate(mask.ids_keep):
+        assert torch.equal(grid[image, 1].flatten()[kept], weights[image, 1, 0, prefix:])
+        order = [*range(prefix), *(prefix + kept.argsort()).tolist()]
+        assert torch.equal(in_order[image], weights[image][:, order][:, :, order])
     # A query patch stands at its own place in each image's order
     masked = int(mask.mask[0].nonzero()[0])
     with pytest.raises(AttentionError, match="is masked in image 0"):
@@ -450,9 +467,8 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
         model(images, same)
     patch = int(same.ids_keep[0, 2])
     grid, _ = maps.to_grid(1, divmod(patch, 6), mask=same)
-    assert (
-        grid[2, 3].flatten()[int(same.ids_keep[2, 4])]
-        == maps.weights[1][2, 3, 1 + registers + 2, 1 + registers + 4]
+    assert torch.equal(
+        grid[2, 3].flatten()[same.ids_keep[2]], maps.weights[1][2, 3, prefix + 2, prefix:]
     )
     with pytest.raises(AttentionError, match="give it as mask="):
         maps.to_grid(1, "cls")
@@ -596,12 +612,13 @@ def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call)
     torch.testing.assert_close(maps.weights[0], weights, rtol=0, atol=1e-6)
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
 
-    # One image by itself
+    # One image by itself, under another mode of torch
     if "key_padding_mask" not in options:
         expected = layer(x[0], x[0], x[0], **options)
-        with AttentionMaps(layer):
+        with torch.device("cpu"), AttentionMaps(layer) as maps, torch.device("cpu"):
             result = layer(x[0], x[0], x[0], **options)
         torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(maps.weights[0], weights[:1], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(8, 12), (16, 20)])
@@ -627,6 +644,9 @@ def test_layers_that_the_last_pass_skipped_keep_nothing_of_the_pass_before():
         assert len(maps.weights) == len(maps.names)
         model(torch.randn(3, 3, 16, 16))
     assert list(maps.weights) == list(range(len(model.encoder.blocks)))
+    with torch.no_grad(), AttentionMaps(model.encoder) as maps:
+        model(torch.zeros(0, 3, 16, 16))
+    assert maps.to_grid().maps.shape[0] == 0
 
 
 def test_attention_that_is_nan_raises():
@@ -652,13 +672,6 @@ def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
 
 
 # --- Threads and other blocks at the same time ---------------------------------------------------
-
-
-@torch.no_grad()
-def maps_of(model: nn.Module, images: Tensor) -> list[Tensor]:
-    with AttentionMaps(model) as maps:
-        run(model, images)
-    return [maps.weights[layer] for layer in maps.layers]
 
 
 @pytest.mark.parametrize("name", ["timm", "transformers CLIP"])
