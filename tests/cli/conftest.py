@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,11 +112,14 @@ def models(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def called(capsys, monkeypatch):
-    """`called(*argv)`: exit code, output and error of `vit argv`, without the lines of progress that a slow machine adds."""
+    """`called(*argv)`: exit code, output and error of `vit argv`, whose parts may be several words.
+
+    Without the lines of progress that a slow machine adds.
+    """
     monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", math.inf)
 
     def called(*argv: object) -> tuple[int, str, str]:
-        code = main([*map(str, argv)])
+        code = main(shlex.split(" ".join(map(str, argv))))
         said = capsys.readouterr()
         return code, said.out, said.err
 
@@ -136,7 +140,8 @@ def vit(models, tmp_path, monkeypatch, called):
     monkeypatch.chdir(models)
 
     def run(command: str, *argv: object) -> tuple[int, str, str]:
-        return called(command, *argv, *([] if "--out" in argv else ["--out", tmp_path / "out"]))
+        out = [] if any("--out" in str(part) for part in argv) else ["--out", tmp_path / "out"]
+        return called(command, *argv, *out)
 
     run.out = tmp_path / "out"
     return run

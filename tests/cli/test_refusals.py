@@ -18,7 +18,6 @@ from tiny import NORMALIZE, encoder, save_images
 from vit.checkpoints import save_model
 from vit.config import Config
 
-SCENES = "--data.source scenes --data.limit 20"
 REFUSED = {
     "attention": [
         ("encoder", "name image files, or a folder or data set with --data"),
@@ -33,17 +32,12 @@ REFUSED = {
         (f"encoder one.png --out {'x' * 300}", "File name too long"),
     ],
     "checkpoint": [
-        ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),
-    ],
-    "data": [
-        ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
-    ],
-    "embed": [
+        ("convert mae --to timm --out mae", "exists and is not replaced"),
     ],
     "evaluate": [
         ("mae images --method head", "--method head: this model has no classification head"),
         ("strange images --method head", "the classes of this model (cyan, lime, pink, ...) are not"),
-        ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
+        ("labels images --method head", "is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("classifier images --method reconstruction", "this model has no decoder"),
         ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
@@ -60,10 +54,7 @@ REFUSED = {
         ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
         ("encoder run/snapshots", "run/snapshots: no images; searched it for .jpg"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
-    ],
-    "similar": [
-        ("encoder one.png none", "images: 'none' is neither a file nor a folder"),
-        ("encoder one.png data --out page.pdf", "name a file that ends in .html or .htm"),
+        ("encoder mae/config.json --on-bad-image skip", "none of the images can be read"),
     ],
     "report": [
         ("begun --out mine.html", "mine.html is not a vit report"),
