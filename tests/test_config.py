@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from vit.config import (
@@ -33,18 +32,13 @@ SECTIONS = {name: type(section) for name, section in Config()}
     ("section", "name", "value", "converted"),
     [
         (TrainConfig, "epochs", "3", 3),
-        (TrainConfig, "epochs", 3.0, 3),
         (TrainConfig, "epochs", np.int64(3), 3),
-        (TrainConfig, "epochs", torch.tensor(3), 3),
         (OptimConfig, "blr", "4e-3", 4e-3),  # YAML 1.1 reads a number without a point as a text
         (OptimConfig, "betas", np.array([0.5, 0.25]), (0.5, 0.25)),
-        (DataConfig, "download", "off", False),
         (DataConfig, "root", Path("a/b"), "a/b"),
         (RunConfig, "compile", False, "off"),  # YAML reads a bare on or off as true or false
         (ModelConfig, "image_size", "8,12", (8, 12)),
-        (ModelConfig, "image_size", 8, (8, 8)),
         (ModelConfig, "freeze", "[W_Q, mlp]", ("W_Q", "mlp")),
-        (LoadOptions, "norm_pix_loss", "false", False),
         (LoadOptions, "allow", "head.*", ("head.*",)),
     ],
 )
@@ -57,23 +51,16 @@ def test_a_value_becomes_the_type_of_its_setting(section, name, value, converted
 @pytest.mark.parametrize(
     ("section", "name", "value"),
     [
-        (TrainConfig, "epochs", True),
         (TrainConfig, "epochs", 2.5),
         (TrainConfig, "epochs", "1_000"),
-        (TrainConfig, "epochs", "9" * 4400),
         (TrainConfig, "seed", 2**64),
-        (OptimConfig, "blr", "nan"),
         (OptimConfig, "blr", float("inf")),
-        (OptimConfig, "betas", [0.5]),
-        (DataConfig, "name", 3),
         (DataConfig, "root", "ph\udcf6tos"),  # not UTF-8, as YAML must be
         (DataConfig, "root", ""),  # a shell's variable that is not set
         (RunConfig, "compile", 0),
-        (ModelConfig, "image_size", [1, 2, 3]),
         (ModelConfig, "image_size", "x" * 5000),
         (ModelConfig, "embed_dim", 3_000_000),
         (TrainConfig, "objective", "mae"),
-        (TrainConfig, "nope", 3),
         (Config, "train", 3),
         (LoadOptions, "num_heads", "many"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from vit.errors import ConfigError, DataError, TrainingError, UserError, exit_code_of, one_line
 
@@ -29,19 +28,17 @@ def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
 
 
 UNLIKE = {
-    "a bug": (ValueError("a bug\nwith details"), "ValueError: a bug; "),
+    "a bug": (ValueError(f"a bug\nwith {'x' * 5000}"), "ValueError: a bug; "),
     "a library's": (
         RuntimeError("shapes \x1b[31m do not fit"),
         r"RuntimeError: shapes \x1b[31m do",
     ),
-    "a very long one": (ValueError("x" * 5000), "ValueError: xxx"),
     "a missing file": (
         FileNotFoundError(2, "No such file", "gone\n.png"),
         "gone .png: No such file",
     ),
     "a full disk": (OSError(28, "No space left on device"), "No space left on device"),
     "no memory": (MemoryError(), "out of memory: "),
-    "too little memory": (torch.OutOfMemoryError("CUDA out of memory\nTry"), "out of memory: CUDA"),
 }
 
 
@@ -56,7 +53,7 @@ def test_any_error_is_one_line_and_its_traceback_is_shown_on_request(error, said
     assert line.isprintable()
     assert len(line) < 1000
     assert ("Traceback" in err) == bool(before) == debug
-    assert ("--debug" in line) == said.endswith(("; ", "do", "xxx"))
+    assert ("--debug" in line) == said.endswith(("; ", "do"))
 
 
 def test_what_is_no_error_has_its_own_exit_code(capsys):
@@ -71,8 +68,7 @@ def test_what_is_no_error_has_its_own_exit_code(capsys):
 @pytest.mark.parametrize(
     ("text", "line"),
     {
-        "as it is: 3 × 4, 林檎": "as it is: 3 × 4, 林檎",
-        " a \n\n b\t c\r\n": "a b c",
+        " a \n\n b\t c: 3 × 4, 林檎\r\n": "a b c: 3 × 4, 林檎",
         "escape \x1b[2J, right-to-left \u202e, surrogate \udcff": r"escape \x1b[2J, right-to-left \u202e, surrogate \udcff",
         "lines \u2028 and \x85 that str.splitlines knows": "lines and that str.splitlines knows",
     }.items(),

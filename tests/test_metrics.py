@@ -50,5 +50,4 @@ def test_a_value_has_as_many_digits_as_its_images_can_tell(kind, value, images, 
 
 
 def test_tables_are_aligned():
-    assert aligned([["abc", "1"], ["longer", "22"]]) == ["abc     1", "longer  22"]
     assert aligned([["abc", "1"], ["longer", "22"]], right=[1]) == ["abc      1", "longer  22"]

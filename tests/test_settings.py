@@ -82,15 +82,11 @@ UNUSUAL = Config(
     run=RunConfig(compile="off", track=["tensorboard", "wandb"]),
 )  # fmt: skip
 CLASSIFY = Config(
-    data=DataConfig(val_size=500, labels=0.1),
-    augment=AugmentConfig(rand_augment=2),
+    data=DataConfig(labels=0.1),
     model=ModelConfig(init="runs/mine: #1", global_pool="token", drop_path=0.1),
-    optim=OptimConfig(name="muon", layer_decay=0.65, ema=0.9999),
+    optim=OptimConfig(name="muon", ema=0.9999),
     train=TrainConfig(objective="classify"),
-    classify=ClassifyConfig(
-        label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=2.5
-    ),
-    run=RunConfig(val_every=5),
+    classify=ClassifyConfig(mixup=0.8, drop_patches=0.5, whole_epochs=2.5),
 )
 ALL = {"defaults": Config(), "unusual": UNUSUAL, "classify": CLASSIFY}
 SHIPPED_CONFIGS = {path.stem: Config.read(path) for path in SHIPPED}
@@ -157,12 +153,9 @@ def test_a_run_folder_is_named_after_its_config_unless_given(monkeypatch, tmp_pa
     path = config_file("train: {epochs: 3}", "mine.yaml")
     assert train_command().out == Path("runs/quickstart")
     assert train_command("--config", path).out == Path("runs/mine")
-    assert train_command("--config", path, "--out", "there").out == Path("there")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "small.yaml").write_text("train: {epochs: 3}")
-    assert train_command("--config=~/small.yaml").config.train.epochs == 3
-    monkeypatch.setenv("HOME", "/home/me")  # a shell leaves the ~ of --out=~/runs
-    assert train_command("--out=~/runs").out == Path("/home/me/runs")
+    monkeypatch.setenv("HOME", str(tmp_path))  # a shell leaves the ~ of --config=~/mine.yaml
+    command = train_command("--config=~/mine.yaml", "--out=~/runs")
+    assert (command.config.train.epochs, command.out) == (3, tmp_path / "runs")
 
 
 def test_configurations_of_the_package_are_found_by_name_wherever_one_is():
@@ -193,9 +186,7 @@ def test_an_override_that_the_objective_does_not_read_is_refused():
     """Even one that repeats the default: it was given. A file may serve several objectives."""
     path = config_file("train: {objective: classify}\nmask: {ratio: 0.5}")
     assert parse("--config", path).mask == MaskConfig()
-    message = refusal("--config", path, "--mask.ratio=0.75")
-    assert message == "mask.ratio: cannot be used; train.objective classify does not read it"
-    assert refusal("--config", path, "--reconstruct.contrast", 0).startswith("reconstruct.contrast")
+    assert refusal("--config", path, "--mask.ratio=0.75").startswith("mask.ratio: cannot be used")
     assert refusal("--classify.mixup=0.8").startswith("classify.mixup: ")
 
 
@@ -218,13 +209,6 @@ def test_what_other_programs_call_a_setting_is_known(name, key):
     assert refusal("--config", config_file(f"{name}: 1")).endswith(f"; did you mean {key}?")
 
 
-def test_words_of_yaml_are_words_where_a_choice_of_words_is_meant():
-    path = config_file("run: {compile: off}\ndata: {download: no}\noptim: {blr: 1e-3}")
-    config = parse("--config", path)
-    assert (config.run.compile, config.data.download, config.optim.blr) == ("off", False, 1e-3)
-    assert parse("--run.compile", "on").run.compile == "on"
-
-
 def test_null_on_the_command_line_leaves_a_setting_to_its_preset():
     path = config_file("model: {depth: 3, layer_scale: 0.1}")
     model = parse("--config", path, "--model.depth=null", "--model.layer_scale=null").model
@@ -241,7 +225,6 @@ BAD_FILES = {
     "train: {epoch: 1}": "train.epoch: no such setting; did you mean epochs?",
     "train: 3": "train: 3 cannot be used",
     "train: {epochs: 3}\noptim: {}\ntrain: {seed: 5}": "train stands twice",
-    "train: {epochs: 3, epochs: 3}": "epochs stands twice",
     "data: {root: !!python/object/new:os.system [touch executed]}": "could not determine a",
     **dict.fromkeys(["- 1", "", b"\xff\xfe\x00", "{"], "given.yaml"),
 }

@@ -76,23 +76,10 @@ def place(tmp_path_factory) -> Path:
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
     record = {"step": 1} | {quantity: {"encoder.W_Q": [0.5] * 12} for quantity in QUANTITIES}
     (place / "runs" / "quickstart" / "dynamics.jsonl").write_text(json.dumps(record) + "\n")
-    sizes = dict(
-        image_size=32,
-        patch_size=4,
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-    )
-    decoder = dict(
-        decoder_hidden_size=24,
-        decoder_num_hidden_layers=1,
-        decoder_num_attention_heads=2,
-        decoder_intermediate_size=48,
-    )
-    ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(
-        place / "hub" / "facebook" / "vit-mae-base"
-    )
+    sizes = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
+    sizes |= {f"decoder_{key}": value for key, value in sizes.items()}
+    theirs = ViTMAEForPreTraining(ViTMAEConfig(image_size=32, patch_size=4, **sizes))
+    theirs.save_pretrained(place / "hub" / "facebook" / "vit-mae-base")
     (place / "look").mkdir()
     maps = np.random.default_rng(0).random((1, 3, 8, 8))
     np.savez(place / "look" / "attention.npz", maps=maps, panels=["head 0", "head 1", "mean"])

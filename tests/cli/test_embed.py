@@ -112,8 +112,8 @@ def test_images_without_classes_and_a_folder_with_splits(embedded, tmp_path):
 
 def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, monkeypatch):
     parts = dataset(9, 6)
-    monkeypatch.setattr("vit.data.sources._load_source", lambda *_: (parts.train, parts.test))
-    monkeypatch.setattr("vit.data.sources._unavailable", lambda _: "")
+    monkeypatch.setattr("vit.data.cifar.load_cifar", lambda *_: (parts.train, parts.test))
+    monkeypatch.setattr("vit.data.cifar.fetch_cifar", lambda *_: "")
     found = embedded("mae cifar10 --limit 3")
     places = [f"train/{i:05d}" for i in (0, 3, 6)] + [f"test/{i:05d}" for i in (0, 2, 4)]
     assert found["files"].tolist() == places

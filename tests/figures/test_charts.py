@@ -71,11 +71,6 @@ def test_panels_of_the_same_entries_have_one_legend():
     figure = layers_figure([Panel(title, series, lines=lines) for title in "xy"], "Title", "sub")
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {*series, *lines}
-    other = layers_figure(
-        [Panel("x", series), Panel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub"
-    )
-    assert not other.legends
-    assert all(axes.get_legend() for axes in other.axes)
 
 
 def test_masked_pixels_are_not_shown_in_the_masked_row():
@@ -110,8 +105,6 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     written = {text.get_position(): text.get_text() for text in axes.texts}
     expected = {(0, 0): "80", (1, 0): "20", (1, 1): "100", (0, 2): "45", (2, 2): "55"}
     assert written == expected  # x is the prediction
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["cat  10", "dog  10", "$cow$  11"]
 
 
 def test_reliability_is_drawn_at_its_values():
@@ -121,5 +114,3 @@ def test_reliability_is_drawn_at_its_values():
     np.testing.assert_allclose(line.get_xydata()[1:], [[0.4, 0.5], [0.9, 0.6]], atol=1e-6)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([0, 0.75, 0.25])
-    assert [text.get_text() for text in figure.axes[1].texts] == ["", "3", "1"]
-    assert "15.0%" in figure.axes[0].get_legend().get_title().get_text()

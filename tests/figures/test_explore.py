@@ -181,8 +181,6 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     assert opening(shown, 1, (6, 6)) == (1, 1)
     # none qualifies: the mean of the last layer
     assert opening(images(["neighbours"], ["one place"]), 1, (6, 6)) == (1, -1)
-    # of one image nobody knows what the next would change
-    assert opening(shown[:1], 1, (6, 6)) == (1, 0)
 
 
 # ---- In the browser --------------------------------------------------------------------------------------------------
@@ -369,24 +367,18 @@ def test_keys_move_everything(page):
         example(grid=(3, 5), registers=1, layers=range(3), images=2), "#layer=2&head=0&query=1,1"
     )
     page.run("document.getElementById('map').focus()")
-    for keys, expected in (
-        ([Keys.ARROW_RIGHT], "patch row 1 column 2"),
-        ([Keys.ARROW_DOWN] * 2, "patch row 2 column 2"),  # the edge
-        (["c"], "class token"),
-        (["c"], "register 0"),
-        ([Keys.ARROW_LEFT], "patch row 2 column 2"),  # back where the grid was left
-    ):
-        page.press(*keys)
-        assert asks(page) == expected
-    for key, start in (
-        ("l", "layer 0, head 0,"),
-        ("L", "layer 2, head 0,"),
-        ("h", "layer 2, head 1,"),
-        ("h", "layer 2, mean of heads,"),
-        ("m", "layer 2, mean of heads, who looks at"),
+    page.press(Keys.ARROW_RIGHT, *[Keys.ARROW_DOWN] * 2)  # to the edge
+    assert asks(page) == "patch row 2 column 2"
+    page.press("c", "c")
+    assert asks(page) == "register 0"
+    page.press(Keys.ARROW_LEFT)
+    assert asks(page) == "patch row 2 column 2"  # back where the grid was left
+    for keys, start in (
+        ("lLh", "layer 2, head 1,"),
+        ("hm", "layer 2, mean of heads, who looks at"),
         ("m", "rollout up to layer 2,"),
     ):
-        page.press(key)
+        page.press(*keys)
         assert page.text("sentence").startswith(start)
     page.press("s", "i")
     assert page["scale"].get_property("value") == "shared"
@@ -466,13 +458,11 @@ def test_hostile_names_stay_text(page):
     assert not set("\u2028\u202e\x00\udcff") & set(text)
     page.open_text(text)
     options = [option.text for option in Select(page["image"]).options]
-    assert options[3].split() == ["line�separator", "&", "�redrocer�", "�", "�"]
     assert [options[i] for i in (0, 1, 2, 4)] == [HOSTILE[i] for i in (0, 1, 2, 4)]
     assert page.driver.find_elements(By.TAG_NAME, "img") == []
     assert len(page.driver.find_elements(By.TAG_NAME, "script")) == 3
     assert HOSTILE[0] in page.text("moment-name")
     assert page.driver.find_element(By.CSS_SELECTOR, "footer dd").text == HOSTILE[0]
-    assert page.driver.title.startswith(HOSTILE[0])
 
 
 def test_the_keyboard_alone_reaches_every_control(page):
@@ -483,24 +473,20 @@ def test_the_keyboard_alone_reaches_every_control(page):
         const there = all.filter((e) => !e.disabled && e.getClientRects().length && (e.type !== "radio" || e.checked));
         there.forEach((element, i) => { element.dataset.number = i; });
         return there.length;""")
-    reached = []
+    reached = set()
     for _ in range(controls + 5):
         page.press(Keys.TAB)
-        reached.append(
-            page.run("""
+        number, *good = page.run("""
             const now = document.activeElement;
             const ring = getComputedStyle(now.type === "radio" ? now.nextElementSibling : now);
-            return [now.dataset.number, ring.outlineStyle, parseFloat(ring.outlineWidth),
-                    now.matches("select, input") ? [...now.labels].map((label) => label.textContent).join()
-                    : now.getAttribute("aria-label") || now.textContent, now.closest("[aria-hidden=true]") !== null];""")
-        )
-    assert not any(unheard for *_, unheard in reached)
-    seen = {number: rest for number, *rest, _ in reached if number is not None}
-    assert len(seen) == controls > 15
-    for style, width, label in seen.values():
-        assert style != "none"
-        assert width >= 2
-        assert label.strip()
+            const label = now.matches("select, input") ? [...now.labels].map((label) => label.textContent).join()
+                    : now.getAttribute("aria-label") || now.textContent;
+            return [now.dataset.number, ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2,
+                    label.trim() !== "", now.closest("[aria-hidden=true]") === null];""")
+        if number is not None:
+            assert good == [True, True, True]
+            reached.add(number)
+    assert len(reached) == controls > 15
 
 
 def test_it_opens_where_it_is_told_and_passes_over_what_is_not_there(page):
@@ -511,18 +497,8 @@ def test_it_opens_where_it_is_told_and_passes_over_what_is_not_there(page):
     assert shown.startswith(f"layer {layer}, head {head}, patch row 4 column 4")
     page.follow("image=9&layer=-3&head=1e9&query=99,99&mode=evil&scale=<b>&moment=x&part=decoder")
     assert page.text("sentence") == f"{shown}; held"
-    # Scales have their colours, on a dark page too
     page.follow("scale=log")
     assert (page.drawn("bar") == np.arange(256)).all()
-    dark_page = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    try:
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_page)
-        magma = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
-        WebDriverWait(page.driver, PATIENCE, 0.05).until(
-            lambda _: (page.pixels("bar")[0, :, :3] == magma).all()
-        )
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_thins_it(page):
@@ -562,17 +538,10 @@ def saved_words(page, *links) -> list[dict]:
     return page.run("return saved.map(({ canvas, ...saved }) => saved)")
 
 
-@pytest.mark.parametrize(
-    ("grid", "name", "scale"),
-    [
-        ((8, 8), "a day in the mountains " * 9, "row"),
-        ((8, 8), "x" * 200, "log"),
-        ((16, 2), "\U0001f409 " * 40, "row"),
-    ],
-)
-def test_the_saved_picture_holds_all_of_its_words(page, grid, name, scale):
+@pytest.mark.parametrize(("grid", "name"), [((8, 8), "x" * 200), ((16, 2), "\U0001f409 " * 40)])
+def test_the_saved_picture_holds_all_of_its_words(page, grid, name):
     page.open(example(grid=grid, name=name, registers=2))
-    (saved,) = saved_words(page, f"layer=1&head=0&query=2,1&scale={scale}")
+    (saved,) = saved_words(page, "layer=1&head=0&query=2,1&scale=log")
     by_line: dict[float, list] = {}
     for text, left, right, base in saved["words"]:
         assert left >= 24 - 0.5
@@ -601,7 +570,6 @@ def test_saved_pictures_say_what_they_show(page):
     saved = saved_words(page, start, *(start.replace(*change) for change in changes))
     name = f"attention-epoch-0-image-0-layer-1-head-0-patch-row-{row}-column-{column}.png"
     assert saved[0]["name"] == name
-    assert saved[0]["words"][3][0].startswith("epoch 0 · image 0: layer 1, head 0, patch row")
     assert len({picture["name"] for picture in saved}) == 6
     assert len({str(picture["words"]) for picture in saved}) == 6
 
@@ -611,23 +579,11 @@ def test_a_link_restores_the_state(page):
     arguments = example(images=2, layers=(2, 7), moments=2, masked=True)
     page.open(arguments, link)
     names = ("sentence", "moment-name", "opacity-name", "layer-name")
-    shown = {name: page.text(name) for name in names}
+    shown = [page.text(name) for name in names]
     places = page.drawn()
-    address = page.run("return location.hash")
-    page.open(arguments, address)
-    assert {name: page.text(name) for name in names} == shown
-    assert shown["opacity-name"] == "35%"
+    page.open(arguments, page.run("return location.hash"))
+    assert [page.text(name) for name in names] == shown
+    assert shown[2] == "35%"
     assert not page["over"].is_selected()
     assert page.driver.find_element(By.CSS_SELECTOR, "input[value=filled]").is_selected()
     assert np.array_equal(page.drawn(), places, equal_nan=True)
-
-
-def test_an_old_browser_is_told(page):
-    source = {"source": "delete window.DecompressionStream"}
-    added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
-    try:
-        page._path.write_text(page_of(example()), encoding="utf-8")
-        page.driver.get(page._path.as_uri())
-        WebDriverWait(page.driver, PATIENCE, 0.02).until(lambda _: "too old" in page["notice"].text)
-    finally:
-        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)

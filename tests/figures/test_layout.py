@@ -136,7 +136,6 @@ FIGURES = {
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
     "reconstruction of 16": lambda: reconstruction(16),
-    "reconstruction of a row of patches": lambda: reconstruction(3, (4, 64)),
     "sheet with parts": lambda: sheet(True),
     "three curves": lambda: draw.curves_figure(
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
@@ -250,14 +249,6 @@ def test_equal_figures_are_equal_files(name, tmp_path):
     assert picture.std() > 0.01
     for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
         assert (edge == 1).all()  # nothing runs over it
-
-
-def test_a_word_a_little_wider_than_its_picture_is_not_broken():
-    panels = [f"head {number}" for number in range(7)]
-    names = ["rhinoceros_beetle", "cat"]
-    figure = draw.attention_figure(rand(2, 3, 32, 32), maps(2, 7, 8, 8), panels, names, "", "")
-    (name,) = [text for text in texts(figure) if text.get_text() == "rhinoceros_beetle"]
-    assert name.get_fontsize() < 7.5
 
 
 def test_a_long_title_goes_on_in_a_second_line_and_then_ends():

@@ -78,23 +78,11 @@ def quick(monkeypatch):
 def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
     reading = run_study("one-hot", experiment, tmp_path, "python -m studies one-hot --out y")
     folder = tmp_path / "one-hot"
-    assert {path.name for path in folder.iterdir()} == {
-        "tables.md",
-        "results.json",
-        "one.png",
-        "two.png",
-    }
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"tables.md", "results.json", "one.png", "two.png"}
     page = (folder / "tables.md").read_text()
-    parts = [
-        f"# {STUDIES['one-hot']}",
-        reading,
-        "](one.png)",
-        "](two.png)",
-        "**T**",
-        "    python -m studies one-hot --out y",
-    ]
-    places = [page.index(part) for part in parts]
-    assert places == sorted(places)
+    for part in (f"# {STUDIES['one-hot']}", reading, "](one.png)", "](two.png)", "**T**"):
+        assert part in page
     found = json.loads((folder / "results.json").read_text())
     assert found["tables"] == [{"title": "T", "columns": ["loss"], "rows": [[[0.5, 1.5]]]}]
     assert found["command"] == "python -m studies one-hot --out y"
@@ -135,42 +123,30 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(
     with pytest.raises(RunError, match=r"holds this study on other images .*; name another folder"):
         run_study("one-hot", other, tmp_path, "python -m studies one-hot")
     with pytest.raises(RunError, match="holds a study with other settings; name another folder"):
-        run_study(
-            "one-hot",
-            replace(experiment, study=StudyConfig([5])),
-            tmp_path,
-            "python -m studies one-hot",
-        )
-    results = tmp_path / "one-hot" / "results.json"
-    for content, said in (("no JSON", "is damaged"), (None, "holds other files")):
-        results.write_text(content) if content else results.unlink()
-        with pytest.raises(RunError, match=said):
-            run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
+        run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "")
+    (tmp_path / "one-hot" / "results.json").unlink()
+    with pytest.raises(RunError, match="holds other files"):
+        run_study("one-hot", experiment, tmp_path, "")
 
 
 FEWER, WITHOUT_LABELS = (
     (lambda images: images.subset(torch.arange(6))),
     partial(replace, class_names=()),
 )
-REFUSED = [  # a study, settings, what becomes of the test images, and the reason
-    ("attention-or-cause", {"mask": {"ratio": 0.95}}, None, "3 visible patches are too few to rank; lower mask.ratio"),
-    ("fixed-or-learned", {}, WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
-    ("static-and-contextual", {}, FEWER, "6 test images are too few; .* 18 at least"),
+REFUSED = [  # a study, what becomes of the test images, and the reason
+    ("fixed-or-learned", WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
+    ("static-and-contextual", FEWER, "6 test images are too few; .* 18 at least"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "settings", "change", "said"), REFUSED)
+@pytest.mark.parametrize(("name", "change", "said"), REFUSED)
 def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
-    experiment, tmp_path, monkeypatch, name, settings, change, said
+    experiment, tmp_path, monkeypatch, name, change, said
 ):
     """Nothing is trained, and nothing is written."""
-    made = replace(
-        experiment, config=changed(experiment.config, settings), study=StudyConfig([0], 1)
-    )
-    # the images of other settings are not looked for
+    made = replace(experiment, study=StudyConfig([0], 1))
     images = replace(experiment.data(), name="Mine")
-    images = replace(images, test=change(images.test)) if change else images
-    made.used |= experiment.used | {made.config.data: images}
+    made.used |= {made.config.data: replace(images, test=change(images.test))}
     monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(RunError, match=rf"^{name}: {said}$"):
         run_study(name, made, tmp_path, "")
