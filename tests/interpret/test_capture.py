@@ -41,37 +41,43 @@ SIZES = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_h
 TIMM = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, num_classes=2)
 HF = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
 WIDE, SQUARE = dict(image_size=(8, 12), patch_size=(4, 2)), dict(image_size=16, patch_size=4)
-MAE = HF | SQUARE | {f"decoder_{key}": value for key, value in HF.items()}
+MAE = {f"decoder_{key}": value for key, value in HF.items()}
 
 
+def ours(**settings: object) -> nn.Module:
+    return VisionTransformer(ViTConfig(**SIZES | settings))
+
+
+def timms(**settings: object) -> nn.Module:
+    return TimmVisionTransformer(**TIMM | settings)
+
+
+def theirs(kind: str, model: str = "Model", **settings: object) -> nn.Module:
+    """One of transformers, by what its classes are called."""
+    config = getattr(hf, f"{kind}Config")(**HF | SQUARE | settings)
+    return getattr(hf, f"{kind}{model}")(config)
+
+
+STEM = partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2))
 MODELS = {
-    "ours": lambda: VisionTransformer(ViTConfig(**SIZES)),
-    "ours, registers": lambda: VisionTransformer(ViTConfig(**SIZES, registers=3)),
-    "ours, no class token": lambda: VisionTransformer(ViTConfig(**SIZES, class_token=False)),
-    "ours, qk-norm": lambda: VisionTransformer(ViTConfig(**SIZES, qk_norm=True)),
-    "ours, identity": lambda: VisionTransformer(ViTConfig(**SIZES, qkv="identity")),
-    "timm": lambda: TimmVisionTransformer(**TIMM),
-    "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
-    "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
-    "timm, no class token": lambda: TimmVisionTransformer(
-        **TIMM, class_token=False, global_pool="avg"
-    ),
-    "timm, hybrid": lambda: TimmVisionTransformer(
-        **TIMM | dict(patch_size=(2, 1)),
-        embed_layer=partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2)),
-    ),
-    "transformers ViT": lambda: hf.ViTModel(hf.ViTConfig(**HF, **WIDE)),
-    "transformers Dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**HF, **SQUARE)),
-    "transformers Dinov2, registers": lambda: hf.Dinov2WithRegistersModel(
-        hf.Dinov2WithRegistersConfig(**HF, **SQUARE, num_register_tokens=2)
-    ),
-    "transformers DeiT": lambda: hf.DeiTModel(hf.DeiTConfig(**HF, **SQUARE)),
-    "transformers IJepa": lambda: hf.IJepaModel(hf.IJepaConfig(**HF, **SQUARE)),
-    "transformers CLIP": lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**HF, **SQUARE)),
-    "transformers SigLIP": lambda: hf.SiglipVisionModel(
-        hf.SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)
-    ),
-    "transformers ViTMAE": lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE)),
+    "ours": ours,
+    "ours, registers": partial(ours, registers=3),
+    "ours, no class token": partial(ours, class_token=False),
+    "ours, qk-norm": partial(ours, qk_norm=True),
+    "ours, identity": partial(ours, qkv="identity"),
+    "timm": timms,
+    "timm, registers": partial(timms, reg_tokens=4),
+    "timm, qk-norm": partial(timms, qk_norm=True),
+    "timm, no class token": partial(timms, class_token=False, global_pool="avg"),
+    "timm, hybrid": partial(timms, patch_size=(2, 1), embed_layer=STEM),
+    "transformers ViT": partial(theirs, "ViT", **WIDE),
+    "transformers Dinov2": partial(theirs, "Dinov2"),
+    "transformers Dinov2, registers": partial(theirs, "Dinov2WithRegisters", num_register_tokens=2),
+    "transformers DeiT": partial(theirs, "DeiT"),
+    "transformers IJepa": partial(theirs, "IJepa"),
+    "transformers CLIP": partial(theirs, "CLIPVision"),
+    "transformers SigLIP": partial(theirs, "SiglipVision", vision_use_head=False),
+    "transformers ViTMAE": partial(theirs, "ViTMAE", "ForPreTraining", **MAE),
 }
 
 
@@ -346,10 +352,9 @@ OTHER_LAYOUTS = (
 def model_of_layout(name: str) -> nn.Module:
     if name == "torchvision":
         return torchvision.models.VisionTransformer(16, 4, 2, 4, 16, 32).eval()
-    kind = name if name == "Yolos" else f"{name}Vision"
-    config = getattr(hf, f"{kind}Config")
-    size = [16, 16] if name == "Yolos" else 16
-    return getattr(hf, f"{kind}Model")(config(**HF, image_size=size, patch_size=4)).eval()
+    if name == "Yolos":
+        return theirs(name, image_size=[16, 16]).eval()
+    return theirs(f"{name}Vision").eval()
 
 
 @torch.no_grad()
@@ -391,7 +396,7 @@ def test_the_usual_query_is_a_token_on_which_the_output_depends():
         (dict(), "cls"),
         (dict(class_token=False), (1, 3)),
     ):
-        encoder = VisionTransformer(ViTConfig(**SIZES, **settings)).eval()
+        encoder = ours(**settings).eval()
         assert usual_query(encoder) == query
         if encoder.config.num_classes:
             # the part of the last layer's output that the logits read
@@ -478,12 +483,12 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
 
 
 def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
-    block = VisionTransformer(ViTConfig(**SIZES)).blocks[0]
+    block = ours().blocks[0]
     twice = nn.Sequential(OrderedDict(block=block, again=block))
     with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(twice):
         twice(torch.randn(2, 5, 16))
     # Two softmaxes, one minus the other
-    differential = TimmVisionTransformer(**TIMM, attn_layer="diff").eval()
+    differential = timms(attn_layer="diff").eval()
     with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(differential):
         differential(torch.randn(1, 3, 8, 12))
     assert F.scaled_dot_product_attention.__module__ != "vit.interpret.layers"
@@ -624,14 +629,12 @@ def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call)
 @pytest.mark.parametrize("size", [(8, 12), (16, 20)])
 def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
     grid = (size[0] // 4, size[1] // 2)
-    dynamic = TimmVisionTransformer(**TIMM, dynamic_img_size=True).eval()
+    dynamic = timms(dynamic_img_size=True).eval()
     with torch.no_grad(), AttentionMaps(dynamic) as maps:
         dynamic.forward_features(torch.randn(2, 3, *size))
     assert maps.geometry.grid_size == grid
     assert maps.to_grid(-1, (grid[0] - 1, grid[1] - 1)).maps.shape == (2, 4, *grid)
-    dinov2 = hf.Dinov2Model(
-        hf.Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))
-    ).eval()
+    dinov2 = theirs("Dinov2").eval()
     with torch.no_grad(), AttentionMaps(dinov2) as maps:
         dinov2(torch.randn(2, 3, 8, 32))
     assert maps.to_grid(-1, "cls").maps.shape == (2, 4, 2, 8)
@@ -660,9 +663,8 @@ def test_attention_that_is_nan_raises():
 
 @torch.no_grad()
 def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
-    ours = TimmVisionTransformer(**TIMM | dict(global_pool="map", class_token=False)).eval()
-    torchs = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()
-    for pooling, patches in ((ours, 12), (torchs, 16)):
+    timm_pooling = timms(global_pool="map", class_token=False).eval()
+    for pooling, patches in ((timm_pooling, 12), (theirs("SiglipVision").eval(), 16)):
         with AttentionMaps(pooling) as maps:
             pooling(images_for(pooling))
         assert maps.weights[3].shape == (2, 4, 1, patches)

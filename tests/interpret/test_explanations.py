@@ -6,7 +6,7 @@ import torch
 import torchvision
 import transformers as hf
 from tiny import randomize, wide_encoder
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.attention import attention_weights
 from vit.config import ViTConfig
@@ -24,10 +24,6 @@ from vit.interpret import (
 
 def small_model(**settings) -> VisionTransformer:
     return wide_encoder(**dict(num_classes=3, global_pool="token") | settings)
-
-
-def far_from_uniform(model: nn.Module) -> nn.Module:
-    return randomize(model, 0.4).eval()
 
 
 def run_head(model: VisionTransformer):
@@ -146,7 +142,7 @@ def test_legrad_by_its_formula(pool):
 def test_legrad_of_other_libraries_models():
     """The same weights under other names give the same."""
     settings = dict(patch_size=4, embed_dim=16, depth=1, num_heads=4, num_classes=3)
-    theirs = far_from_uniform(timm.models.VisionTransformer(img_size=8, **settings))
+    theirs = randomize(timm.models.VisionTransformer(img_size=8, **settings)).eval()
     sizes = dict(image_size=(8, 8), global_pool="token")
     ours = VisionTransformer(ViTConfig(**settings | sizes | dict(patch_size=(4, 4)))).eval()
     ours.load_state_dict(theirs.state_dict())
@@ -156,11 +152,11 @@ def test_legrad_of_other_libraries_models():
 
     sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
     config = hf.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
-    model = far_from_uniform(hf.ViTForImageClassification(config))
+    model = randomize(hf.ViTForImageClassification(config)).eval()
     head = lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])  # noqa: E731
     assert (legrad(model, images, 2, head) > 0).any()
 
-    model = far_from_uniform(torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 8, num_classes=3))
+    model = randomize(torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 8, num_classes=3)).eval()
     head = lambda tokens: model.heads(model.encoder.ln(tokens)[:, 0])  # noqa: E731
     assert legrad(model, images, 2, head).shape == (2, 5)
     with pytest.raises(AttentionError, match="there is no class 3"):
@@ -177,7 +173,7 @@ def test_an_attention_layer_outside_of_blocks_has_no_score():
 def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once():
     """The model is left with its gradient checkpointing."""
     settings = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=4, num_classes=3)
-    model = far_from_uniform(timm.models.VisionTransformer(**settings))
+    model = randomize(timm.models.VisionTransformer(**settings)).eval()
     images = torch.randn(2, 3, 8, 8)
     plain = [relevance(model, images, 1), legrad(model, images, 1)]
     model.set_grad_checkpointing(True)

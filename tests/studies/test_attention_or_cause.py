@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import randomize, seeded
+from tiny import autoencoder, encoder, randomize, seeded
 from torch import nn
 
 from studies.attention_or_cause import (
@@ -19,10 +19,10 @@ from studies.attention_or_cause import (
     removal_effects,
     scored,
 )
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionMaps
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
@@ -73,15 +73,8 @@ GRID = (3, 4)
 
 
 def model_of(depth: int = 1) -> MaskedAutoencoder:
-    encoder = ViTConfig(
-        image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2, pos_embed="sincos"
-    )
-    return randomize(
-        build_autoencoder(
-            encoder, DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True
-        ),
-        0.3,
-    ).eval()
+    decoder = DecoderConfig(dim=16, depth=depth, num_heads=2)
+    return randomize(autoencoder(True, decoder, image_size=(6, 8), patch_size=(2, 2)), 0.3).eval()
 
 
 @pytest.fixture
@@ -152,12 +145,7 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
 
 
 def encoder_of() -> VisionTransformer:
-    return randomize(
-        VisionTransformer(
-            ViTConfig(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
-        ),
-        std=0.4,
-    ).eval()
+    return randomize(encoder(image_size=(8, 8)), std=0.4).eval()
 
 
 def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():

@@ -11,8 +11,6 @@ REFUSED = [
     ("tyres", "'tyres' is not a study; name one first: all, "),
     ("one-hot --out one.png", "one.png is not a folder"),
     ("one-hot --seeds 1 1", "--seeds: a seed stands twice"),
-    ("one-hot --train.objective classify", "studies need masked autoencoders"),
-    ("identity-case --checkpoint none", "identity-case compares training runs"),
     ("one-hot --checkpoint mae --model.patch_size=2", "model.patch_size: the checkpoint has its"),
     ("one-hot --train.seed 7", "train.seed: a model is trained for each of --seeds"),
 ]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import randomize, seeded
+from tiny import seeded, wide_encoder
 
 from studies import kinds
 from studies.analysis.logits import queries_and_keys_by_layer
@@ -28,7 +28,7 @@ from studies.kinds import (
     together_in_images,
     whitening,
 )
-from vit.config import ModelConfig, ViTConfig
+from vit.config import ModelConfig
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
 from vit.scenes import MAY_TOUCH, PART_NAMES, scene_indices
@@ -146,10 +146,7 @@ def test_labels_that_touch():
 
 @pytest.fixture(params=[{}, dict(class_token=False), dict(registers=2)], ids=str)
 def model(request) -> VisionTransformer:
-    config = ViTConfig(
-        image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param
-    )
-    return randomize(VisionTransformer(config), std=0.4).eval()
+    return wide_encoder(**request.param)
 
 
 def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):
@@ -178,12 +175,8 @@ def test_a_patch_alone_is_one_with_all_others_hidden(model):
             )
 
 
-def draws(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=seeded(seed))
-
-
 def test_group_means_by_their_definition():
-    tokens = draws(2, 8, 6, 4)  # two stages of eight images of six patches
+    tokens = torch.randn(2, 8, 6, 4)  # two stages of eight images of six patches
     labels = torch.randint(-1, 3, (8, 6), generator=seeded(1))
     found = group_means(iter(tokens.split(3, dim=1)), labels, 3)
     assert found.shape == (2, 2, 3, 4)
@@ -196,7 +189,7 @@ def test_group_means_by_their_definition():
             )
     # a group that a half has not is not a number
     labels = torch.tensor([[0, 1], [0, 0]])
-    found = group_means([draws(1, 2, 2, 4)], labels, 2)
+    found = group_means([torch.randn(1, 2, 2, 4)], labels, 2)
     assert found[0, 1, 1].isnan().all()
     assert not found[0, 0].isnan().any()
 
@@ -205,7 +198,7 @@ def test_cosines_are_across_halves_and_about_the_mean_of_all():
     one = torch.tensor([[1.0, 0], [0, 1], [-1, -1]])
     found = group_cosines(torch.stack([one, one])[None] + 5)[0]  # 5 is common to all, and goes away
     torch.testing.assert_close(found, F.normalize(one, dim=1) @ F.normalize(one, dim=1).T)
-    halves = draws(3, 2, 5, 8)
+    halves = torch.randn(3, 2, 5, 8)
     found = group_cosines(halves)
     torch.testing.assert_close(found, found.transpose(1, 2))
     torch.testing.assert_close(found, group_cosines(halves.flip(1)))

@@ -23,7 +23,6 @@ from vit.errors import RunError
     [
         ([0.5, 0.52, 0.54], True, "52.0% ± 2.0"),
         ([1e-12, 3e-12], False, "2.0e-12 ± 1e-12"),
-        ([0.0, 0.0], False, "0 ± 0"),
         ([float("nan")], False, "not finite"),
     ],
 )

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from tiny import randomize, seeded
+from tiny import seeded, wide_encoder
 
 from studies import kinds
 from studies import static_and_contextual as study
@@ -25,8 +25,6 @@ from studies.static_and_contextual import (
     token_shares,
     variance_shares,
 )
-from vit.config import ViTConfig
-from vit.encoder import VisionTransformer
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, scene_indices
 
@@ -131,8 +129,7 @@ def test_only_the_place_changes():
 
 
 def test_a_patch_put_back_has_its_own_token():
-    config = ViTConfig(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4)
-    model = randomize(VisionTransformer(config), std=0.4).eval()
+    model = wide_encoder()
     inputs, places = images(300), torch.arange(300) % 12  # more than one batch
     rows = torch.arange(300)
     found = pasted_tokens(model, inputs, patchify(inputs, SIZE)[rows, places], places)
