@@ -71,6 +71,7 @@ def test_a_table_has_the_same_features(embedded, vit, tmp_path):
         head, *rows = csv.reader(file)
     assert head[:4] == ["file", "split", "class", "0"]
     assert [row[0] for row in rows] == found["files"].tolist()
+    assert [row[1] for row in rows] == found["splits"].tolist()
     assert [row[2] for row in rows] == found["class_names"][found["labels"]].tolist()
     np.testing.assert_array_equal(np.array([row[3:] for row in rows], np.float32), found["pooled"])
 

@@ -42,6 +42,21 @@ def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_go
         assert (printed, done.stderr) == expected
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_stream_is_one_line_by_the_program_and_a_lost_error_none():
+    for stdout, stderr, code in ((True, False, 1), (False, True, 0)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "vit", "models"],
+                stdout=full if stdout else subprocess.PIPE,
+                stderr=full if stderr else subprocess.PIPE,
+                check=False,
+            )
+        assert done.returncode == code
+        if stdout:
+            assert done.stderr == b"vit: error: No space left on device\n"
+
+
 PROGRAMS = {
     "vit": ["-m", "vit", "models"],
     "train.py": ["train.py", "--print_config"],
