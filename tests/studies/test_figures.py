@@ -56,8 +56,8 @@ def test_what_is_high_stands_together():
     group = [NAMES[place] in "abc" for place in order]
     assert sum(one != other for one, other in pairwise(group)) == 1
     # places on a line
-    chain = -np.abs(np.subtract.outer([3, 0, 4, 1, 2], [3, 0, 4, 1, 2])).astype(float)
-    along = [[3, 0, 4, 1, 2][place] for place in seriated(chain)]
+    places = np.array([3, 0, 4, 1, 2])
+    along = places[seriated(-np.abs(places[:, None] - places).astype(float))].tolist()
     assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
 
 
