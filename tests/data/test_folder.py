@@ -27,7 +27,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit import inputs
 from vit.data import ImageSet, content_hash, folder
-from vit.data.folder import load_folder
+from vit.data.folder import load_folder, refuse_run_among_images
 from vit.errors import DataError
 
 
@@ -147,6 +147,16 @@ def test_loops_of_links_are_tolerated(root):
     (root / "train" / "bee" / "self").symlink_to("self")
     (root / "train" / "cat" / "linked.png").symlink_to("3.png")
     assert len(load(root)[0]) == 13
+
+
+def test_a_run_is_refused_where_it_would_hide_images(root):
+    plain(root / "runs" / "old" / "attention.png")
+    (root / "runs" / "old" / "showcase.safetensors").touch()
+    for out in ("train", "train/ape"):
+        with pytest.raises(DataError, match=f"--out: {root / out} holds images of the data"):
+            refuse_run_among_images(root / out, str(root))
+    for out in (".", "new", "runs", "runs/old", "train/new", ".."):
+        refuse_run_among_images(root / out, str(root))
 
 
 REFUSED = {

@@ -17,7 +17,6 @@ from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
 from vit.cli.outputs import refuse_among_images, require_folder, require_free
 from vit.cli.parsers import named_data
-from vit.data.images import class_key
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
@@ -38,6 +37,7 @@ from vit.look.panels import (
 )
 from vit.look.subject import ModelWithImages
 from vit.progress import track
+from vit.weights import class_key
 
 # What the maps of a result's inputs are, for the caption
 NOTES = {

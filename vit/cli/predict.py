@@ -12,11 +12,11 @@ from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options, naming_the_option
 from vit.cli.outputs import output_file, print_json
-from vit.data.images import class_key
 from vit.errors import one_line
 from vit.look.datasets import of_images
 from vit.look.predict import predict, require_head
 from vit.metrics import aligned
+from vit.weights import class_key
 
 
 def run(options: Namespace) -> int:

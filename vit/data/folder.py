@@ -17,11 +17,12 @@ from pathlib import Path
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import class_key, evenly_spaced, with_test_images
+from vit.data.images import evenly_spaced, with_test_images
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.runs import RunFiles
+from vit.weights import class_key
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
@@ -162,6 +163,16 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
         place = root / present[1] / min(unknown)
         raise DataError(f"{place}: has test images, but {root / 'train'} has no such class")
     return splits
+
+
+def refuse_run_among_images(out: Path, root: str) -> None:
+    """Refuse a run in a folder that holds some of the images: the next run would leave them out."""
+    images = Path(os.path.realpath(os.path.expanduser(root)))
+    if not out.is_dir() or images not in Path(os.path.realpath(out)).parents:
+        return
+    if any(map(is_image, walk(out, frozenset([str(images)])))):
+        problem = "holds images of the data, which would be left out beside a run"
+        raise DataError(f"--out: {out} {problem}; name another folder")
 
 
 def is_image(path: Path) -> bool:

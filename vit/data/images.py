@@ -5,8 +5,7 @@ And which of its classes are a model's.
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -158,38 +157,3 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order[rank.argsort(stable=True)[:count]]] = True
     return mask
-
-
-def class_key(name: str) -> str:
-    """Return a class name as it is compared: systems encode the same accents differently."""
-    return unicodedata.normalize("NFC", name)
-
-
-def match_classes(names: Sequence[str], class_names: Sequence[str]) -> list[int] | None:
-    """Return for each of the `class_names` its number among `names`, whatever their orders.
-
-    Numbers as names are compared as numbers, because as text 10 comes before 2.
-
-    Args:
-        names: of a model's classes; empty if they have none: then their numbers, from 0, are
-            theirs.
-        class_names: of a data set's classes.
-
-    Returns:
-        None if they are not the same classes, or two have the same name.
-    """
-    ours: list[str] | list[int] = [class_key(name) for name in names]
-    theirs: list[str] | list[int] = [class_key(name) for name in class_names]
-    if ours == theirs:
-        return list(range(len(ours)))
-
-    # as numbers
-    if all(name.isdecimal() and len(name) < 19 for name in (*names, *class_names)):
-        ours = [int(name) for name in names] or list(range(len(class_names)))
-        theirs = [int(name) for name in class_names]
-
-    # each is there once
-    number_of = {name: number for number, name in enumerate(ours)}
-    if len(number_of) != len(ours) or len(ours) != len(theirs) or set(theirs) != set(ours):
-        return None
-    return [number_of[name] for name in theirs]

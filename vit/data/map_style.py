@@ -21,8 +21,9 @@ from vit import inputs
 from vit.config import DataConfig
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import class_key, evenly_spaced, with_test_images
+from vit.data.images import evenly_spaced, with_test_images
 from vit.errors import DataError, one_line
+from vit.weights import class_key
 
 Columns = tuple[str, str, tuple[str, ...]]
 """The keys of picture and label in a data set's mappings, and its class names."""

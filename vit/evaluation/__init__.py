@@ -29,7 +29,7 @@ from torch import Tensor
 
 from vit.data import Dataset, ImageSet
 from vit.data.draws import seeded_weights
-from vit.data.images import hold_out, match_classes, spread, spread_over_classes
+from vit.data.images import hold_out, spread, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError, plural
@@ -49,6 +49,7 @@ from vit.inputs import Images
 from vit.isolation import isolated
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
+from vit.weights import match_classes
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)

@@ -13,12 +13,12 @@ from vit.config import OBJECTIVES, Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import mixed_labels
 from vit.data.draws import Draws
-from vit.data.images import match_classes
 from vit.encoder import VisionTransformer
 from vit.errors import DataError, shortened
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
+from vit.weights import match_classes
 
 
 class Classify(Objective):
