@@ -143,11 +143,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented ASCII JSON, whole or not at all.
-
-    Raises:
-        ValueError: it holds nan or infinity.
-    """
+    """Write `value` as indented ASCII JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 

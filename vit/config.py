@@ -180,11 +180,7 @@ def reason(problems: Sequence[ErrorDetails]) -> str:
 
 
 class Settings(BaseModel):
-    """Values that cannot change, each checked on creation: its type and its range.
-
-    Raises:
-        UserError: a name is unknown, or a value cannot be used: `refused_by`, with the key.
-    """
+    """Values that cannot change, each checked on creation: its type and its range."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     section: ClassVar[str] = ""
@@ -247,9 +243,6 @@ def changed(settings: S, changes: Mapping[str, Any]) -> S:
     Args:
         settings: a `Config`, one of its sections, or an architecture.
         changes: by name; of a `Config`, sections by their name or settings by "section.key".
-
-    Raises:
-        UserError: a name is unknown, or a value cannot be used.
     """
     values = settings.model_dump()
     for key, value in changes.items():
@@ -751,9 +744,6 @@ def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
 
     Args:
         names: see `config_file`; a later file wins.
-
-    Raises:
-        ConfigError: one cannot be read, or holds something else.
     """
     settings: dict[str, Any] = {}
     for path in map(config_file, names):
@@ -874,9 +864,6 @@ class Config(Settings):
             settings: as a file holds them.
             overrides: win over `settings`, and are meant for this objective; a file may serve
                 several.
-
-        Raises:
-            ConfigError: a key or a value cannot be used, or an override would have no effect.
         """
         overrides = overrides or {}
         config = changed(cls(), {**settings, **overrides})
@@ -896,9 +883,6 @@ class Config(Settings):
         Args:
             name: path of a YAML file, or the name of one of the package: quickstart.
             overrides: settings by "section.key", which win over the file.
-
-        Raises:
-            ConfigError: the file cannot be read, or a key or a value cannot be used.
         """
         return cls.of(read_settings(name), overrides)
 

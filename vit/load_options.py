@@ -39,9 +39,6 @@ class LoadOptions(Settings):
 
     These are keyword arguments of `vit.checkpoints.load_model`, and options of every command that
     takes a checkpoint.
-
-    Raises:
-        CheckpointError: a value cannot be used.
     """
 
     refused_by = CheckpointError

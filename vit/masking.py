@@ -39,11 +39,7 @@ class Mask(NamedTuple):
 
 
 def num_keep(num_patches: int, mask_ratio: float) -> int:
-    """Return how many of `num_patches` stay visible: rounded, but at least one and never all.
-
-    Raises:
-        ValueError: there are fewer than 2 patches, or the ratio is not between 0 and 1.
-    """
+    """Return how many of `num_patches` stay visible: rounded, but at least one and never all."""
     if num_patches < 2 or not 0 < mask_ratio < 1:
         raise ValueError(
             f"cannot mask {mask_ratio} of {num_patches} patches: "

@@ -105,9 +105,6 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 
     Returns:
         (L, D) float32.
-
-    Raises:
-        ValueError: another width or order.
     """
     if embed_dim % 4:
         raise ValueError(

@@ -67,9 +67,6 @@ def train_command(
         out: run folder; by default runs/ and the name of the last file.
         resume: whether to continue the run in `out`.
         program: what the user calls it.
-
-    Raises:
-        ConfigError: the settings cannot be used.
     """
     in_files = read_settings(*files)
     folder = out or Path("runs") / run_name(files)
@@ -98,11 +95,7 @@ def run_name(files: Sequence[str]) -> str:
 
 
 def config_of_run(out: Path) -> Config:
-    """Return the settings of the run in `out`, to be resumed.
-
-    Raises:
-        ConfigError: there is no run, or another version has written its settings.
-    """
+    """Return the settings of the run in `out`, to be resumed."""
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
         advice = "leave --resume out to start one, or name its folder with --out"
@@ -183,11 +176,7 @@ CONTENTS = {
 
 
 def read_json(content: str) -> Any:
-    """Parse JSON, refusing nan and infinity, which could not be written again.
-
-    Raises:
-        ValueError: it is not JSON, or holds one of these.
-    """
+    """Parse JSON, refusing nan and infinity, which could not be written again."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
@@ -196,11 +185,7 @@ def read_json(content: str) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file."""
     if not path.is_file():
         return {}
     parse: Callable[[str], Any] = read_json
@@ -219,9 +204,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl; none if there is no file.
 
     A last line cut short by a kill is left out.
-
-    Raises:
-        RunError: another line is not JSON.
     """
     if not path.exists():
         return []
@@ -281,11 +263,7 @@ class SampleImages:
 
 
 def read_sample_images(path: Path) -> SampleImages:
-    """Read showcase.safetensors.
-
-    Raises:
-        RunError: it is damaged, or some other file.
-    """
+    """Read showcase.safetensors."""
     try:
         # names and facts travel as JSON in the file's header
         with safe_open(path, framework="pt") as file:

@@ -317,10 +317,6 @@ class Origin(ModelInputs):
         their files do by `read_images` and `normalize` (a large JPEG within rounding, because fewer
         pixels of its file are decoded); uint8 tensors (..., 3, h, w) or (..., 1, h, w) become
         (..., C, H, W), just as by `inputs`.
-
-        Raises:
-            DataError: (when called) other tensors, or the model takes neither colour nor grey
-                images.
         """
         # torchvision's transforms take seconds to import
         from vit.transform import ModelTransform

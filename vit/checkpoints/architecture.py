@@ -30,12 +30,7 @@ SINCOS_ORDERS = {
 
 
 def read_architecture(network: Network) -> None:
-    """Set the network's `encoder`, `decoder` and `norm_pix_loss`, and convert its tensors to them.
-
-    Raises:
-        CheckpointError: the tensors are not a vision transformer's, or contradict its settings or
-            the options.
-    """
+    """Set the network's `encoder`, `decoder`, `norm_pix_loss`, and convert its tensors to them."""
     # as it is in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
     options = network.options

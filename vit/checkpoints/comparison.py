@@ -27,10 +27,6 @@ def compare_outputs(network: Network) -> None:
 
     Both see one image of noise, in float32 on the CPU. Theirs stays as it was: its weights, its
     mode, its gradients.
-
-    Raises:
-        CheckpointError: outputs differ by more than `TOLERANCE`; the message names the first block
-            whose output does.
     """
     # the module that holds the network: the library's own, or the part of it that sees images
     theirs = network.modules[network.prefix]

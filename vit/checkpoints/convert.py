@@ -34,11 +34,6 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
 
     Returns:
         One line for each thing that was left out or is computed differently there.
-
-    Raises:
-        CheckpointError: the format cannot hold the model, another part of it is not what its
-            settings say, a value is too large for half precision, or `out` is taken; nothing is
-            written then.
     """
     # the request
     out = Path(out)
@@ -97,12 +92,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
 
 
 def _check_parts(model: Model) -> None:
-    """Set the classes in a model's settings to those of its head, which may have been replaced.
-
-    Raises:
-        CheckpointError: another part is not what the settings say, and would not load, or the head
-            is of a kind that has a linear layer's tensors and computes something else.
-    """
+    """Set the classes in a model's settings to those of its head, which may have been replaced."""
     # a subclass may compute anything
     encoder = model.encoder
     classes = 0

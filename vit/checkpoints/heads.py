@@ -38,9 +38,6 @@ def find_heads(network: Network) -> dict[str, list[str]]:
     """Return the modules that may be the classifier, with the names of their tensors.
 
     The one that the options name is the first; then come those in the network, then those beside.
-
-    Raises:
-        CheckpointError: there is no module of the given name.
     """
     tensors = network.source.tensors
     places = places_of(network.prefix)
@@ -86,9 +83,6 @@ def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) 
         network: its `own_head` is set, too.
         heads: as `find_heads` returns them.
         width: D of its tokens.
-
-    Raises:
-        CheckpointError: the named head is no linear layer, or several may be meant.
     """
     # which one of several answers, only their code says
     options = network.options

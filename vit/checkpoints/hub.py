@@ -26,10 +26,6 @@ def download(name: str) -> Path:
 
     Returns:
         Their folder.
-
-    Raises:
-        CheckpointError: there is no such model, it may not be read, or there is no network and it
-            is not in the cache; the message is the library's, which says what to do.
     """
     repository, _, revision = name.partition("@")
     try:

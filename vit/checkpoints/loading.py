@@ -195,9 +195,6 @@ def read_network(source: Source, options: LoadOptions) -> Network:
     """Read all of a network but its weights, apply the options, and account for every tensor.
 
     The report lists what is missing or unexpected, as problems unless allowed.
-
-    Raises:
-        CheckpointError: no format fits, or the tensors make no model; the message is one line.
     """
     try:
         # its format, our names for its tensors, its architecture
@@ -278,11 +275,7 @@ def _names_in(model: Model) -> dict[str, str]:
 
 @torch.no_grad()
 def assign_weights(network: Network) -> Model:
-    """Give the model of a network its weights, and its origin with the report.
-
-    Raises:
-        CheckpointError: the network has problems, or a tensor is not finite.
-    """
+    """Give the model of a network its weights, and its origin with the report."""
     for problem in (*network.report.problems, *network.bad_values().values()):
         raise network.error(problem)
 

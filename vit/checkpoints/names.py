@@ -143,9 +143,6 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
     Returns:
         The rules that apply, by our names, and the keys without a rule. The parts of a stack that
         is not complete have none.
-
-    Raises:
-        CheckpointError: two of their tensors claim the same name of ours.
     """
     # each name of theirs leads to its row; the order of the table decides
     keys = dict.fromkeys(keys)

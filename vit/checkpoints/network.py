@@ -117,11 +117,7 @@ class Network:
         warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
-        """Return the shape of a tensor that every model must have.
-
-        Raises:
-            CheckpointError: it is missing, or has another number of dimensions.
-        """
+        """Return the shape of a tensor that every model must have."""
         if name not in self.tensors:
             raise self.error(
                 f"no {name} in it, so this is not a vision transformer that can be loaded "
@@ -209,12 +205,7 @@ def places_of(prefix: str) -> list[str]:
 
 
 def recognise(source: Source, options: LoadOptions) -> Network:
-    """Find the network in a checkpoint: its format, its place, and what its settings say.
-
-    Raises:
-        CheckpointError: no format fits, the family is known but not computed here, or its settings
-            cannot be used.
-    """
+    """Find the network in a checkpoint: its format, its place, and what its settings say."""
     # a folder of our own has one network, with our names, and needs none of the tables
     if options.branch is None and options.classifier is None and is_own_folder(source):
         network = _network(source, options, OWN_FOLDER, "", [])

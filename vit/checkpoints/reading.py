@@ -118,10 +118,6 @@ def read_checkpoint(path: str | Path) -> Source:
     Args:
         path: a .safetensors file; a torch file, recognised by its content; or a folder with one of
             `FOLDER_FILES`.
-
-    Raises:
-        CheckpointError: it is no checkpoint, or does not match its config.json.
-        OSError: it is missing or cannot be read.
     """
     path = Path(path)
     main = path
@@ -298,9 +294,6 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, on the CPU, and other values of nested dicts, lists and namespaces.
 
     The keys on the way to a value, joined by dots, are its name.
-
-    Raises:
-        CheckpointError: two values have the same name.
     """
     # plain values stay; of anything else, the type is enough to recognise a format
     tensors: dict[str, Tensor] = {}

@@ -39,11 +39,7 @@ KERNELS = "patch_embed.proj.weight"
 
 
 def rename(network: Network) -> None:
-    """Set the network's `tensors`, by our names, and `unplaced`, the names of all others.
-
-    Raises:
-        CheckpointError: two tensors have the same name of ours, or several heads may be meant.
-    """
+    """Set the network's `tensors`, by our names, and `unplaced`, the names of all others."""
     # the names of our own folder are ours; elsewhere the classifier may stand anywhere, and the
     # table is for all others in the network
     tensors = network.source.tensors

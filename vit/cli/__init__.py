@@ -42,12 +42,7 @@ def _work(name: str, options: argparse.Namespace) -> int:
 
 
 def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
-    """Return the command at the start of a command line, and its options.
-
-    Raises:
-        ConfigError: there is no such command, or an option cannot be used.
-        SystemExit: after `--help` or `--version`.
-    """
+    """Return the command at the start of a command line, and its options."""
     # What has the name of a checkpoint's command has two words
     length = 2 if argv[:1] == ["checkpoint"] else 1
     name = " ".join(argv[:length])

@@ -118,10 +118,6 @@ def load_with_images(options: Namespace, checkpoint: Path | None = None) -> Mode
     Args:
         options: of `vit attention` or `vit explore`.
         checkpoint: of the model; None for that of the options.
-
-    Raises:
-        ConfigError: neither files nor data are named, or both are; a file is missing.
-        CheckpointError: the model is missing or cannot be loaded.
     """
     # Names are checked before the weights are read
     images, data = images_or_data(options)
@@ -301,11 +297,7 @@ def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | 
 def draw_relevance(
     options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
 ) -> Picture:
-    """Draw what a class, or the reconstruction of a masked patch, depends on.
-
-    Raises:
-        ConfigError, CheckpointError: the model has no decoder, or no head, that it takes.
-    """
+    """Draw what a class, or the reconstruction of a masked patch, depends on."""
     # A query's outline would be misread: relevance is of a result, not of a token
     look: dict[str, Any] = {"quantity": "relevance", "query": masked_patches}
     title = "Relevance for the predicted class"
@@ -447,11 +439,7 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
 
 
 def class_number(label: str, class_names: Sequence[str], count: int) -> int:
-    """Return the number of a class, by its number or name.
-
-    Raises:
-        ConfigError: there is no such class.
-    """
+    """Return the number of a class, by its number or name."""
     # A class may be called "3", so names come first
     keys = [class_key(name) for name in class_names]
     if class_key(label) in keys:

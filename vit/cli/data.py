@@ -17,11 +17,7 @@ from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
 
 def read_config(options: Namespace) -> Config:
-    """Return the settings, which must say what to load.
-
-    Raises:
-        ConfigError: a setting cannot be used.
-    """
+    """Return the settings, which must say what to load."""
     settings = given_settings(options)
     if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")

@@ -150,9 +150,6 @@ def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
     Args:
         method: one of them, or "all" that apply.
         reasons: per method why it does not apply; "" if it does.
-
-    Raises:
-        ConfigError: the method, or none, applies.
     """
     named = [name for name in reasons if method in ("all", name)]
     methods = [name for name in named if not reasons[name]]

@@ -75,11 +75,7 @@ def run(options: Namespace) -> int:
 
 
 def snapshots_of(checkpoint: str) -> dict[str, Path]:
-    """Return a run's snapshots by name.
-
-    Raises:
-        RunError: there are none.
-    """
+    """Return a run's snapshots by name."""
     snapshots = RunFiles(Path(checkpoint)).saved_snapshots()
     if not snapshots:
         raise RunError(
@@ -90,11 +86,7 @@ def snapshots_of(checkpoint: str) -> dict[str, Path]:
 
 
 def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:
-    """Refuse a page that is far too large before anything is computed.
-
-    Raises:
-        UserError: with how many weights it would hold.
-    """
+    """Refuse a page that is far too large before anything is computed."""
     # Each head of each layer has a weight for each pair of visible tokens
     config = subject.model.encoder.config
     layers = len(set(options.layers or range(config.depth)))
@@ -167,11 +159,7 @@ def explore(
 
 
 def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Moment]) -> str:
-    """Return the page, with the facts about the model at its head.
-
-    Raises:
-        UserError: the page would be too large; with the options that make it smaller.
-    """
+    """Return the page, with the facts about the model at its head."""
     # The tokens, since a reader of the page may not know the model
     geometry = subject.geometry
     registers = subject.model.encoder.config.registers

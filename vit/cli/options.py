@@ -27,11 +27,7 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
 
 
 def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
-    """Return the image files of a command line, and the data; a single place may name either.
-
-    Raises:
-        ConfigError: neither is named, or both are.
-    """
+    """Return the image files of a command line, and the data; a single place may name either."""
     images = options.images
     data = options.data
     if data is None and len(images) == 1 and _is_data(images[0]):

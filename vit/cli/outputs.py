@@ -43,11 +43,7 @@ def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") 
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder, given by `option`, that cannot be written to.
-
-    Raises:
-        ConfigError: it, or the nearest folder above it that exists, is no folder to write to.
-    """
+    """Refuse a folder, given by `option`, that cannot be written to."""
     # The folder itself need not exist
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -60,9 +56,6 @@ def refuse_among_images(place: Path, data: str) -> None:
     Args:
         place: the folder of the pictures; it need not exist.
         data: a folder of images; the name of other data is no such place.
-
-    Raises:
-        ConfigError: `place` is that folder or within it, and not in a run's, which is left out.
     """
     images = Path(os.path.realpath(os.path.expanduser(data)))
     folder = Path(os.path.realpath(place))
@@ -80,11 +73,7 @@ def refuse_among_images(place: Path, data: str) -> None:
 def output_file(
     path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False
 ) -> Path:
-    """Return the file to write, given by `option`; its name ends in one of `suffixes`.
-
-    Raises:
-        ConfigError: it has another suffix, cannot be written, or exists without `overwrite`.
-    """
+    """Return the file to write, given by `option`; its name ends in one of `suffixes`."""
     # The name
     if path.suffix not in suffixes or os.path.isdir(path):
         allowed = f"name a file that ends in {' or '.join(suffixes)}"

@@ -565,12 +565,7 @@ class Parser(OneLineParser):
         self.add_argument(name, **details)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the options, with the program as the user calls it, and all words.
-
-        Raises:
-            ConfigError: the command line cannot be used.
-            SystemExit: after `--help`.
-        """
+        """Return the options, with the program as the user calls it, and all words."""
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             name = unknown[0].partition("=")[0]
@@ -622,9 +617,6 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
     Args:
         data: a name in BUILT_IN, or a folder of images.
         root: folder that holds (or receives) the archive of a built-in data set.
-
-    Raises:
-        ConfigError: `data` is none of these.
     """
     folder = os.path.expanduser(data or "")
     if folder in BUILT_IN:

@@ -73,11 +73,7 @@ def run(options: Namespace) -> int:
 
 
 def read_features(path: Path, folder: str, model: Model) -> tuple[list[str], Tensor]:
-    """Return the files and features (N, D) that `vit embed` wrote of this folder.
-
-    Raises:
-        ConfigError: they are of other weights.
-    """
+    """Return the files and features (N, D) that `vit embed` wrote of this folder."""
     with np.load(path) as arrays:
         if str(arrays["content_hash"]) != checkpoint_hash(model):
             source = str(arrays["checkpoint"])

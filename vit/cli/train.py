@@ -69,11 +69,7 @@ def run(options: Namespace) -> int:
 
 
 def train(command: TrainCommand) -> None:
-    """Load the initial checkpoint, train, and draw the pictures and the page.
-
-    Raises:
-        Stopped: a signal ended the run.
-    """
+    """Load the initial checkpoint, train, and draw the pictures and the page."""
     keep_freed_memory()
     with RunFolder(command.out) as folder, StopRequests() as stop:
         # a run that has saved a state continues from that, any other from its checkpoint

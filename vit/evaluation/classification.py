@@ -48,11 +48,7 @@ def head_logits(
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return accuracy, cross-entropy, calibration and confusion as plain values.
-
-    Raises:
-        TrainingError: a logit is nan or infinite.
-    """
+    """Return accuracy, cross-entropy, calibration and confusion as plain values."""
     if not bool(logits.isfinite().all()):
         raise TrainingError(
             "the logits of some images are nan or infinite: these weights cannot classify"

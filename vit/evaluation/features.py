@@ -57,9 +57,6 @@ def encoder_features(
 
     Returns:
         Features (layers, N, D).
-
-    Raises:
-        TrainingError: a feature is nan or infinite.
     """
     depth = len(encoder.blocks)
     last = depth - 1

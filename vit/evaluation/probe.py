@@ -136,9 +136,6 @@ def linear_probe(
         The test images' logits (M, classes), from a probe fitted to all training images; and how it
         was found: "layer" (its index), "strength", "converged", and for each layer the best
         accuracy on held-out images, "held_out_accuracy_by_layer".
-
-    Raises:
-        UserError: there is nothing to fit, or nothing held out.
     """
     if not bool(held_out.any()) or bool(held_out.all()):
         raise UserError(

@@ -48,9 +48,6 @@ def score_reconstruction(
     Returns:
         The model's "loss", and those of two baselines that learn nothing:
         "mean_of_visible_patches" (of the image) and "nearest_visible_patch".
-
-    Raises:
-        TrainingError: a loss is nan or infinite.
     """
     title = f"{kind} masks, {mask_ratio:.0%} masked"
     grid_size = model.encoder.patch_embed.grid_size

@@ -89,9 +89,6 @@ def attention_figure(
         quantity: what is shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
-
-    Raises:
-        UserError: there are more pictures than one sheet holds.
     """
     # A row's own bar stands beside it, so images with scales of their own do not share rows
     sheet = Sheet(images, maps.shape[2:], len(panels), beside=scale != "row")
@@ -150,9 +147,6 @@ def strongest_figure(
         share: of the attention on patches, 0 to 1, that `kept` holds.
         masses: (B, P), the share on tokens without a place in the image, 0 if there are none.
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
-
-    Raises:
-        UserError: there are more pictures than one sheet holds.
     """
     sheet = Sheet(images, maps.shape[2:], len(panels))
     strongest = kept.detach().bool().cpu().numpy()
@@ -218,9 +212,6 @@ def masked_figure(
         masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on
             patches.
         scale: "shared", "row" or "log", as in `attention_figure`.
-
-    Raises:
-        UserError: there are more pictures than one sheet holds.
     """
     sheet = Sheet(images, maps.shape[2:], len(panels), lead=3)
     reconstructions = sheet.tiles(filled)

@@ -24,9 +24,6 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
             style as .css, which may use the colours of palette.css, and a script as .js.
         pictures: whether `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
-
-    Raises:
-        jinja2.UndefinedError: the template names a value that is missing.
     """
     style = PALETTE_FILE.read_text(encoding="utf-8") + _read_beside(template, ".css")
     script = _read_beside(template, ".js")

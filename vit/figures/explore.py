@@ -104,10 +104,6 @@ def explore_page(
         title: the heading.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
         limit: of the page, in bytes.
-
-    Raises:
-        UserError: weights are not shares or are of different tokens; or the page would exceed
-            `limit`, and the message says what to leave out.
     """
     # Weights must be shares, or the page could not read them back
     prefix = int(class_token) + registers

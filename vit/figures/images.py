@@ -72,9 +72,6 @@ def patch_colours_figure(
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         colours: (B, rows, columns, 3) from 0 to 1.
         labels: B names; may be empty strings.
-
-    Raises:
-        UserError: there are more pictures than one sheet holds.
     """
     sheet = Sheet(images, colours.shape[1:3], 1)
     tiles = []

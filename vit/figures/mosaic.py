@@ -94,9 +94,6 @@ class Sheet:
         patch: (height, width) of a patch in dots.
         pictures: uint8 (B, height, width, 3), the images as tiles.
         across: images side by side.
-
-    Raises:
-        UserError: there are more pictures than fit one legible sheet.
     """
 
     def __init__(

@@ -34,9 +34,6 @@ def located(name: str) -> Path | None:
 
     Returns:
         None for a timm/ or hf/ name, whose checkpoint is yet to be fetched.
-
-    Raises:
-        CheckpointError: nothing has this name.
     """
     if not name:
         raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
@@ -73,9 +70,6 @@ def shipped(name: str) -> dict[str, Any]:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder
         and decoder, their arguments (decoder None if there is none); class_names; data, the name
         of the training data; figures, its measured scores, empty if there are none.
-
-    Raises:
-        CheckpointError: there is none of that name, or its files are damaged.
     """
     folder = shipped_models().get(name)
     if folder is None:

@@ -49,11 +49,7 @@ class FinishedRun:
 
 
 def read_finished(folder: Path) -> FinishedRun:
-    """Read a finished run.
-
-    Raises:
-        RunError: there is no run, or it is not finished.
-    """
+    """Read a finished run."""
     record = read_run(folder)
     if not record.summary:
         raise RunError(
@@ -115,11 +111,7 @@ def target_of(settings: Mapping[str, Any]) -> str:
 
 
 def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
-    """Group runs that differ only in the seed.
-
-    Raises:
-        RunError: a run is given twice.
-    """
+    """Group runs that differ only in the seed."""
     groups: dict[str, list[FinishedRun]] = {}
     paths = set()
     for run in runs:
@@ -142,9 +134,6 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[Row]:
     All rows have the same columns: run, settings and data that differ, images, what was measured
     on, seeds, and the scores that any run has; " *" marks the best of a column where all were
     measured on the same images.
-
-    Raises:
-        RunError: a run is given twice.
     """
     groups = group_by_seed(runs)
     settings = different_settings(runs)

@@ -51,9 +51,6 @@ def write_report(record: RunRecord, out: Path) -> int:
 
     Returns:
         Its size in bytes.
-
-    Raises:
-        RunError: `out` is another file, or the run's files are not as this version writes them.
     """
     # Replace no file that somebody else has written
     if out.exists() and not is_report(out):

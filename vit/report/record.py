@@ -101,11 +101,7 @@ def tested_images_of(data: Mapping[str, Any]) -> str:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run folder, finished or not.
-
-    Raises:
-        RunError: there is no run, or its config.yaml or summary.json is damaged.
-    """
+    """Read a run folder, finished or not."""
     # Without settings, it is some other folder
     if not RunFiles(path).config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
@@ -133,11 +129,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_folder(path: Path) -> RunRecord:
-    """Read the settings and the summary of a folder; each is empty if missing.
-
-    Raises:
-        RunError: one of them is damaged.
-    """
+    """Read the settings and the summary of a folder; each is empty if missing."""
     # Each may be missing: a folder of weights alone has neither
     files = RunFiles(path)
     record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))

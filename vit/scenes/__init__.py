@@ -251,9 +251,6 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         labels: int64 (n,), indices into `CLASS_NAMES`.
         parts: uint8 (n, size, size), an index into `PART_NAMES` for every pixel: the part at the
             pixel's centre.
-
-    Raises:
-        ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
     """
     if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
         problem = f"got {indices.dtype} {tuple(indices.shape)}"
@@ -295,9 +292,6 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
     """Return the indices int64 (count,) of a split's first `count` pictures.
 
     Training and test pictures never share one.
-
-    Raises:
-        ValueError: `count` is negative, or `split` is neither "train" nor "test".
     """
     if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
         problem = f"got {split!r} and {count}"

@@ -56,9 +56,6 @@ class Hints:
         twin: a small model of timm's that computes as one that the settings describe.
         differences: what the settings request but is not done here, or may not be; each is a
             warning.
-
-    Raises:
-        ValueError: a value cannot be used; settings come from outside and may hold anything.
     """
 
     encoder: Architecture = field(default_factory=dict)

@@ -150,11 +150,7 @@ OF_TYPE = {"deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
 
 
 def huggingface_hints(source: Source) -> Hints:
-    """Read config.json and preprocessor_config.json.
-
-    Raises:
-        CheckpointError: our encoder does not compute its activation.
-    """
+    """Read config.json and preprocessor_config.json."""
     config = source.config
     if config.get("hidden_act", "gelu") != "gelu":
         raise source.error(

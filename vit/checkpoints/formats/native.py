@@ -23,11 +23,7 @@ def is_own_folder(source: Source) -> bool:
 
 
 def own_hints(source: Source) -> Hints:
-    """Read config.json or, in a run's state, the values of the same names.
-
-    Raises:
-        CheckpointError: they are of another version, or a setting is missing or cannot be used.
-    """
+    """Read config.json or, in a run's state, the values of the same names."""
     # config.json must be ours, and of this version
     config = source.config
     if config and config.get("format") != FORMAT:

@@ -28,11 +28,7 @@ ARGUMENTS = (
 
 
 def hints(source: Source) -> Hints:
-    """Read a model itself, or the architecture and normalisation in timm's config.json.
-
-    Raises:
-        CheckpointError: timm does not know the architecture, or our encoder does not compute it.
-    """
+    """Read a model itself, or the architecture and normalisation in timm's config.json."""
     config = source.config
     if source.module is not None and not config:
         return _hints_of_model(source.module, getattr(source.module, "pretrained_cfg", None) or {})
@@ -156,11 +152,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> Hints:
 
 
 def hub_name(name: str) -> str:
-    """Return the place on the hub of a pretrained timm model, "timm/NAME".
-
-    Raises:
-        CheckpointError: timm does not know it, has no weights for it, or it is of another family.
-    """
+    """Return the place on the hub of a pretrained timm model, "timm/NAME"."""
     short = name.removeprefix("timm/")
     _require_plain(short, name)
     settings = timm.get_pretrained_cfg(short)
