@@ -9,9 +9,7 @@ from itertools import product
 
 from bench.job import Job
 from vit.atomic import make_folder, write_json
-from vit.cli.outputs import output_file
-from vit.cli.parsers import OneLineParser, Place, typed
-from vit.cli.startup import start
+from vit.commandline import OneLineParser, Place, output_file, start, typed
 from vit.config import OBJECTIVES, PRESETS, BelowOne, Positive
 from vit.errors import ConfigError
 

@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig
-from vit.cli.outputs import require_folder
-from vit.cli.parsers import OneLineParser, Parser, Place, given_settings, typed
-from vit.cli.startup import start
+from vit.commandline import (
+    OneLineParser,
+    Parser,
+    Place,
+    given_settings,
+    require_folder,
+    start,
+    typed,
+)
 from vit.config import OBJECTIVES, Config, NonNegative, read_settings
 from vit.errors import ConfigError, one_line
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vit.atomic import write_text
 from vit.checkpoints import load_model
-from vit.cli.startup import start
+from vit.commandline import start
 from vit.errors import UserError
 from vit.figures.document import render_page
 from vit.mae import MaskedAutoencoder

@@ -23,7 +23,7 @@ from torch import Tensor
 from studies.figures import bare
 from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
-from vit.cli.startup import start
+from vit.commandline import start
 from vit.encoder import Block, VisionTransformer
 from vit.figures import save_figure
 from vit.figures.style import PALETTE, panel_axes, styled, titled_figure

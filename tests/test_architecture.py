@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The core, which stands alone; "" is the package itself.
 CORE = {
-    *("", "atomic", "attention", "config", "data", "device", "encoder", "errors", "evaluation"),
+    *("", "atomic", "attention", "commandline", "config", "data", "device", "encoder", "errors"),
+    "evaluation",
     *(
         "inputs",
         "isolation",
@@ -257,6 +258,11 @@ def test_imports_run_from_the_extras_to_the_core(module):
             assert room(imported) in allowed, f"{module} imports {imported}"
 
 
+def test_studies_and_benchmark_are_no_commands():
+    for file in (*(ROOT / "studies").rglob("*.py"), *(ROOT / "bench").rglob("*.py")):
+        assert "vit.cli" not in file.read_text(encoding="utf-8"), file
+
+
 def test_the_package_names_what_a_user_asks_for_first():
     for name in vit.__all__:
         assert getattr(vit, name) is getattr(import_module(getattr(vit, name).__module__), name)
@@ -271,7 +277,7 @@ def test_the_package_names_what_a_user_asks_for_first():
         # whoever looks into one of torchvision's models has imported it
         ("vit.interpret", {"torchvision"}),
         (
-            "vit, vit.config, vit.pretrained, vit.runs, vit.cli, vit.cli.outputs, vit.cli.parsers",
+            "vit, vit.config, vit.pretrained, vit.runs, vit.cli, vit.commandline, vit.cli.parsers",
             {"torch", "torchvision", "timm", "matplotlib"},
         ),
     ],

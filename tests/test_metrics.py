@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vit.metrics import BASELINES, MEASURES, Measure, aligned, score_lines, usual_scores
+from vit.cli.outputs import aligned
+from vit.metrics import BASELINES, MEASURES, Measure, score_lines, usual_scores
 
 SCORES = {
     "knn": [

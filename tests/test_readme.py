@@ -11,7 +11,7 @@ from bench.__main__ import bench_parser
 from studies import STUDIES
 from studies.__main__ import study_parser, study_settings
 from vit.cli import parse
-from vit.cli.parsers import given_settings
+from vit.commandline import given_settings
 from vit.config import Config, read_settings
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ COMMANDS = [
 def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(  # the folders that are named need not be there
-        "vit.cli.parsers.named_data",
+        "vit.commandline.named_data",
         lambda data: {"source": data} if data == "scenes" else {"root": data},
     )
     words = [word for word in words if word not in ("--help", "--resume")]

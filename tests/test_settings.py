@@ -10,7 +10,8 @@ import yaml
 
 from vit.cli import main
 from vit.cli import parse as parse_command
-from vit.cli.parsers import Parser, command_of, given_settings
+from vit.cli.parsers import command_of
+from vit.commandline import Parser, given_settings
 from vit.config import (
     OBJECTIVES,
     SYNONYMS,

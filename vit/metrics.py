@@ -10,7 +10,7 @@ method, a row for each protocol, of which the first is the usual one:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,30 +196,3 @@ def _value(row: Row, key: str, measure: Measure) -> str:
         spread = measure.write(row["spread"], images)
         return f"{measure.write(row[key], images)} ± {spread} over {len(row['seeds'])} seeds"
     return measure.write_with_error(row[key], images)
-
-
-def score_table(scores: Scores) -> list[str]:
-    """Return scores for a terminal, in columns."""
-    rows = []
-    for label, value, remark in score_lines(scores):
-        if remark:
-            remark = f"({remark})"
-        rows.append((label, value, remark))
-    return aligned(rows)
-
-
-def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table with columns as wide as their longest cell.
-
-    Args:
-        table: rows of cells.
-        right: numbers of the columns whose cells stand at the right.
-    """
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for cells in table:
-        padded = []
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-            padded.append(cell.rjust(width) if number in right else cell.ljust(width))
-        lines.append("  ".join(padded).rstrip())
-    return lines

@@ -28,11 +28,11 @@ from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
-from vit.data.folder import list_splits
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.inputs import Normalization
+from vit.look.datasets import list_splits
 
 SIZE = (16, 12)
 TINY = dict(patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
@@ -143,7 +143,7 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, inputs):
     assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
     transform = load_model(name).origin.transform
     splits = list_splits(Path("photos"), SIZE).values()
-    pictures = [Image.open(Path("photos", file.name)) for files in splits for file in files]
+    pictures = [Image.open(Path("photos", name)) for files in splits for _, name in files]
     mine = torch.stack([transform(picture) for picture in pictures])
     # an untrained network is shown them again
     assert (mine - torch.cat(inputs)[: len(mine)]).abs().max() <= most

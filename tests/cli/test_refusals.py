@@ -50,9 +50,9 @@ REFUSED = {
         ("encoder one.png --snapshots --out p.html", "holds no snapshots"),
     ],
     "predict": [
-        ("mae one.png", "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or"),
+        ("mae one.png", "mae: it has no classification head; use a classifier, or fine-tune this model"),
         ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
-        ("encoder run/snapshots", "run/snapshots: no images; searched it for .jpg"),
+        ("encoder run/snapshots", "run/snapshots: no images"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
         ("encoder mae/config.json --on-bad-image skip", "none of the images can be read"),
     ],

@@ -13,10 +13,10 @@ from vit.data import ImageSet, content_hash
 from vit.data.images import (
     evenly_spaced,
     hold_out,
-    match_classes,
     spread_over_classes,
     with_test_images,
 )
+from vit.weights import match_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 

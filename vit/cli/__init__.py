@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from vit.cli.parsers import COMMANDS, command_parser
-from vit.cli.startup import start
+from vit.commandline import start
 from vit.errors import ConfigError, UserError, did_you_mean, one_line
 from vit.runs import __version__
 from vit.training.process import StopRequests

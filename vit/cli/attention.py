@@ -15,8 +15,8 @@ import torch
 from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
-from vit.cli.outputs import refuse_among_images, require_folder, require_free
-from vit.cli.parsers import named_data
+from vit.cli.outputs import refuse_among_images
+from vit.commandline import named_data, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure

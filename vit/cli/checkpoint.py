@@ -10,7 +10,8 @@ from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, read_network
 from vit.cli.options import load_options
-from vit.cli.outputs import print_json, require_folder
+from vit.cli.outputs import print_json
+from vit.commandline import require_folder
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from vit.cli.outputs import print_json
+from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import aligned, usual_scores
+from vit.metrics import usual_scores
 from vit.report.comparison import compare_runs, read_finished
 
 

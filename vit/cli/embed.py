@@ -12,8 +12,7 @@ import numpy as np
 from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, images_or_data, load_options, naming_the_option
-from vit.cli.outputs import output_file
-from vit.cli.parsers import named_data
+from vit.commandline import named_data, output_file
 from vit.errors import one_line, plural
 from vit.look.collection import Collection
 from vit.look.datasets import of_data, of_images

@@ -13,14 +13,8 @@ from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options
-from vit.cli.outputs import (
-    print_json,
-    refuse_among_images,
-    require_folder,
-    require_free,
-    talk,
-)
-from vit.cli.parsers import named_data
+from vit.cli.outputs import aligned, print_json, refuse_among_images, score_table, talk
+from vit.commandline import named_data, require_folder, require_free
 from vit.config import DataConfig
 from vit.data import Dataset
 from vit.data.sources import load_data
@@ -30,7 +24,7 @@ from vit.evaluation import Options, evaluate, obstacles
 from vit.evaluation.classification import read_confusion
 from vit.machine import versions
 from vit.mae import Model
-from vit.metrics import MEASURES, aligned, score_table, write_mistake
+from vit.metrics import MEASURES, write_mistake
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
 

@@ -15,7 +15,7 @@ from vit.atomic import make_folder, write_npz, write_text
 from vit.checkpoints import load_model
 from vit.cli.attention import load_with_images
 from vit.cli.options import load_options
-from vit.cli.outputs import PAGE, output_file, require_free
+from vit.commandline import PAGE, output_file, require_free
 from vit.errors import RunError, UserError, one_line, plural
 from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order

@@ -6,9 +6,9 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit.cli.outputs import print_json
+from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import MEASURES, aligned, read_scores, usual_scores
+from vit.metrics import MEASURES, read_scores, usual_scores
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")

@@ -1,25 +1,19 @@
-"""What commands write: JSON on stdout, and files that are refused before anything is computed.
-
-Nothing here imports torch, so that a program can refuse a file at once.
-"""
+"""What commands print: JSON, tables; and no pictures among images."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from vit.config import BUILT_IN
 from vit.errors import ConfigError
+from vit.metrics import Scores, score_lines
 from vit.runs import RunFiles
-
-PAGE = (".html", ".htm")
-PICTURE = (".png", ".svg", ".pdf")
-"""The suffixes of files to write."""
 
 
 def talk(as_json: bool) -> AbstractContextManager[object]:
@@ -32,22 +26,6 @@ def talk(as_json: bool) -> AbstractContextManager[object]:
 def print_json(value: Any) -> None:
     """Print plain values as JSON; nan and infinity, which JSON lacks, raise a ValueError."""
     print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") -> None:
-    """Refuse to replace existing files unless `overwrite`; `option` names them or their folder."""
-    for path in paths:
-        if os.path.lexists(path) and not overwrite:
-            advice = "name another file, remove it first, or add --overwrite"
-            raise ConfigError(f"{option}: {path} already exists; {advice}")
-
-
-def require_folder(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder, given by `option`, that cannot be written to."""
-    # The folder itself need not exist
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option}: {existing} is not a folder to write to; name another")
 
 
 def refuse_among_images(place: Path, data: str) -> None:
@@ -70,19 +48,31 @@ def refuse_among_images(place: Path, data: str) -> None:
     )
 
 
-def output_file(
-    path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False
-) -> Path:
-    """Return the file to write, given by `option`; its name ends in one of `suffixes`."""
-    # The name
-    if path.suffix not in suffixes or os.path.isdir(path):
-        allowed = f"name a file that ends in {' or '.join(suffixes)}"
-        raise ConfigError(f"{option}: {str(path)!r} cannot be used; {allowed}")
-    # The temporary file beside it has a longer name
-    if len(os.fsencode(path.name)) > 240:
-        raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
+# --- Tables for a terminal -----------------------------------------------------------------------
 
-    # The place
-    require_folder(path.parent, option)
-    require_free([path], overwrite, option)
-    return path
+
+def score_table(scores: Scores) -> list[str]:
+    """Return scores for a terminal, in columns."""
+    rows = []
+    for label, value, remark in score_lines(scores):
+        if remark:
+            remark = f"({remark})"
+        rows.append((label, value, remark))
+    return aligned(rows)
+
+
+def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table with columns as wide as their longest cell.
+
+    Args:
+        table: rows of cells.
+        right: numbers of the columns whose cells stand at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for cells in table:
+        padded = []
+        for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            padded.append(cell.rjust(width) if number in right else cell.ljust(width))
+        lines.append("  ".join(padded).rstrip())
+    return lines

@@ -1,4 +1,4 @@
-"""The commands of `vit` and the options of each, a row an option; and the parser that reads them.
+"""The commands of `vit` and the options of each, a row an option.
 
 Nothing here imports torch, so that `--help` answers at once.
 """
@@ -6,21 +6,23 @@ Nothing here imports torch, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import shlex
-import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
-
+from vit.commandline import (
+    SECTIONS,
+    SETTINGS,
+    Numbers,
+    Option,
+    Parser,
+    Patch,
+    Place,
+    Register,
+    Seeds,
+    given_settings,
+)
 from vit.config import (
-    BUILT_IN,
-    SYNONYMS,
     BelowOne,
-    Config,
     Device,
     NonNegative,
     OnBadImage,
@@ -29,67 +31,16 @@ from vit.config import (
     Settings,
     Share,
     Whole,
-    reason,
-    several,
-    spelled,
 )
-from vit.errors import ConfigError, did_you_mean, one_line
 from vit.load_options import LoadOptions
 from vit.runs import QUICKSTART, TrainCommand, train_command
 
-# --- What an option takes ------------------------------------------------------------------------
-
-
-def path(text: str) -> Path:
-    """Return a path; the shell leaves the ~ of --out=~/page.html as it is."""
-    if not text:
-        raise ValueError("name a file or a folder")
-    return Path(os.path.expanduser(text))
-
-
-Place = Annotated[Path, BeforeValidator(path)]
-Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
-Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]
-Patch = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(several)]
-Register = Annotated[str, Field(pattern=r"^register \d{1,4}$")]
-
-
-def typed(kind: Any) -> Callable[[str], Any]:
-    """Return the function that reads an option's value as a type of `vit.config`."""
-
-    def read(text: str) -> Any:
-        try:
-            return TypeAdapter(kind).validate_python(text)
-        except ValidationError as error:
-            message = f"{text[:40]!r} cannot be used; {reason(error.errors())}"
-            raise argparse.ArgumentTypeError(message) from error
-
-    return read
-
-
-def placeholder(kind: Any) -> str:
-    """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
-    if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"{placeholder(get_args(kind)[0])},..."
-    plain = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-    return plain.get(kind) or placeholder(get_args(kind)[0])
-
-
 # --- The options of each command -----------------------------------------------------------------
 
-Option = tuple[str, Any, Any, str]
-"""How it is written, and what stands for its value; its type; its default, ... if it must be given;
-and its sentence. Without "--" its place names it.
-
-Its value has its name, with underscores: `--on-bad-image` becomes `options.on_bad_image`.
-"""
 Command = tuple[str, str, str, tuple[type[Settings], ...], tuple[Option, ...]]
 """What a command is for, in a line and in full; its usage; models of which every field is an option
 too; and its own options."""
 
-SECTIONS = tuple(type(section) for _, section in Config())
 MORE = "[--option VALUE ...]"
 FILE = ("--out FILE", Place, None, "page to write, .html")
 PAGE = ("--out FILE", Place, ..., "page to write, .html")
@@ -126,20 +77,6 @@ OR_DATA = (
     str,
     None,
     "instead of files: cifar10, cifar100, scenes, or a folder with its splits and classes",
-)
-SETTINGS: tuple[Option, ...] = (
-    (
-        "--config FILE",
-        str,
-        [],
-        "YAML file with settings, or the name of one of the package; of several, the later wins",
-    ),
-    (
-        "--data NAME|FOLDER",
-        str,
-        None,
-        "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one",
-    ),
 )
 SHOWN_IMAGES = (
     ("images IMAGE ...", str, None, "image files, prepared as in training; or what --data takes"),
@@ -494,143 +431,10 @@ COMMANDS: dict[str, Command] = {
 one for each second word."""
 
 
-# --- The parser ----------------------------------------------------------------------------------
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{one_line(message.removeprefix('argument '))}; see --help")
-
-
-class Parser(OneLineParser):
-    """A parser of the fields of models and of further options."""
-
-    def __init__(
-        self,
-        prog: str,
-        usage: str = "",
-        purpose: str = "",
-        models: Sequence[type[Settings]] = SECTIONS,
-        options: Sequence[Option] = SETTINGS,
-    ):
-        super().__init__(prog, f"{prog} {usage}", purpose, allow_abbrev=False)
-        # "-1,0" is a value, as "-1" is
-        self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
-        for option in options:
-            self.add_option(*option)
-
-        # Without a value, a field stays out of the options: a file or its default decides
-        for model in models:
-            group = self.add_argument_group((model.__doc__ or "").partition("\n")[0].rstrip("."))
-            for name, field in model.model_fields.items():
-                default = field.default if model.section else None
-                word = model.key(name) if model.section else name.replace("_", "-")
-                words: dict[str, Any] = {}
-                if name == "allow":
-                    words = {"nargs": "+", "action": "extend"}
-                group.add_argument(
-                    f"--{word}",
-                    default=argparse.SUPPRESS,
-                    metavar=placeholder(field.annotation),
-                    help=explained(field.description or "", default),
-                    **words,
-                )
-
-    def add_option(self, words: str, kind: Any, default: Any, sentence: str) -> None:
-        """Add a row of the table above."""
-        name, _, metavar = words.partition(" ")
-        if kind is bool:
-            self.add_argument(name, action="store_true", help=sentence)
-            return
-        details: dict[str, Any] = {
-            "type": typed(kind),
-            "metavar": metavar.removesuffix(" ...") or placeholder(kind),
-            "help": explained(sentence, default),
-        }
-
-        # A place may be left empty where an option says the same
-        if name.startswith("--"):
-            if default is ...:
-                details["required"] = True
-            else:
-                details["default"] = default
-            if default == []:
-                details["action"] = "append"
-        elif metavar.endswith(" ..."):
-            details["nargs"] = "+" if default is ... else "*"
-        elif default is None:
-            details |= {"nargs": "?", "default": argparse.SUPPRESS}
-        self.add_argument(name, **details)
-
-    def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the options, with the program as the user calls it, and all words."""
-        options, unknown = self.parse_known_intermixed_args(argv)
-        if unknown:
-            name = unknown[0].partition("=")[0]
-            meant = f"--{SYNONYMS.get(name.removeprefix('--'))}"
-            near = did_you_mean(name, self._option_string_actions)
-            if meant in self._option_string_actions:
-                near = f"; did you mean {meant}?"
-            self.error(f"unrecognized arguments: {name}{near}")
-        options.program = self.prog
-        options.command_line = f"{self.prog} {shlex.join(argv)}"
-        return options
-
-
-def explained(sentence: str, default: Any) -> str:
-    """Return a sentence for `--help`, on one line, with the default if it is a value."""
-    text = " ".join(sentence.split())
-    if default not in (None, ..., []):
-        text += f" (default: {spelled(default)})"
-    return text.replace("%", "%%")
-
-
 def command_parser(name: str, prog: str = "") -> Parser:
     """Return the parser of a command; `prog` is the program, if that is another than `vit`."""
     _, purpose, usage, models, options = COMMANDS[name]
     return Parser(prog or f"vit {name}", usage, purpose, models, options)
-
-
-# --- Settings ------------------------------------------------------------------------------------
-
-
-def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of a command line by "section.key", as texts that `Config` reads.
-
-    `--data NAME|FOLDER` stands for data.source and data.root, which win over it.
-    """
-    settings: dict[str, Any] = {}
-    if options.data is not None:
-        for key, value in named_data(options.data).items():
-            settings[f"data.{key}"] = value
-    for key, text in vars(options).items():
-        if "." in key:
-            settings[key] = None if text == "null" else text
-    return settings
-
-
-def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
-    """Return `DataConfig`'s source and root for a command's --data.
-
-    Args:
-        data: a name in BUILT_IN, or a folder of images.
-        root: folder that holds (or receives) the archive of a built-in data set.
-    """
-    folder = os.path.expanduser(data or "")
-    if folder in BUILT_IN:
-        # A folder here of that name is another thing, which nobody would notice
-        if os.path.isdir(folder):
-            warnings.warn(
-                f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
-                stacklevel=2,
-            )
-        return {"source": folder, "root": root}
-    if not os.path.isdir(folder):
-        names = ", ".join(BUILT_IN)
-        raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images")
-    return {"source": "folder", "root": data}
 
 
 def command_of(options: argparse.Namespace) -> TrainCommand:

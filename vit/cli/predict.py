@@ -11,11 +11,11 @@ from typing import Any
 from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options, naming_the_option
-from vit.cli.outputs import output_file, print_json
+from vit.cli.outputs import aligned, print_json
+from vit.commandline import output_file
 from vit.errors import one_line
 from vit.look.datasets import of_images
 from vit.look.predict import predict, require_head
-from vit.metrics import aligned
 from vit.weights import class_key
 
 

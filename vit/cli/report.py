@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from vit.cli.outputs import PAGE, output_file, print_json
+from vit.cli.outputs import print_json
+from vit.commandline import PAGE, output_file
 from vit.errors import one_line
 from vit.metrics import usual_scores
 from vit.report.page import write_report

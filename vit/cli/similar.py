@@ -13,7 +13,8 @@ from torch import Tensor
 from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options, naming_the_option
-from vit.cli.outputs import PAGE, output_file, print_json
+from vit.cli.outputs import print_json
+from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.similar import ShownImage, similar_page
 from vit.look.datasets import of_images

@@ -16,11 +16,11 @@ from typing import Any
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model
+from vit.cli.outputs import score_table
 from vit.cli.parsers import command_of
 from vit.config import OBJECTIVES
 from vit.errors import one_line, plural
 from vit.mae import Model
-from vit.metrics import score_table
 from vit.pretrained import located
 from vit.progress import OptionalStream
 from vit.report.page import write_report

@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from vit.__main__ import run_program
-from vit.cli.startup import start
+from vit.commandline import start
 
 
 def test_a_warning_is_one_line_by_the_program(monkeypatch):
@@ -22,7 +22,7 @@ def test_a_warning_is_one_line_by_the_program(monkeypatch):
 
 
 def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_gone_ends_it_quietly():
-    code = "from vit.cli.startup import start; print(start('program', lambda _: print({!r}) or 0, []), file=sys.stderr)"
+    code = "from vit.commandline import start; print(start('program', lambda _: print({!r}) or 0, []), file=sys.stderr)"
     # as on most machines
     env = os.environ | {"PYTHONIOENCODING": "cp1252:strict", "PYTHONUNBUFFERED": ""}
     for word, is_read, expected in (

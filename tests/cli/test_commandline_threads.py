@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from vit.cli.startup import SETTINGS
+from vit.commandline import WAITING
 
 LOAD = """
 import ctypes
 from importlib.util import find_spec
 from pathlib import Path
-from vit.cli.startup import limit_spinning
+from vit.commandline import limit_spinning
 
 limit_spinning()
 # as torch does, in a twentieth of the time
@@ -26,7 +26,7 @@ for library in Path(find_spec("torch").origin).parent.glob("lib/libgomp*"):
 
 def read_by_openmp(**environment: str) -> dict[str, str]:
     """What OpenMP says that it goes by, when torch's loads after `limit_spinning`."""
-    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    kept = {name: value for name, value in os.environ.items() if name not in WAITING}
     environment = kept | {"OMP_DISPLAY_ENV": "VERBOSE"} | environment
     done = subprocess.run(
         [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True
