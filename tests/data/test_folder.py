@@ -6,6 +6,7 @@ damaged, unfinished or interrupted one is not used.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -336,6 +337,22 @@ def test_a_cache_that_is_cut_is_made_anew(root, decoded, length):
     # the images that were returned keep the old file
     path.unlink()
     path.write_bytes(content[:length])
+    decoded.clear()
+    load(root)
+    assert len(decoded) == 12
+    assert path.read_bytes() == content
+
+
+def test_a_cache_of_an_earlier_version_is_made_anew(root, decoded):
+    """Its record named the values."""
+    load(root)
+    path = cache_of(root)
+    content = path.read_bytes()
+    start = content.rindex(b'["')
+    names = ("key", "labels", "content_hash", "skipped", "image_hashes")
+    record = dict(zip(names, json.loads(content[start:]), strict=True))
+    path.unlink()
+    path.write_bytes(content[:start] + json.dumps(record).encode())
     decoded.clear()
     load(root)
     assert len(decoded) == 12

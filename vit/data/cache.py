@@ -79,9 +79,9 @@ def cached(
                 known_key, images = _read(earlier)
             if known_key == key and not (images.skipped and on_bad_image == "stop"):
                 return images
-        except ValueError:
-            # NumPy's and JSON's error on damaged bytes
-            logger.warning("%s: this cache is damaged and is being rebuilt", path)
+        except (ValueError, TypeError):
+            # NumPy's and JSON's error on damaged bytes; torch's on the record of another version
+            logger.warning("%s: this cache cannot be used and is being rebuilt", path)
 
     with ExitStack() as stack:
         if shaping is None:
