@@ -179,17 +179,16 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     """Write results.json and the pictures into a folder."""
     make_folder(out)
     names = [RESULTS]
-    # the head's logits count more than a probe's
+    # the model's own head counts more than a probe
     scores = results["scores"]
-    for method in ("linear", "head"):
-        if method in scores:
-            row = scores[method][0]
-            classifier = MEASURES[method, "accuracy"].label
-    if "linear" in scores or "head" in scores:
+    classifiers = [method for method in ("head", "linear") if method in scores]
+    for method in classifiers[:1]:
         test = data.test
-        accuracy = MEASURES["head", "accuracy"].write(row["accuracy"], len(test))
+        row = scores[method][0]
+        measure = MEASURES[method, "accuracy"]
+        accuracy = measure.write(row["accuracy"], len(test))
         name = Path(results["checkpoint"]).name
-        caption = f"{name} · {data.name}, {data.tested} · {classifier} {accuracy}"
+        caption = f"{name} · {data.name}, {data.tested} · {measure.label} {accuracy}"
         numbers = torch.tensor([mistake["image"] for mistake in row.get("mistakes", [])]).long()
         table = read_confusion(row["confusion"])
         images = test.images[numbers]

@@ -222,11 +222,13 @@ def _score_knn(
         baselines["untrained"] = lambda images: encoder_features(
             untrained, images, prepare, compute, title="an untrained network, features"
         )[-1]
-    test_baselines = {name: of(data.test.images) for name, of in baselines.items()}
+    test_features = {name: make(data.test.images) for name, make in baselines.items()}
 
-    rows = []
     # with all labels, every seed gives the same
-    for images in labelled[: 1 if options.labels == 1 else None]:
+    if options.labels == 1:
+        labelled = labelled[:1]
+    rows = []
+    for images in labelled:
         searched = images[spread(len(images), options.knn_images, data.source)]
         search = partial(
             knn_accuracy,
@@ -245,8 +247,8 @@ def _score_knn(
         if baselines:
             bank = data.train.subset(searched).images
             row["baselines"] = {
-                name: search(train_features=of(bank), features=test_baselines[name])
-                for name, of in baselines.items()
+                name: search(train_features=make(bank), features=test_features[name])
+                for name, make in baselines.items()
             }
         rows.append(row)
     return over_seeds(rows, options.seeds)
