@@ -61,22 +61,3 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     ]
     assert f"faster than ours in every round: {', '.join(faster) or 'none of these'}\n" in printed
     assert max(map(len, printed.splitlines())) <= 128
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--patch 0", "--patch: '0' cannot be used; input should be greater"),
-        ("--json there.json", "there.json already exists"),
-        ("--objective classify --peers", "--objective: classify is timed alone"),
-        ("--gpu-check --peers", "--peers, --ablation: not read beside --gpu-check"),
-    ],
-)
-def test_what_cannot_be_timed_is_refused_in_one_line(line, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there.json").touch()
-    assert main(line.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("python -m bench: error: ")
-    assert said in error
-    assert len(error.splitlines()) == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
-import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +13,6 @@ import pytest
 from bench.compare import GROUPS, Result, Spread, Worker, shares
 from bench.contestants import build
 from bench.job import Job
-from vit.errors import TrainingError
 
 DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
 MICRO = Job(
@@ -81,20 +78,6 @@ def test_peers_do_the_same_job(peer, near):
     ours, theirs = build(HERE), build(replace(HERE, contestant=peer))
     assert theirs.parameters == pytest.approx(ours.parameters, rel=near)
     assert theirs.seconds_of_step() > 0
-
-
-@pytest.mark.slow
-def test_contestant_that_cannot_be_built_or_dies_is_one_line():
-    with Worker(MICRO) as worker:
-        with pytest.raises(
-            TrainingError, match=r"^ours: model\.patch_size: \(5, 5\) cannot be used[^\n]*$"
-        ):
-            worker.ask(build, Job(patch=5))
-        # Ctrl-C passes it by
-        assert signal.SIGINT in worker.ask(signal.pthread_sigmask, signal.SIG_BLOCK, [])
-        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        with pytest.raises(TrainingError, match=r"^ours: its process was killed[^\n]*$"):
-            worker.ask(os._exit, 9)
 
 
 @pytest.mark.slow

@@ -159,11 +159,3 @@ def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
     assert found[0, 0] > 0.01
     assert found[2, 3] == 0
     assert found[3, 3] > 0.1
-
-
-def test_the_mean_is_over_all_images():
-    model = encoder_of()
-    images = torch.randn(5, 3, 8, 8)
-    whole = head_measures(model, lambda: model(images))
-    parts = head_measures(model, lambda: [model(part) for part in images.split(2)])
-    torch.testing.assert_close(whole, parts)

@@ -182,24 +182,6 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     assert weights_hash(small.models()[0].initial) == weights_hash(one.initial)
 
 
-def test_on_other_images_what_is_learned_from_scenes_is_left_out(
-    experiment, trained, smaller, tmp_path, monkeypatch
-):
-    """What occurs together is learned from the images of a training."""
-    monkeypatch.setattr(results, "save_figure", lambda *_: None)
-    other = looking_at(experiment, trained.folder)
-    other.config = changed(other.config, {"data.source": "cifar10"})
-    other.used[other.config.data] = replace(experiment.data(), name="Mine")
-    run_study("tyres-and-roads", other, tmp_path, "")
-    page = (tmp_path / "tyres-and-roads" / "tables.md").read_text()
-    assert "| trained | alone |" in page
-    assert "| shuffled" not in page
-    assert "**Scenes" not in page
-    found = json.loads((tmp_path / "tyres-and-roads" / "results.json").read_text())
-    assert found["checkpoint"]["content_hash"] == weights_hash(trained.model)
-    assert found["training_seconds"] == 0
-
-
 # --- what is refused
 
 

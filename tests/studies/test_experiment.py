@@ -6,13 +6,11 @@ import pytest
 import torch
 from tiny import seeded
 
-from studies import StudyConfig
 from studies import experiment as module
-from studies.experiment import ARMS, Arm, Experiment, Trained
+from studies.experiment import ARMS, Arm, Trained
 from vit.atomic import PARTIAL
-from vit.config import AugmentConfig, Config, DataConfig, changed
+from vit.config import changed
 from vit.interpret import AttentionMaps
-from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.training import loop
 from vit.training.dynamics import read_dynamics
@@ -119,28 +117,6 @@ def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypa
 # --- arms -----------------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_that_learn(one_seed, trained):
-    def of(arm: str) -> int:
-        config = ARMS[arm].config(one_seed.config)
-        model = build_autoencoder(
-            config.model.vit_config(), config.model.decoder_config(), norm_pix_loss=True
-        )
-        return replace(trained, config=config, initial=model).numbers_that_learn()
-
-    layers = 2 * [96] + [32]  # widths, of encoder and decoder
-    third = sum(width * width + width for width in layers)
-    assert of("all learn") - of("W_V frozen") == third
-    assert of("all learn") - of("Q = K = V = X") == 3 * third
-    assert of("positions learned") - of("all learn") == 65 * 96
-    assert of("no positions in the encoder") == of("all learn")
-    fixed = 65 * 96 + 65 * 32
-    assert (
-        of("all learn")
-        == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
-    )
-    assert all(of(arm) > 0 for arm in ARMS)  # whose parts are there, or they are refused
-
-
 def test_uniform_attention_is_uniform(one_seed):
     (learned,) = one_seed.models("uniform attention")
     images = learned.prepare(learned.data.test.images[:4])
@@ -176,14 +152,6 @@ def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
 
 
 # --- images ---------------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_trainings_on_scenes(tmp_path):
-    photos = DataConfig(source="folder", root="photos", name="Mine", limit=300)
-    config = Config(data=photos, augment=AugmentConfig(flip=0.0))
-    on_scenes = Experiment(config, StudyConfig([0], 10), tmp_path).on_scenes
-    assert on_scenes.data == DataConfig(source="scenes", limit=300)
-    assert changed(on_scenes, {"data": photos}) == config
 
 
 @pytest.fixture

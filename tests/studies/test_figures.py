@@ -5,21 +5,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_rgb
-from tiny import seeded
 
 from studies.figures import (
     arms_figure,
     pairs_figure,
-    pasted_figure,
     relations_figure,
     scatter_figure,
     seriated,
     shares_figure,
 )
 from vit.figures import Panel
-from vit.figures.measures import percent_tick
-from vit.figures.mosaic import MARK
 
 NAMES = ["a", "x", "b", "y", "c"]
 Y = np.array([0.2, 0.001, -0.0005])
@@ -38,10 +33,6 @@ def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
     upright = [x[0] for x, y, mark in lines if mark == "None" and y[0] != y[-1]]
     assert upright == pytest.approx([0.6, 1.1])
     assert axes.get_xlim()[1] > 1.1
-
-
-def test_shares_are_not_rounded_to_whole_percents():
-    assert [percent_tick(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]
 
 
 def blocks() -> np.ndarray:
@@ -131,19 +122,3 @@ def test_zero_is_grey_and_opposites_lie_as_far_from_it():
     words = [text.get_text() for text in axes.texts]
     assert words.count("asks") == 2
     assert {"a", "b", "all", "head $0$"} <= set(words)
-
-
-def test_every_picture_has_its_outline_and_its_words():
-    rows = [torch.rand(3, 3, 8, 8, generator=seeded(seed)) for seed in (0, 1)]
-    words = [["", "0.1", "0.2"], ["", "0.3", "0.4"]]
-    figure = pasted_figure(
-        rows, (1, 0), (2, 2), ["a wheel", "a ball"], ["own", "sea", "air"], words, "t", "s"
-    )
-    (axes,) = figure.axes
-    shown = [text.get_text() for text in axes.texts]
-    assert {word for row in words for word in row if word} <= set(shown)
-    assert shown.count("own") == 2
-    canvas = axes.images[0].get_array()
-    outlines = (canvas == np.round(255 * np.array(to_rgb(MARK)))).all(-1)
-    side = 8 * (160 // 8) // 2  # of a patch, in dots
-    assert outlines.sum() == 6 * ((side + 4) ** 2 - (side - 2) ** 2)

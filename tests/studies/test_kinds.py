@@ -16,8 +16,6 @@ from studies.kinds import (
     BESIDE,
     TOGETHER,
     WHOLE,
-    clusters,
-    drawn_scenes,
     group_cosines,
     group_logits,
     group_means,
@@ -28,7 +26,6 @@ from studies.kinds import (
     together_in_images,
     whitening,
 )
-from vit.config import ModelConfig
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
 from vit.scenes import MAY_TOUCH, PART_NAMES, scene_indices
@@ -90,21 +87,6 @@ def test_whitened_patches_vary_alike_in_all_directions():
     brightness = whitening(patches, share=0.9)
     assert brightness.shape == (6, 1)
     assert F.normalize(brightness, dim=0).abs().min() > 0.9 / 6**0.5
-
-
-def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():
-    found = drawn_scenes("test", ModelConfig(image_size=(16, 32), patch_size=4), 0.5)
-    whole = drawn_scenes("test", ModelConfig(image_size=32, patch_size=4), 0.5)
-    assert torch.equal(found.images, whole.images[:, :, 8:24])
-    assert torch.equal(found.pixels, whole.pixels[:, 8:24])
-    assert torch.equal(found.patches.view(-1, 4, 8), whole.patches.view(-1, 8, 8)[:, 2:6])
-
-
-def test_no_more_centres_than_points_that_differ():
-    twice = torch.randn(128, 48).repeat(2, 1)
-    assert len(clusters(twice, 1000)) == 128
-    centres = clusters(torch.tensor([[0.0], [0.0], [1.0], [2.0]]), 10)
-    assert sorted(centres.flatten().tolist()) == pytest.approx([0.0, 1.0, 2.0])
 
 
 # --- what occurs together, on label maps small enough to count by hand

@@ -30,10 +30,6 @@ def test_a_measure_is_written_with_its_spread_and_no_digit_more(values, share, t
     assert str(seeds(values, share)) == text
 
 
-def test_of_a_tensor_the_mean_of_each_seed_is_taken():
-    assert seeds(torch.tensor([[[1.0, 2], [3, 4]], [[0, 0], [0, 2]]])).values == (2.5, 0.5)
-
-
 def test_differences_are_taken_seed_by_seed():
     found = seeds([0.5, 0.7, 0.9]) - seeds([0.4, 0.6, 0.8])
     assert found.values == pytest.approx((0.1, 0.1, 0.1))
@@ -132,21 +128,3 @@ FEWER, WITHOUT_LABELS = (
     (lambda images: images.subset(torch.arange(6))),
     partial(replace, class_names=()),
 )
-REFUSED = [  # a study, what becomes of the test images, and the reason
-    ("fixed-or-learned", WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
-    ("static-and-contextual", FEWER, "6 test images are too few; .* 18 at least"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "change", "said"), REFUSED)
-def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
-    experiment, tmp_path, monkeypatch, name, change, said
-):
-    """Nothing is trained, and nothing is written."""
-    made = replace(experiment, study=StudyConfig([0], 1))
-    images = replace(experiment.data(), name="Mine")
-    made.used |= {made.config.data: replace(images, test=change(images.test))}
-    monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(RunError, match=rf"^{name}: {said}$"):
-        run_study(name, made, tmp_path, "")
-    assert not list(tmp_path.iterdir())

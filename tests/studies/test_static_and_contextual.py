@@ -19,7 +19,6 @@ from studies.static_and_contextual import (
     TERMS,
     WHEEL,
     design_of,
-    paste,
     pasted_tokens,
     street_wheels,
     token_shares,
@@ -114,18 +113,6 @@ SIZE = (4, 2)
 
 def images(count: int) -> torch.Tensor:
     return torch.randn(count, 3, 8, 12, generator=seeded(count))
-
-
-def test_only_the_place_changes():
-    inputs, places = images(5), torch.tensor([0, 3, 11, 6, 6])
-    before = inputs.clone()
-    patches = torch.arange(5.0)[:, None].expand(-1, 24)
-    found = patchify(paste(inputs, patches, places, SIZE), SIZE)
-    assert torch.equal(inputs, before)
-    untouched = torch.ones(5, 12, dtype=torch.bool)
-    untouched[torch.arange(5), places] = False
-    assert torch.equal(found[~untouched], patches)
-    assert torch.equal(found[untouched], patchify(inputs, SIZE)[untouched])
 
 
 def test_a_patch_put_back_has_its_own_token():

@@ -87,11 +87,6 @@ def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
     torch.testing.assert_close(model(images, mask), before)
 
 
-def test_size_is_the_root_mean_square():
-    values = torch.tensor([[1.0, -1, 1, -1], [0.0, 2, 0, 2]])
-    assert size(values).tolist() == pytest.approx([1, 2**0.5])
-
-
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, trained):
     measured = measure_gradients(one_seed.models(), 32)
     for name in BY_LAYER:

@@ -26,12 +26,6 @@ def test_correlation_is_torch_s_own():
     assert correlation(a[:, None], b).shape == (3, 3)
 
 
-def test_what_does_not_vary_goes_with_nothing():
-    assert float(correlation(torch.full((6,), 0.1), torch.arange(6.0))) == 0
-    # but for rounding
-    assert float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0
-
-
 def test_partial_correlation_by_its_formula():
     torch.manual_seed(0)
     a, b, c = torch.randn(3, 30).double()

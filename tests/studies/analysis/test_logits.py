@@ -11,7 +11,6 @@ from studies.analysis.logits import (
     pixel_forms,
     positive_share,
     queries_and_keys_by_layer,
-    self_share,
     split_first_logits,
     split_keys,
     symmetric_share,
@@ -20,7 +19,6 @@ from studies.analysis.logits import (
 )
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.errors import AttentionError
 from vit.interpret import AttentionMaps
 from vit.patches import patchify
 
@@ -123,13 +121,6 @@ def test_keys_know_nothing_of_others_before_attention_has_mixed_them():
     assert (found / found.sum(-1, keepdim=True)).abs().amax(1)[:, 2].max() < 1e-4
 
 
-def test_keys_without_content_are_their_place():
-    encoder = encoder_of()
-    nn.init.zeros_(encoder.patch_embed.proj.weight)
-    found = split_keys(encoder, images(), images(8, seed=2))
-    torch.testing.assert_close(found[..., 0] / found.sum(-1), torch.ones(3, 3), rtol=0, atol=1e-4)
-
-
 # --- logits and similarity
 
 
@@ -170,15 +161,6 @@ def test_symmetry_of_its_extremes_and_without_what_is_common():
     torch.testing.assert_close(symmetry(popular), symmetry(pairs), rtol=0, atol=1e-3)
 
 
-def test_the_share_of_the_diagonal():
-    even = torch.full((1, 2, 5, 5), 0.2)
-    torch.testing.assert_close(self_share(even), torch.full((1, 2), 0.2))
-    torch.testing.assert_close(self_share(torch.eye(5).expand(1, 2, 5, 5)), torch.ones(1, 2))
-    one_of_five = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).expand(1, 2, 5, 5)
-    assert (self_share(one_of_five) == 0.2).all()
-    assert (self_share(one_of_five, num_prefix_tokens=1) == 0).all()
-
-
 # --- forms on pixels
 
 
@@ -215,11 +197,3 @@ def test_all_pairs_together_are_the_form():
     assert (queries.sum(1) >= 0).all()
     torch.testing.assert_close(queries.T * shares.sqrt() * form.norm() @ keys, form)
     assert all(len(part) == 2 for part in leading_pairs(form, 2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"), [({"qkv": "identity"}, "no W_Q"), ({"qk_norm": True}, "normalises")]
-)
-def test_attention_without_a_form_is_refused(settings, reason):
-    with pytest.raises(AttentionError, match=reason):
-        pixel_forms(small_encoder(**settings))
