@@ -404,7 +404,7 @@ def _train(
             save_model(initial, model, normalize, data_content_hash=data.content_hash)
         config = changed(config, {"model.init": str(initial)})
     settings = None
-    if not run_folder.begun:
+    if not run_folder.config.exists():
         # JSON is YAML too
         settings = json.dumps(config.to_dict(), indent=2) + "\n"
     run_folder.begin(settings)

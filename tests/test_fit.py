@@ -38,7 +38,7 @@ class Witness(Callback):
 
     def __init__(self, ends_at: int = 0, error: type[BaseException] = KeyError):
         self.ends_at, self.calls, self.count = ends_at, [], 0
-        self.error = error  # after a KeyboardInterrupt, no state is saved
+        self.error = error
 
     def on_start(self, run):
         self.calls.append(("start", run.step, run.folder.path.name))
@@ -122,7 +122,7 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
-    assert witness.calls[:2] == [("start", 5, "run"), ("log", 6)]
+    assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
     assert witness.count == 6  # with those before it was ended
     for name, value in run.result.state_dict().items():
         assert torch.equal(value, whole[0].result.state_dict()[name]), name
@@ -190,10 +190,8 @@ def test_one_image_to_learn_from_is_refused(config, tmp_path):
 
 
 @pytest.mark.parametrize("state", [np.float64(0.5), lambda: 0], ids=["NumPy", "function"])
-def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(
-    config, tmp_path, state
-):
-    """Saved, it made every state of the run unreadable."""
+def test_a_state_that_could_not_be_read_again_is_not_saved(config, tmp_path, state):
+    """It made every state of the run unreadable."""
 
     class Best(Witness):
         def state_dict(self):
@@ -204,7 +202,6 @@ def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(
         ConfigError, match=r"^callbacks: Best\.state_dict returns more than tensors [^\n]*$"
     ):
         fit(config, tmp_path / "run", PAIRS, TEST, [best])
-    assert best.count == 1
     assert fit(config, tmp_path / "run", PAIRS, TEST, resume=True).step == 6
 
 

@@ -21,7 +21,6 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from vit.config import (
     BUILT_IN,
-    SYNONYMS,
     Config,
     NonNegative,
     Settings,
@@ -226,10 +225,7 @@ class Parser(OneLineParser):
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             name = unknown[0].partition("=")[0]
-            meant = f"--{SYNONYMS.get(name.removeprefix('--'))}"
             near = did_you_mean(name, self._option_string_actions)
-            if meant in self._option_string_actions:
-                near = f"; did you mean {meant}?"
             self.error(f"unrecognized arguments: {name}{near}")
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"

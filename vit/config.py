@@ -12,9 +12,8 @@ its settings affect results:
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -112,14 +111,14 @@ def _switch(value: Any) -> Any:
     return value
 
 
-def _pair(value: Any) -> Any:
-    """Return height and width; one number stands for a square."""
-    sides = several(value)
+def pair(size: Any) -> Any:
+    """Return a size as (height, width); one number stands for a square."""
+    sides = several(size)
     if not isinstance(sides, Sequence):
         sides = [sides]
     if len(sides) == 1:
         sides = [*sides, *sides]
-    return sides
+    return tuple(sides)
 
 
 def _known_objective(name: str) -> str:
@@ -138,15 +137,11 @@ Share = Annotated[Number, Field(gt=0, le=1)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Within = Annotated[Number, Field(gt=0, lt=1)]
-Ratio = Annotated[Number, Field(gt=0, le=100)]
 # Larger sizes are mistakes, and would fill the memory before anything could say so
-Pixels = Annotated[Whole, Field(ge=1, le=16_384)]
 Units = Annotated[Whole, Field(ge=1, le=65_536)]
-Channels = Annotated[Whole, Field(ge=1, le=4096)]
-Classes = Annotated[Whole, Field(ge=0, le=10_000_000)]
-FewTokens = Annotated[Whole, Field(ge=0, le=1000)]
-Size = Annotated[tuple[Pixels, Pixels], BeforeValidator(several)]
-Square = Annotated[tuple[Pixels, Pixels], BeforeValidator(_pair)]
+NoneOrMore = Annotated[Whole, Field(ge=0, le=10_000_000)]
+Size = Annotated[tuple[Units, Units], BeforeValidator(several)]
+Square = Annotated[tuple[Units, Units], BeforeValidator(pair)]
 Words = Annotated[tuple[str, ...], BeforeValidator(several)]
 PathName = Annotated[str, BeforeValidator(_path)]
 # A shell makes an empty name of a variable that is not set, and it would be the current folder
@@ -154,20 +149,6 @@ FolderName = Annotated[str, Field(min_length=1), BeforeValidator(_path)]
 
 
 # --- What all settings have in common -------------------------------------------------------------
-
-SYNONYMS = {
-    "lr": "optim.blr",
-    "learning_rate": "optim.blr",
-    "wd": "optim.weight_decay",
-    "img_size": "model.image_size",
-    "workers": "run.threads",
-    "gpu": "run.device",
-    "amp": "train.precision",
-    "bs": "train.batch_size",
-    "epochs": "train.epochs",
-    "seed": "train.seed",
-}
-"""What other programs call some settings."""
 
 
 def reason(problems: Sequence[ErrorDetails]) -> str:
@@ -205,8 +186,6 @@ class Settings(BaseModel):
         name = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
             hint = did_you_mean(name, cls.model_fields)
-            if not hint and name in SYNONYMS:
-                hint = f"; did you mean {SYNONYMS[name]}?"
             return cls.refused_by(cls.key(name), f"no such setting{hint}")
 
         # A value: of several types, each says what it needs
@@ -272,14 +251,6 @@ def spelled(value: object) -> str:
     return json.dumps(value)
 
 
-def pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return a size as (height, width); one number stands for a square."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
-
-
 # --- The architecture of a model, which a checkpoint states ---------------------------------------
 
 
@@ -293,7 +264,7 @@ class ViTConfig(Settings):
     and resized"""
     patch_size: Square = (4, 4)
     """pixels: one number for squares, or [height, width]; divides the image"""
-    channels: Channels = 3
+    channels: Units = 3
     """channels of the images"""
 
     # Size
@@ -309,7 +280,7 @@ class ViTConfig(Settings):
     # Tokens beside the patches, and positions
     class_token: bool = True
     """put a class token before the patches"""
-    registers: FewTokens = 0
+    registers: NoneOrMore = 0
     """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "learned"
     """positions: a learned table, or the fixed 2-D sin-cos one"""
@@ -334,7 +305,7 @@ class ViTConfig(Settings):
     fc_norm: bool = False
     """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
     name)"""
-    num_classes: Classes = 0
+    num_classes: NoneOrMore = 0
     """outputs of the classification head; 0: no head"""
 
     # Blocks of other families
@@ -351,11 +322,8 @@ class ViTConfig(Settings):
         height, width = self.image_size
         p, q = self.patch_size
         has_whole_patches = height % p == 0 and width % q == 0
-        size = self.dimensions
         check(
             (self, "patch_size", not has_whole_patches, f"it must divide {height} x {width}"),
-            # One hidden unit
-            (self, "mlp_ratio", self.mlp_ratio * size["embed_dim"] < 1, "the MLPs have no unit"),
             # A token for the head to read
             (
                 self,
@@ -601,12 +569,6 @@ class ClassifyConfig(Settings):
     whole_epochs: NonNegativeFloat = 0.0
     """final epochs without drop_patches, so that the model has seen whole images"""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        has_no_effect = self.whole_epochs > 0 and self.drop_patches == 0
-        check((self, "whole_epochs", has_no_effect, "it only applies with drop_patches"))
-        return self
-
 
 class OptimConfig(Settings):
     """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
@@ -711,20 +673,6 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 """The configurations: next to the package in the repository, inside it in a wheel."""
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Reads YAML, and refuses a key that stands twice: PyYAML leaves out the first in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if key.value in keys:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"{key.value} stands twice", problem_mark=key.start_mark
-                )
-            keys.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def config_file(name: str | os.PathLike[str]) -> Path:
     """Return the settings file of this name: an existing one, else one of the package.
 
@@ -748,8 +696,7 @@ def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for path in map(config_file, names):
         try:
-            with path.open("rb") as file:
-                sections = yaml.load(file, _UniqueKeys)
+            sections = yaml.safe_load(path.read_bytes())
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError("config", f"cannot read {path}: {error}") from error
         if not isinstance(sections, dict):
@@ -783,31 +730,14 @@ class Config(Settings):
             object.__setattr__(self, name, default)  # the settings are frozen
 
         epochs = self.train.epochs
-        batch_size = self.train.batch_size
-        at_most = f"at most train.epochs, which is {epochs}"
         contrasts = self.reconstruct.contrast > 0
         learns_labels = OBJECTIVES[self.train.objective].labels
         check(
-            # What does not fit into the image, the run or the batch
             (
-                self.model,
-                "patch_size",
-                math.prod(self.model.grid_size) < 2,
-                f"model.image_size {self.model.image_size} must have 2 patches or more",
-            ),
-            (self.optim, "warmup_epochs", self.optim.warmup_epochs > epochs, at_most),
-            (self.run, "val_every", self.run.val_every > epochs, at_most),
-            (
-                self.classify,
-                "whole_epochs",
-                self.classify.whole_epochs >= epochs,
-                f"below train.epochs, which is {epochs}, or drop_patches would do nothing",
-            ),
-            (
-                self.run,
-                "grad_accum_steps",
-                self.run.grad_accum_steps > batch_size,
-                f"at most train.batch_size, which is {batch_size}",
+                self.optim,
+                "warmup_epochs",
+                self.optim.warmup_epochs > epochs,
+                f"at most train.epochs, which is {epochs}",
             ),
             # A contrastive loss compares two views with a whole batch
             (
@@ -821,12 +751,6 @@ class Config(Settings):
                 "views",
                 contrasts and self.augment.views != 2,
                 "reconstruct.contrast needs two views per image",
-            ),
-            (
-                self.train,
-                "batch_size",
-                contrasts and batch_size == 1,
-                "2 or more: reconstruct.contrast compares an image with others",
             ),
             # What would use the test images too early, or do nothing
             (
@@ -934,18 +858,3 @@ class Config(Settings):
         _, falls_from, _ = self.schedule(per_epoch)
         whole_from = round((self.train.epochs - self.classify.whole_epochs) * per_epoch)
         return min(falls_from, whole_from)
-
-    def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the settings that would turn a run into another.
-
-        Args:
-            before: all settings of that run, from `to_dict`.
-
-        Yields:
-            key, value before, value now.
-        """
-        saved = flat_settings(before)
-        for key, now in self.deciding().items():
-            old = saved.get(key, now)
-            if old != now:
-                yield key, old, now

@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from vit.config import (
-    Channels,
-    Classes,
+    NoneOrMore,
     Number,
-    Pixels,
     Probability,
     Settings,
     Share,
@@ -46,13 +44,13 @@ class LoadOptions(Settings):
     # Architecture and size
     part: Literal["encoder"] | None = None
     """leave out the decoder"""
-    image_size: Pixels | Size | None = None
+    image_size: Units | Size | None = None
     """pixels, H or H,W: resize the position table"""
-    patch_size: Pixels | Size | None = None
+    patch_size: Units | Size | None = None
     """pixels, P or P,Q: resize the patch kernels"""
-    channels: Channels | None = None
+    channels: Units | None = None
     """image channels: adapt the patch kernels"""
-    num_classes: Classes | None = None
+    num_classes: NoneOrMore | None = None
     """classes of the head; 0 leaves it out"""
     global_pool: Literal["token", "avg"] | None = None
     """what the head reads"""

@@ -102,7 +102,7 @@ def fit(
     out = Path(os.path.expanduser(out)).absolute()
     if objective is not None:
         config = changed(config, {"train.objective": register(objective)})
-    if resume:
+    if resume and config_of_run(out).model.init:
         config = with_saved_model(config, config_of_run(out).model)
     if init is not None and Path(config.model.init) != Path(init.origin.source):
         config = changed(config, {"model.init": init.origin.source})
@@ -117,18 +117,9 @@ def fit(
 
 
 def with_saved_model(config: Config, saved: ModelConfig) -> Config:
-    """Return the settings of a resumed run, with what followed from `model.init` when it began.
-
-    What has its default is the run's, too: only other values can contradict it.
-    """
-    chosen = ("init", "drop_path", "global_pool", "freeze")
-    default = ModelConfig()
-    followed = {}
-    for key, value in saved:
-        is_the_checkpoints = saved.init and key not in chosen
-        if is_the_checkpoints or getattr(config.model, key) == getattr(default, key):
-            followed[f"model.{key}"] = value
-    return changed(config, followed)
+    """Return the settings of a run that began with a checkpoint: the architecture is that one's."""
+    chosen = {key: getattr(config.model, key) for key in ("drop_path", "global_pool", "freeze")}
+    return changed(config, {"model": changed(saved, chosen)})
 
 
 def carry_out(
@@ -158,7 +149,7 @@ def carry_out(
     if dist.is_main:
         run.save_model(folder.path)
         say("measuring the model ...")
-        with dist.others_ended():
+        with dist.using_all_cores():
             scores = measure(run)
         run.summary = summarize(run, read_metrics(folder.metrics), scores)
         run.objective.eval()
@@ -202,7 +193,17 @@ def set_up(
         # each once
         recorders += [TRACKERS[name]() for name in dict.fromkeys(config.run.track)]
     recorders += callbacks
-    refuse_names(recorders)
+
+    # a state would be lost, or taken for another's
+    names = {"", MetricsFile.name, "dynamics"}
+    for callback in recorders:
+        has_state = type(callback).state_dict is not Callback.state_dict
+        if has_state and callback.name in names:
+            raise ConfigError(
+                f"callbacks: {type(callback).__name__} has a state, and the name "
+                f"{callback.name!r}; give it one of its own"
+            )
+        names.add(callback.name)
 
     # the data; config.yaml is to name the images actually used
     data = load_images(config, dist, train, test)
@@ -238,8 +239,19 @@ def set_up(
         recorders.insert(0, recorder)
     restore(recorders, run.callback_states)
 
-    # the folder, and the callbacks that write to it at once
-    metrics = open_folder(run, folder, command.resume)
+    # the folder, and the callbacks that write to it at once; a longer run goes on from before the
+    # last phase of the shorter one
+    settings = (
+        f"# trained on {one_line(data.description)}\n{WRITTEN_BY}{__version__}\n{config.to_yaml()}"
+    )
+    if not command.resume:
+        folder.begin(settings)
+    else:
+        if config_of_run(folder.path).train.epochs != config.train.epochs:
+            folder.forget_later_steps(run.step)
+        write_text(folder.config, settings)
+    metrics = MetricsFile(folder.metrics, run)
+    sample_images(data).save(folder.showcase)
     announce(run, folder)
     # baselines stay as they are while a model learns
     validation = Validation(partial(measure, baselines=False))
@@ -262,41 +274,6 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
     if len(data.train) < 2:
         raise DataError(f"{name}: a run needs two training images at least; give some hundred")
     return data
-
-
-def refuse_names(callbacks: Sequence[Callback]) -> None:
-    """Refuse callbacks whose states would be lost or taken for another's."""
-    names = {MetricsFile.name, "dynamics"}
-    for callback in callbacks:
-        has_state = type(callback).state_dict is not Callback.state_dict
-        if callback.name in names or (has_state and not callback.name):
-            raise ConfigError(
-                f"callbacks: {type(callback).__name__} has a state, and the name "
-                f"{callback.name!r}; give it one of its own"
-            )
-        if callback.name:
-            names.add(callback.name)
-
-
-def open_folder(run: Run, folder: RunFolder, resume: bool) -> MetricsFile:
-    """Write the settings of a run and its sample images; a resumed run forgets what it repeats."""
-    settings = (
-        f"# trained on {one_line(run.data.description)}\n{WRITTEN_BY}{__version__}\n"
-        f"{run.config.to_yaml()}"
-    )
-    # a run that becomes longer goes on from before its last phase
-    has_other_length = False
-    if resume:
-        has_other_length = Config.read(folder.config).train.epochs != run.config.train.epochs
-    else:
-        folder.begin(settings)
-    if has_other_length:
-        folder.forget_later_steps(run.step)
-    metrics = MetricsFile(folder.metrics, run)
-    if resume and (has_other_length or run.step == 0):
-        write_text(folder.config, settings)
-    sample_images(run.data).save(folder.showcase)
-    return metrics
 
 
 def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:

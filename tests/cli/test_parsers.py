@@ -81,7 +81,6 @@ def test_data_may_stand_in_place_of_an_option():
         ("attention RUN --out look --kep 0.5", "--kep; did you mean --keep?"),
         ("attention RUN --out look --layer last", "--layer: 'last' cannot be used; "),
         ("attention RUN --out look --mask 3", "--mask: '3' cannot be used; input should be less"),
-        ("data scenes --lr 3", "did you mean --optim.blr?"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_what_may_be_meant(line, message):

@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
         if isinstance(interrupt, Stopped):
             stopped = interrupt
         advice = "nothing had started"
-        if RunFolder(command.out).begun:
+        if RunFolder(command.out).config.exists():
             out = shlex.quote(str(command.out))
             advice = f"continue with: {command.program} --out {out} --resume"
         # of several processes, the first speaks
@@ -83,7 +83,7 @@ def train(command: TrainCommand) -> None:
             return
 
         # the summary comes after the pictures: a folder with a summary holds a finished run
-        with run.dist.others_ended():
+        with run.dist.using_all_cores():
             draw_pictures(run, folder, run.summary["scores"])
         write_json(folder.summary, run.summary)
         write_report(read_run(folder.path), folder.report)

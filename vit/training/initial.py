@@ -20,8 +20,6 @@ from vit.mae import Model
 from vit.training.objectives import objective_class
 from vit.weights import checkpoint_hash
 
-DECODER = {"decoder_dim": "dim", "decoder_depth": "depth", "decoder_heads": "num_heads"}
-"""Fields of `DecoderConfig`, by the settings that hold them."""
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
 
 
@@ -60,42 +58,40 @@ def initial_model(
             "use another checkpoint",
         )
 
-    # a new model, with whatever fits from the loaded one
+    # a new model, with whatever fits from the loaded one; its head is copied by `take_over`
     kept = {"drop_path": config.model.drop_path, "global_pool": config.model.global_pool}
     encoder = changed(loaded.encoder.config, {**kept, "num_classes": 0, **derived})
     model = objective.build_model(config, encoder)
-    # its head is copied by `take_over`, if the classes are the same
     state = loaded.encoder.state_dict()
-    for key in list(state):
-        if key.startswith("head."):
-            del state[key]
-    model.encoder.load_state_dict(state, strict=False)
+    body = {key: value for key, value in state.items() if not key.startswith("head.")}
+    model.encoder.load_state_dict(body, strict=False)
     notes = [*origin.notes, objective.take_over(model, loaded, data)]
 
-    # warn if the checkpoint has seen labels that this run holds back; another number of classes
-    # means other images
-    taught = "it has been taught classes, perhaps"
-    if loaded.encoder.config.num_classes == len(data.train.class_names) > 0:
-        if data.held_out and not origin.was_tested_on(data.test.content_hash):
-            notes.append(f"{taught} of the held-out images: scores on them may be optimistic")
-        if config.data.labels < 1 and origin.data_content_hash != data.content_hash:
-            notes.append(
-                f"{taught} with more labels than data.labels allows: it does not show what these "
-                "few give"
-            )
+    # another number of classes means other images
+    is_taught = loaded.encoder.config.num_classes == len(data.train.class_names) > 0
+    saw_test = data.held_out and not origin.was_tested_on(data.test.content_hash)
+    saw_labels = config.data.labels < 1 and origin.data_content_hash != data.content_hash
+    if is_taught and (saw_test or saw_labels):
+        notes.append(
+            "it has been taught classes, perhaps with images or labels that this run holds back: "
+            "its scores may be optimistic"
+        )
     notes = [f"model.init: {note}" for note in notes]
     return model, origin.normalize, notes, checkpoint_hash(loaded)
 
 
 def architecture_of(model: Model) -> dict[str, Any]:
     """Return what the section `model` says of a model: its encoder, and the size of a decoder."""
-    values = {}
-    for name, value in model.encoder.config:
-        if name in ModelConfig.model_fields:
-            values[name] = value
+    values = {
+        name: value for name, value in model.encoder.config if name in ModelConfig.model_fields
+    }
     if model.decoder is not None:
-        for name, field in DECODER.items():
-            values[name] = getattr(model.decoder.config, field)
+        size = model.decoder.config
+        values |= {
+            "decoder_dim": size.dim,
+            "decoder_depth": size.depth,
+            "decoder_heads": size.num_heads,
+        }
     return values
 
 
@@ -113,26 +109,23 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
     """
     own = architecture_of(loaded)
     # a run chooses how its encoder is regularised and read, and a classifier has no decoder
-    chosen = {"drop_path", "global_pool"}
+    chosen = ["drop_path", "global_pool"]
     if OBJECTIVES[config.train.objective].labels:
-        chosen |= DECODER.keys()
-    for name in chosen & own.keys():
-        del own[name]
+        chosen += ["decoder_dim", "decoder_depth", "decoder_heads"]
+    for name in chosen:
+        own.pop(name, None)
 
-    # where it differs from the settings
+    # what the command line names must be the model's
     current = {**dict(config.model), **config.model.dimensions}
-    differing = []
-    for name, value in own.items():
-        if value == current[name]:
-            continue
-        differing.append(f"{name} {spelled(value)}")
-        is_named = f"model.{name}" in named
-        if is_named or ("model.preset" in named and name in PRESETS[config.model.preset]):
+    preset = PRESETS[config.model.preset] if "model.preset" in named else ()
+    differing = [name for name in own if own[name] != current[name]]
+    for name in differing:
+        if name in preset or f"model.{name}" in named:
             problem = f"{spelled(current[name])} cannot be used; {config.model.init} has"
-            raise ConfigError(f"model.{name}", f"{problem} {spelled(value)}; leave it out")
+            raise ConfigError(f"model.{name}", f"{problem} {spelled(own[name])}; leave it out")
     notes = []
     if differing:
-        architecture = ", ".join(differing)
+        architecture = ", ".join(f"{name} {spelled(own[name])}" for name in differing)
         notes.append(f"model.init: the architecture is the checkpoint's: {architecture}")
     return changed(config, {f"model.{name}": value for name, value in own.items()}), notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard
 from vit.device import Compute, to_device
-from vit.errors import TrainingError
-from vit.training.step import Callback, Step, finish_step, for_each, log, states_of
+from vit.training.step import Callback, Step, log, states_of
 
 if TYPE_CHECKING:
     from vit.inputs import Images
@@ -34,8 +33,8 @@ def train_and_save(
 ) -> None:
     """Make all remaining steps; the main process saves the run's state along the way.
 
-    It does so every `run.save_every` steps, before the learning rate falls, at the end, where the
-    run is stopped, and where an error ends it.
+    It does so every `run.save_every` steps, before the learning rate falls, at the end, and where
+    the run is stopped.
 
     Args:
         run: from `vit.training.run.setup`.
@@ -47,37 +46,27 @@ def train_and_save(
     """
     first_step = run.step + 1
     seconds_before = run.seconds
-    saved_step = run.step
-    try:
+    with ExitStack() as closing:
+        for callback in callbacks:
+            closing.callback(callback.close)
         for callback in callbacks:
             log(run, callbacks, callback.on_start(run))
+
         for done in train_steps(run, callbacks):
-            if done.step == first_step:
-                if run.compute.compile and run.dist.is_main:
-                    seconds = run.seconds - seconds_before
-                    print(f"compiled and ran the first step in {seconds:.0f} s", flush=True)
-                # refuses a state that cannot be read again before more steps are lost with it
-                states_of(callbacks, None)
+            if done.step == first_step and run.compute.compile and run.dist.is_main:
+                seconds = run.seconds - seconds_before
+                print(f"compiled and ran the first step in {seconds:.0f} s", flush=True)
 
             # all processes ask whether to stop, the main one saves
             is_due = done.step % run.config.run.save_every == 0
             is_due |= done.step in (run.held_steps, run.total_steps)
             stop = (is_due or asks_to_stop(run)) and stopping()
             if run.dist.is_main and (is_due or stop):
+                # a step that was not finite is in no state
                 done.check()
                 save(run, callbacks, checkpoints)
-                saved_step = done.step
             if stop:
                 break
-    except TrainingError:
-        # a step that was not finite, which no state may hold
-        raise
-    except (Exception, SystemExit):
-        if run.step > saved_step:
-            save_after_error(run, callbacks, checkpoints)
-        raise
-    finally:
-        for_each(callbacks, lambda callback: callback.close())
 
 
 def asks_to_stop(run: Run) -> bool:
@@ -92,16 +81,6 @@ def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
     for callback in callbacks:
         callback.on_save()
     run.save(checkpoints, states_of(callbacks, run.callback_states))
-
-
-def save_after_error(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
-    """Save the steps made before an error, unless they cannot be saved either."""
-    # that error is the one to report
-    with suppress(Exception):
-        # in the middle of an update, the weights belong to no step
-        if run.dist.is_main and not run.is_updating and not run.skips:
-            save(run, callbacks, checkpoints)
-            print(f"saved the state of step {run.step:,}; an error ends the run", flush=True)
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
@@ -183,9 +162,9 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
 
         # 5. Callbacks and caller, whose time does not count
         run.step = step + 1
-        run.is_updating = False
         run.seconds += time.perf_counter() - since
-        finish_step(run, callbacks, done)
+        for callback in callbacks:
+            log(run, callbacks, callback.on_step(run, done))
         yield done
         since = time.perf_counter()
 
@@ -203,7 +182,7 @@ def take_step(
 ) -> dict[str, Tensor]:
     """Compute a step's gradient, update the weights, and return `Step.values`.
 
-    `run.is_updating` is true from the update on. On a GPU of CUDA the host decides nothing in here.
+    On a GPU of CUDA the host decides nothing in here.
 
     Args:
         run: at the step before.
@@ -258,7 +237,6 @@ def take_step(
     # 4. The update, unless the optimizer skips it
     if run.compute.checks_each_step and first_bad > 0:
         return values
-    run.is_updating = True
     set_learning_rate(optimizer, lr)
     skips = (first_bad > 0) | ~is_finite
     run.skips.copy_(skips)

@@ -44,7 +44,6 @@ class Run:
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
-        is_updating: whether an update of the weights is under way: they belong to no step.
         seconds: seconds of training, over all sessions.
     """
 
@@ -64,7 +63,6 @@ class Run:
     folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
-    is_updating: bool = False
     seconds: float = 0.0
 
     def __repr__(self) -> str:

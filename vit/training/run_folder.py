@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 import torch
 
 from vit.atomic import PARTIAL, lock_folder, make_folder, replacing, write_text
-from vit.config import Config, RunConfig, changed
+from vit.config import Config, RunConfig, changed, flat_settings
 from vit.data import Dataset
 from vit.errors import ConfigError, RunError
 from vit.runs import RunFiles
@@ -167,12 +167,14 @@ def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, ep
     It began with `before`, and is to be resumed for `epochs`, which may be others while the
     learning rate is held.
     """
-    for key, old, new in requested.conflicts(before):
+    saved = flat_settings(before)
+    for key, new in requested.deciding().items():
+        old = saved.get(key, new)
         # whether it is not too late for other epochs, the saved state decides (`find_state`)
         falls_from_start = before["optim"]["cooldown"] == 1
-        if key == "train.epochs" and new == epochs and not falls_from_start:
-            continue
-        raise ConfigError(key, f"the run in {folder} has {old!r}, not {new!r}; {OTHER_RUN}")
+        becomes_longer = key == "train.epochs" and new == epochs and not falls_from_start
+        if old != new and not becomes_longer:
+            raise ConfigError(key, f"the run in {folder} has {old!r}, not {new!r}; {OTHER_RUN}")
 
 
 class RunFolder(RunFiles):
@@ -188,11 +190,6 @@ class RunFolder(RunFiles):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is a run to continue."""
-        return self.config.exists()
 
     def refuse_if_taken(self) -> None:
         """Refuse to begin a run in a folder that already holds one of its files."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -143,26 +143,8 @@ def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None)
     per_epoch = run.config.steps_per_epoch(len(run.data.train))
     whole = {"step": run.step, "epoch": run.step / per_epoch, **line}
     whole["seconds"] = round(run.seconds, 1)
-    for_each(callbacks, lambda callback: callback.on_log(dict(whole)))
-
-
-def finish_step(run: Run, callbacks: Sequence[Callback], done: Step) -> None:
-    for_each(callbacks, lambda callback: log(run, callbacks, callback.on_step(run, done)))
-
-
-def for_each(callbacks: Sequence[Callback], work: Callable[[Callback], None]) -> None:
-    """Do `work` for each callback, also after one has raised an error; raise the first one then.
-
-    So all others have done their part of the step, and its state can be saved.
-    """
-    errors: list[Exception | SystemExit] = []
     for callback in callbacks:
-        try:
-            work(callback)
-        except (Exception, SystemExit) as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+        callback.on_log(dict(whole))
 
 
 def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> None:
@@ -184,9 +166,9 @@ def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -
         # one that could not be read would make the state of the whole run unreadable
         states[callback.name] = callback.state_dict()
         content = io.BytesIO()
+        torch.save(states[callback.name], content)
+        content.seek(0)
         try:
-            torch.save(states[callback.name], content)
-            content.seek(0)
             torch.load(content, weights_only=True)
         except Exception as error:
             raise ConfigError(
