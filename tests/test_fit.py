@@ -189,13 +189,12 @@ def test_one_image_to_learn_from_is_refused(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("state", [np.float64(0.5), lambda: 0], ids=["NumPy", "function"])
-def test_a_state_that_could_not_be_read_again_is_not_saved(config, tmp_path, state):
-    """It made every state of the run unreadable."""
+def test_a_state_that_could_not_be_read_again_is_not_saved(config, tmp_path):
+    """One of NumPy's numbers made every state of the run unreadable."""
 
     class Best(Witness):
         def state_dict(self):
-            return {"count": state if self.count else 0}
+            return {"count": np.float64(self.count)}
 
     best = Best()
     with pytest.raises(
