@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,14 +16,12 @@ from vit.config import (
     OptimConfig,
     RunConfig,
     changed,
-    flat_settings,
 )
 from vit.data import Dataset
-from vit.device import Compute
 from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import asks_to_stop, learning_rate, train_steps
+from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 from vit.training.run_folder import find_state
 from vit.training.step import Step
@@ -75,7 +72,7 @@ def test_few_images_are_learnt_by_heart():
             "optim.blr": 0.1,
             "optim.warmup_epochs": 5,
             "optim.weight_decay": 0,
-            "train.epochs": 150,
+            "train.epochs": 80,
             "train.batch_size": 16,
         },
     )
@@ -104,8 +101,6 @@ def test_accumulation_does_not_change_a_run(settings, accum_steps):
         assert other.metrics.get("train_accuracy") == pytest.approx(
             one.metrics.get("train_accuracy")
         )
-    undropped = losses_of(changed(settings, {"model.drop_path": 0.0}))
-    assert [step.loss for step in whole] != pytest.approx(undropped, rel=1e-4)
 
 
 class Unheard(Distributed):
@@ -178,39 +173,7 @@ def test_processes_add_up_to_one(settings, count):
     gradient_sum = sum(gradient for _, gradient in processes)
     torch.testing.assert_close(value_sum, values, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradient_sum, gradient, rtol=1e-3, atol=1e-5)
-    assert len(gradient) == 2 * settings.steps_per_epoch(20)
     assert (gradient.abs().amax(1) > 1e-3).all()
-
-
-@pytest.mark.parametrize(
-    ("device", "processes", "asks"),
-    [("cuda", 2, [10, 20]), ("cuda", 1, range(1, 22)), ("cpu", 2, range(1, 22))],
-)
-def test_processes_on_gpus_ask_whether_to_stop_where_lines_are_written(device, processes, asks):
-    run = start(changed(CONFIG, {"train.batch_size": 3, "train.epochs": 100}))  # 7 steps an epoch
-    run.compute = Compute(torch.device(device))
-    run.dist = Distributed(0, processes)
-    asked = []
-    for run.step in range(1, 22):
-        if asks_to_stop(run):
-            asked.append(run.step)
-    assert asked == list(asks)
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "compiled"), [(8, [True, True, False] * 2), (32, [True] * 2)]
-)
-def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(
-    monkeypatch, batch_size, compiled
-):
-    settings = changed(CONFIG, {"augment.views": 2, "train.batch_size": batch_size})
-    usual = []
-    monkeypatch.setattr(
-        Compute, "only_compiled_for", lambda _, is_usual: usual.append(is_usual) or nullcontext()
-    )
-    for rank in range(3):  # whose parts differ in size
-        gradients(settings, Unheard(rank, 3))
-    assert usual == compiled * 3
 
 
 # --- how it is computed changes nothing -----------------------------------------------------------
@@ -272,8 +235,10 @@ def spoil_gradient(model: Model) -> None:
     model.encoder.norm.weight.register_hook(lambda gradient: gradient * math.inf)
 
 
-@pytest.mark.parametrize("spoil", [spoil_one_image, spoil_gradient])
-@pytest.mark.parametrize("optim", [dict(clip_grad=0.0, ema=0.5), dict(name="muon")], ids=str)
+@pytest.mark.parametrize(
+    ("spoil", "optim"),
+    [(spoil_one_image, dict(clip_grad=0.0, ema=0.5)), (spoil_gradient, dict(name="muon"))],
+)
 def test_step_that_is_not_finite_changes_nothing(spoil, optim):
     """Neither the weights, nor their average, nor what the optimizer keeps."""
     run = start(changed(CONFIG, {"optim": OptimConfig(**optim)}))
@@ -324,9 +289,9 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
 HALF = changed(CONFIG, {"train.precision": "fp16", "train.epochs": 4})
 
 
-@pytest.mark.parametrize("optim", [{}, {"name": "muon", "ema": 0.5}], ids=str)
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
 def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(optim, tmp_path):
-    run = start(changed(HALF, flat_settings({"optim": optim})))
+    run = start(changed(HALF, {"optim.name": optim}))
     steps = train_steps(run)
     next(steps)
     scale = run.loss_scale.get_scale()
@@ -358,21 +323,6 @@ def test_a_gradient_that_is_not_finite_at_any_scale_ends_a_run_in_fp16():
 
 
 # --- what a step says -----------------------------------------------------------------------------
-
-
-def test_steps_are_counted_and_have_the_schedules_learning_rate():
-    run = start(changed(CONFIG, {"train.epochs": 3}))
-    steps = list(train_steps(run))
-    assert len(steps) == run.total_steps == run.step == 9
-    peak = CONFIG.optim.blr * CONFIG.train.batch_size / 256
-    warmup = round(0.5 * 3)  # half an epoch of three steps
-    for number, step in enumerate(steps, start=1):
-        assert step.step == number
-        assert step.epoch == pytest.approx(number / 3)
-        assert step.lr == learning_rate(number - 1, warmup, warmup, 9, peak)
-        assert set(step.metrics) == {"step", "epoch", "loss", "lr", "grad_norm"}
-    assert [step.images for step in steps] == [8, 8, 4] * 3
-    assert max(step.lr for step in steps) == peak
 
 
 def test_average_is_of_the_weights_after_each_step():
