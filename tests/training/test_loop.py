@@ -72,7 +72,7 @@ def test_few_images_are_learnt_by_heart():
             "optim.blr": 0.1,
             "optim.warmup_epochs": 5,
             "optim.weight_decay": 0,
-            "train.epochs": 80,
+            "train.epochs": 120,
             "train.batch_size": 16,
         },
     )
