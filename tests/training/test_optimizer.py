@@ -78,7 +78,7 @@ MATRICES = {
 }
 
 
-@pytest.mark.parametrize("frozen", ["nothing", "encoder", "bias"])
+@pytest.mark.parametrize("frozen", ["nothing", "encoder"])
 def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen):
     matrices = MATRICES | {
         "encoder.patch_embed.proj.weight",
@@ -163,8 +163,9 @@ def test_update_of_muon_is_timms():
     assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(48, 16), (32, 32), (16, 64)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((48, 16), torch.bfloat16), ((16, 64), torch.float16)]
+)
 def test_muon_in_half_precision_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(
     shape, dtype
 ):
@@ -200,19 +201,12 @@ def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
         step(models[1], timms, range(3), lr=0.01)
         timms_weights = dict(models[1].named_parameters())
         for name, weights in models[0].named_parameters():
-            torch.testing.assert_close(
-                weights,
-                timms_weights[name],
-                rtol=1e-4,
-                atol=1e-6,
-                msg=lambda text, name=name: f"{name}: {text}",
-            )
+            torch.testing.assert_close(weights, timms_weights[name], rtol=1e-4, atol=1e-6)
         models[0].load_state_dict(models[1].state_dict())
         ours.load_state_dict(copy.deepcopy(timms.state_dict()))
 
 
-@pytest.mark.parametrize("products", [torch.float32, torch.bfloat16])
-def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products):
+def test_processes_that_share_muons_work_step_as_one_does(monkeypatch):
     sent: dict[int, torch.Tensor] = {}
 
     def stepped(dist: Distributed) -> nn.Module:
@@ -222,7 +216,7 @@ def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products)
 
         monkeypatch.setattr(torch.distributed, "all_reduce", add_what_the_other_sent)
         model = whole_model()
-        step(model, make_optimizer(model, MUON, products, dist), range(1))
+        step(model, make_optimizer(model, MUON, dist=dist), range(1))
         return model
 
     alone = stepped(SINGLE)
@@ -230,15 +224,6 @@ def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products)
     stepped(Distributed(1, world_size=2))  # only to send its part
     for rank in (0, 1):
         for name, weights in stepped(Distributed(rank, world_size=2)).named_parameters():
-            torch.testing.assert_close(
-                weights,
-                expected[name],
-                rtol=1e-4,
-                atol=1e-5,
-                msg=lambda text, name=name: f"{name}: {text}",
-            )
+            torch.testing.assert_close(weights, expected[name], rtol=1e-4, atol=1e-5)
     assert len(sent) == 2
     assert all(0.3 < values.count_nonzero() / values.numel() < 0.7 for values in sent.values())
-
-
-# --- the average of the weights -------------------------------------------------------------------
