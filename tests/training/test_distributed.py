@@ -18,20 +18,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from tiny import noise, save_images, without_pictures
+from tiny import names, noise, save_images, without_pictures
 
 from vit.config import Config, RunConfig
 from vit.device import usable_cores
 from vit.train import fit
 from vit.training.distributed import gather_batch, init_distributed
 from vit.training.dynamics import read_dynamics
+from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
-PICTURES = "attention.png curves.png reconstructions.png"
-ALL = {*NAMES.split(), *PICTURES.split(), ".lock", "showcase.safetensors", "report.html"}
+FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json .lock"
 STEPS = 60
 # 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
 # are processes; with contrast it is left out.
@@ -56,7 +54,7 @@ classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, who
 """
 # train.py without pictures and page, which take longer than all else. A thread of the group that
 # outlives Python aborts it.
-PLAIN = """
+PLAIN = f"""
 import runpy, sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,16 +66,12 @@ def say_threads(*_):
 
 sys.modules["vit.report.pictures"] = SimpleNamespace(draw_pictures=say_threads)
 sys.modules["vit.report.page"] = SimpleNamespace(write_report=lambda path, out: out.touch())
-sys.argv[0] = sys.argv.pop(1)
 try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
 finally:
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not any("gloo" in name for name in threads), threads
 """
-
-
-# --- which process this is ------------------------------------------------------------------------
 
 
 def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
@@ -85,68 +79,31 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)
     # rows 1 and 2 of five; the last is none of the batch
     place = torch.tensor([[1, 5], [2, 5], [-1, 5]])
-    gathered = {}
-    for compiled in (False, True):
+    for step in (gather_batch, torch.compile(gather_batch, backend="eager")):
         values = torch.arange(6.0).reshape(3, 2).requires_grad_()
-        step = torch.compile(gather_batch, backend="eager") if compiled else gather_batch
         with warnings.catch_warnings(record=True) as said:
             whole = step(values, place)
         (whole**2).sum().backward()
-        gathered[compiled] = [whole.tolist(), values.grad.tolist()]
+        assert whole.tolist() == [[0, 0], [0, 1], [2, 3], [0, 0], [0, 0]]
+        assert values.grad.tolist() == [[0, 2], [4, 6], [0, 0]]
         assert not said
-    assert gathered[True] == gathered[False]
-    assert gathered[True] == [[[0, 0], [0, 1], [2, 3], [0, 0], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
 
 
-def by_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, count: int, here: int) -> None:
-    """What torchrun tells a process: its rank among `count`, `here` of them on this machine."""
-    places = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": here}
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
+    """The second of two processes of torchrun, which meets nobody."""
+    places = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}
     for key, value in (places | {"TORCHELASTIC_RUN_ID": "x"}).items():
         monkeypatch.setenv(key, str(value))
-
-
-@pytest.fixture
-def stores(monkeypatch) -> list[dist.Store]:
-    """The second of two processes, which meets nobody; the stores of the groups that it forms."""
-    by_torchrun(monkeypatch, rank=1, count=2, here=2)
     torchruns_store = dist.HashStore()
     stores = []
+    cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    return stores
-
-
-@pytest.mark.parametrize("gpus", [False, True])
-def test_an_error_ends_the_exchanges_of_gpus_at_once(gpus, stores, monkeypatch):
-    """nccl's normal end waits for exchanges under way, which the lost process never joins."""
-    ends = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: ends.append("destroyed"))
-    monkeypatch.setattr(
-        dist.distributed_c10d, "_abort_process_group", lambda: ends.append("aborted")
-    )
-    with init_distributed(Config()):
-        pass
-    with pytest.raises(ValueError, match="wrong"), init_distributed(Config()):
-        raise ValueError("wrong")
-    assert ends == ["destroyed", "aborted" if gpus else "destroyed"]
-
-
-@pytest.fixture
-def cores(monkeypatch) -> list[set[int]]:
-    """The cores of this process, and whatever it gets after them."""
-    cores = [{0, 1, 2, 3}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, numbers: cores.append(set(numbers)), raising=False
     )
-    return cores
-
-
-def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(stores, cores):
     for _ in range(2):
         with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
             assert here.local_world_size == 2
@@ -170,27 +127,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(
-    place: Path, out: str, *argv: str, launcher: list[str] | None = None, pictures: bool = False
-) -> subprocess.Popen[str]:
-    config = [] if "--config" in argv else ["--config", "reconstruct.yaml"]
-    script = [*([] if pictures else ["plain.py"]), str(ROOT / "train.py")]
-    command = [*(launcher or [sys.executable]), *script, *config, "--out", out, *argv]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "MPLBACKEND": "agg",
-        "PYTHONPATH": str(ROOT),
-    }
-    pipe = subprocess.PIPE
+def start(place: Path, out: str, config: str, *argv: str) -> subprocess.Popen[str]:
+    """Start the run in two processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["plain.py", "--config", f"{config}.yaml", "--out", out, *argv]
+    threads = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        command, cwd=place, env=environment, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, *launcher, *words],
+        cwd=place,
+        env=os.environ | threads,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-
-
-def run(place: Path, out: str, *argv: str, **how: object) -> tuple[int, str, str]:
-    process = start(place, out, *argv, **how)
-    printed, errors = process.communicate(timeout=600)
-    return process.returncode, printed, errors
 
 
 def losses(place: Path, out: str) -> list[float]:
@@ -199,36 +148,37 @@ def losses(place: Path, out: str) -> list[float]:
     return [line["loss"] for line in lines]
 
 
-def train_alone(place: Path, out: str, config: str) -> None:
+def train_alone(place: Path, out: str, config: str, resume: bool = False) -> Run:
     """The same run in this process."""
     with pytest.MonkeyPatch.context() as patch, without_pictures():
         patch.chdir(place)
-        fit(Config.read(config, {"run.threads": 1}), out)
+        return fit(Config.read(f"{config}.yaml", {"run.threads": 1}), out, resume=resume)
 
 
 @pytest.fixture(scope="module")
 def alone(place: Path) -> list[float]:
-    train_alone(place, "alone", "reconstruct.yaml")
+    train_alone(place, "alone", "reconstruct")
     return losses(place, "alone")
 
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes(place, alone):
-    code, printed, errors = run(place, "two", launcher=TORCHRUN, pictures=True)
-    assert code == 0, errors
+    process = start(place, "two", "reconstruct")
+    printed, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
     assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
     assert len(alone) == STEPS
-    assert {path.name for path in (place / "two").iterdir()} == ALL
+    assert names(place / "two") == {*FILES.split(), "showcase.safetensors", "report.html"}
     assert printed.count("2 processes, 10 images at once") == 1
     assert printed.count("loss on masked patches") == 1
 
 
 @pytest.mark.slow
 def test_two_processes_learn_classes_as_one(place):
-    train_alone(place, "one-classifies", "classify.yaml")
-    words = ("--config", "classify.yaml")
-    code, printed, errors = run(place, "two-classify", *words, launcher=TORCHRUN)
-    assert code == 0, errors
+    train_alone(place, "one-classifies", "classify")
+    process = start(place, "two-classify", "classify")
+    printed, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
     assert f"{min(2, usable_cores())} threads measure" in printed
     # of each process, in training
     assert json.loads((place / "two-classify" / "summary.json").read_text())["threads"] == 1
@@ -249,34 +199,31 @@ def test_two_processes_learn_classes_as_one(place):
 @pytest.mark.slow
 def test_stopped_run_of_two_continues_as_one(place, alone):
     """SIGTERM reaches the launcher, as a cluster sends it, which hands it on."""
-    process = start(place, "stopped", "--run.save_every", "1", launcher=TORCHRUN)
+    process = start(place, "stopped", "reconstruct", "--run.save_every", "1")
     until = time.monotonic() + 600
-    while not saved_states(place / "stopped" / "checkpoints") and process.poll() is None:
+    states = place / "stopped" / "checkpoints"
+    while not saved_states(states) and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=600)
     if process.returncode == 0:
         pytest.fail(f"the run was over before the signal came: {errors}")
-    assert (
-        errors.count("stopped by SIGTERM; continue with: python train.py --out stopped --resume")
-        == 1
-    )
+    advice = "stopped by SIGTERM; continue with: python train.py --out stopped --resume"
+    assert errors.count(advice) == 1
     assert "train.py: error" not in errors
-    step = load_state(saved_states(place / "stopped" / "checkpoints")[-1])["step"]
-    assert 1 <= step < STEPS
-    code, printed, errors = run(place, "stopped", "--resume")
-    assert code == 0, errors
-    assert f"{STEPS} steps, from step {step}" in printed
-    assert "the run began on" in printed
+    assert 1 <= load_state(saved_states(states)[-1])["step"] < STEPS
+    run = train_alone(place, "stopped", "reconstruct", resume=True)
+    assert any("the run began on" in note for note in run.notes)
     assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
 
 
 @pytest.mark.slow
 def test_what_stops_one_stops_all_in_one_line(place):
     """The exit code is torchrun's, which also says how each process ended."""
-    code, printed, errors = run(place, "bad", "--data.root", "nowhere", launcher=TORCHRUN)
-    assert code != 0, errors
+    process = start(place, "bad", "reconstruct", "--data.root", "nowhere")
+    printed, errors = process.communicate(timeout=600)
+    assert process.returncode != 0, errors
     ours = [line for line in errors.splitlines() if line.startswith("train.py: ")]
     assert len(ours) == 1
     assert "nowhere" in ours[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from vit import cli
 from vit.config import OBJECTIVES, Config
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
@@ -42,7 +41,7 @@ def _forgotten(monkeypatch):
 
 
 @pytest.mark.slow
-def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, capsys):
+def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path):
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     teach = runpy.run_path(str(EXAMPLE))["Teach"]
     config = Config.read("quickstart", SMALL)
@@ -71,11 +70,3 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, c
     for part in ("model", "objective"):
         for name, value in state[part].items():
             assert torch.equal(value, again[part][name]), name
-
-    # another program knows the name alone
-    OBJECTIVES.pop("Teach")
-    assert cli.main(["report", str(whole)]) == 0
-    assert cli.main(["compare", str(whole)]) == 0
-    capsys.readouterr()
-    assert cli.main(["train", "--out", str(whole), "--resume"]) == 2
-    assert "train.objective: 'Teach' cannot be used" in capsys.readouterr().err
