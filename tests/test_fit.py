@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from vit.train import set_up
 from vit.training.distributed import Distributed
 from vit.training.process import SIGNALS
 from vit.training.run_folder import RunFolder
-from vit.weights import Origin, checkpoint_hash
+from vit.weights import checkpoint_hash
 
 CONFIG = changed(RECONSTRUCT, {"run.save_every": 3, "run.threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
@@ -36,9 +35,8 @@ class Witness(Callback):
 
     name = "witness"
 
-    def __init__(self, ends_at: int = 0, error: type[BaseException] = KeyError):
+    def __init__(self, ends_at: int = 0):
         self.ends_at, self.calls, self.count = ends_at, [], 0
-        self.error = error
 
     def on_start(self, run):
         self.calls.append(("start", run.step, run.folder.path.name))
@@ -46,7 +44,7 @@ class Witness(Callback):
     def on_step(self, run, done):
         self.count += 1
         if done.step == self.ends_at:
-            raise self.error("ended")
+            raise KeyError("ended")
 
     def on_log(self, values):
         self.calls.append(("log", values["step"]))
@@ -98,14 +96,8 @@ def test_a_run_is_returned_and_saved(whole):
 def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path):
     result = whole[0].result
     loaded = load_model(whole[0].folder.path)
-    # what tells of the file comes last
-    for item in fields(Origin)[:-2]:
-        ours = getattr(result.origin, item.name)
-        theirs = getattr(loaded.origin, item.name)
-        if item.name == "normalize":
-            ours = (ours.mean, ours.std)
-            theirs = (theirs.mean, theirs.std)
-        assert ours == theirs, item.name
+    for name in ("class_names", "data", "data_content_hash", "source", "image_size", "channels"):
+        assert getattr(result.origin, name) == getattr(loaded.origin, name), name
     photo = Image.radial_gradient("L").resize((50, 30)).convert("RGB")
     photo.save(tmp_path / "photo.png")
     assert torch.equal(result.origin.transform(photo), loaded.origin.transform(photo))
@@ -115,10 +107,9 @@ def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path
     assert scores[0]["knn"] == scores[1]["knn"]
 
 
-@pytest.mark.parametrize("error", [KeyError, SystemExit])
-def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path, error):
-    with pytest.raises(error) as kept:  # with all frames, as a notebook keeps it
-        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5, error)])
+def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path):
+    with pytest.raises(KeyError) as kept:  # with all frames, as a notebook keeps it
+        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5)])
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
     del kept
@@ -133,19 +124,30 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     assert lines[0] == lines[1]
 
 
-def test_other_images_and_the_command_line_continue_no_run_of_these(
-    whole, config, tmp_path, capsys
-):
+def test_a_run_that_cannot_go_on_is_refused_and_stays_as_it_is(whole, config, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
     with pytest.raises(RunError, match="the training data has changed since this run began"):
         fit(config, folder, PAIRS[1:], TEST, resume=True)
+    with pytest.raises(
+        ConfigError, match=r"^train\.seed: the run in [^\n]* has 0, not 1; [^\n]*--out"
+    ):
+        fit(changed(config, {"train.seed": 1}), folder, PAIRS, TEST, resume=True)
+    with pytest.raises(ConfigError, match="no run in"):
+        fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
     assert "vit.fit(..., train=...)" in capsys.readouterr().err
-    with pytest.raises(DataError, match=r"vit\.fit"):
-        fit(Config.read(folder / "config.yaml"), tmp_path / "new")
+    # another version's, which is named
+    path = folder / "config.yaml"
+    text = path.read_text().replace(vit.__version__, "0.0.9", 1)
+    path.write_text(text.replace("mask:", "mask: {cubes: 3}\nold:"))
+    with pytest.raises(
+        ConfigError, match=r"^--resume: version 0\.0\.9 of this program has written"
+    ):
+        fit(config, folder, PAIRS, TEST, resume=True)
+    assert not (tmp_path / "typo").exists()
 
 
 def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_path):
@@ -167,28 +169,6 @@ def test_a_callback_with_a_state_needs_a_name_of_its_own(config, tmp_path, names
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_another_version_is_not_resumed_and_that_version_is_named(config, tmp_path):
-    folder = tmp_path / "run"
-    with pytest.raises(KeyError):
-        fit(config, folder, PAIRS, TEST, [Witness(4)])
-    settings = (folder / "config.yaml").read_text()
-    settings = settings.replace(vit.__version__, "0.0.9", 1).replace(
-        "mask:", "mask: {cubes: 3}\nold:"
-    )
-    (folder / "config.yaml").write_text(settings)
-    with pytest.raises(
-        ConfigError, match=r"^--resume: version 0\.0\.9 of this program has written"
-    ):
-        fit(config, folder, PAIRS, TEST, resume=True)
-
-
-def test_one_image_to_learn_from_is_refused(config, tmp_path):
-    # one of two is held out
-    with pytest.raises(DataError, match=r"^list: a run needs two training images"):
-        fit(config, tmp_path / "run", PAIRS[:2])
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_state_that_could_not_be_read_again_is_not_saved(config, tmp_path):
     """One of NumPy's numbers made every state of the run unreadable."""
 
@@ -202,20 +182,6 @@ def test_a_state_that_could_not_be_read_again_is_not_saved(config, tmp_path):
     ):
         fit(config, tmp_path / "run", PAIRS, TEST, [best])
     assert fit(config, tmp_path / "run", PAIRS, TEST, resume=True).step == 6
-
-
-def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
-    """Its snapshots were of one model at first, and of another in the end."""
-    folder = tmp_path / "run"
-    held = changed(config, {"optim.cooldown": 0.5, "optim.warmup_epochs": 0})
-    with pytest.raises(KeyboardInterrupt):
-        fit(held, folder, PAIRS, TEST, [Witness(1, KeyboardInterrupt)])
-    for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
-        with pytest.raises(
-            ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out"
-        ):
-            fit(changed(held, {f"{section}.{key}": value}), folder, PAIRS, TEST, resume=True)
-    assert fit(changed(held, {"train.epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
 
 
 def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path):
@@ -244,12 +210,6 @@ def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path
     assert run.summary["content_hash"] == whole.summary["content_hash"]
     # the first run's that come before, and the longer run's
     assert list(run.folder.saved_snapshots()) == ["step 0", "step 2", "step 9"]
-
-
-def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
-    with pytest.raises(ConfigError, match="no run in"):
-        fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
-    assert not (tmp_path / "typo").exists()
 
 
 def test_every_process_needs_the_same_images(config, tmp_path):

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -63,8 +63,7 @@ Config.read("quickstart")
 """
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """A command that has ended."""
 
     code: int
@@ -126,13 +125,8 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def whole(place, run) -> tuple[Path, Done]:
     """The folder and the words of a run that nothing interrupted."""
-    # the page's charts, which take longest, are drawn where the README's first command is run, and
-    # in tests of the page
-    dot = {"image": "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="}
-    picture = f"lambda figure, alt, dpi=0: {dot} | dict(alt=alt)"
-    blank = f"page.page_picture = pictures.page_picture = {picture}"
-    done = run(place, "--config", "mine.yaml", before=blank, page=True)
-    return place / "runs" / "mine", done
+    # the page, which takes longest, is drawn where the README's first command is run
+    return place / "runs" / "mine", run(place, "--config", "mine.yaml")
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -195,27 +189,18 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
 # --- again ----------------------------------------------------------------------------------------
 
 
-def test_a_trained_run_without_its_states_is_not_trained_anew_by_resume(whole, place, run):
+def test_what_would_change_a_trained_run_is_refused(whole, place, run):
     shutil.copytree(whole[0], place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
-    before = content(place / "bare")
-    assert (
-        "bare holds a trained run (summary.json) and no saved state"
-        in run(place, "--out", "bare", "--resume").error
-    )
-    assert content(place / "bare") == before
-
-
-def test_resume_with_another_setting_is_refused(whole, place, run):
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
-    before = content(whole[0])
-    for argv, key in (
-        ("--model.patch_size=[4, 8]", "model.patch_size"),
-        ("--config=other.yaml", "optim.blr"),
-    ):
-        assert key in run(place, "--out", "runs/mine", "--resume", argv).error
-    # and a second start is refused too
-    assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error
-    assert content(whole[0]) == before
+    for argv, said in {
+        "--out bare --resume": "bare holds a trained run (summary.json) and no saved state",
+        "--out runs/mine --resume --model.patch_size=8": "model.patch_size",
+        "--out runs/mine --resume --config=other.yaml": "optim.blr",
+        "--config runs/mine/config.yaml": "already holds",
+    }.items():
+        before = [content(folder) for folder in (place / "bare", whole[0])]
+        assert said in run(place, *argv.split()).error
+        assert [content(folder) for folder in (place / "bare", whole[0])] == before
 
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
@@ -270,7 +255,7 @@ def at_step(step: int, number: str) -> str:
 
 @pytest.mark.parametrize(
     ("number", "code", "step"),
-    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS), ("SIGXCPU", 152, 2), ("SIGHUP", 129, 7)],
+    [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS)],
 )
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
@@ -307,12 +292,10 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert len(saved_states(folder / "checkpoints")) == step // SAVE_EVERY
     with (folder / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 9, "los')  # as when the kill comes while a line is written
-    pictures = step > SAVE_EVERY
-    resumed = run(place, "--out", out, "--resume", pictures=pictures)
+    resumed = run(place, "--out", out, "--resume", pictures=False)
     assert resumed.code == 0, resumed.err
-    if step > SAVE_EVERY:
-        assert f"from step {SAVE_EVERY}" in resumed.out
-    assert_same_run(folder, whole[0], pictures)
+    assert ("from step 5" in resumed.out) == (step > SAVE_EVERY)
+    assert_same_run(folder, whole[0], pictures=False)
 
 
 INTERRUPTIONS = {
@@ -330,90 +313,47 @@ INTERRUPTIONS = {
 }
 
 
-UNREAD = {
-    "the reader has gone": "reads, writes = os.pipe(); os.close(reads)",
-    "the disk is full": "writes = os.open('/dev/full', os.O_WRONLY)",
-}
-
-
-@pytest.mark.parametrize("unread", UNREAD)
-def test_run_goes_on_to_its_end_when_nobody_reads_what_it_says(whole, place, run, unread):
+def test_run_goes_on_to_its_end_when_nobody_reads_what_it_says(whole, place, run):
     """As in `vit train 2>&1 | head`: after the bar of step 2, each line on stdout and stderr fails."""
-    lose = f"{UNREAD[unread]}; os.dup2(writes, 1); os.dup2(writes, 2)"
-    before = f"""
+    before = """
 import os, vit.progress, vit.training.callbacks as callbacks
 callbacks.SECONDS_BETWEEN_LINES = vit.progress.SECONDS_BETWEEN_LINES = 0
 original = callbacks.MetricsFile.on_log
 def on_log(self, values):
     if values["step"] == 2:
-        {lose}
+        reads, writes = os.pipe()
+        os.close(reads)
+        os.dup2(writes, 1)
+        os.dup2(writes, 2)
     original(self, values)
 callbacks.MetricsFile.on_log = on_log
 """
-    argv = ["--config", "mine.yaml", "--out", f"unread, {unread}"]
+    argv = ["--config", "mine.yaml", "--out", "unread"]
     done = run(place, *argv, before=before, pictures=False)
     assert done.code == 0
     assert "step 2/12" in done.err
     assert "step 12/12" not in done.err
-    assert_same_run(place / argv[-1], whole[0], pictures=False)
+    assert_same_run(place / "unread", whole[0], pictures=False)
 
 
-LOSSES = {
-    "removed": "shutil.rmtree(out)",
-    "renamed": "out.rename(away)",
-    "replaced by a file": "out.rename(away); out.write_text('mine')",
-    "another's": "out.rename(away); shutil.copytree(other, out)",
-    "unlocked": "(out / '.lock').unlink()",
-}
-"""What may become of a run's folder, as Python."""
-WRITING = {
-    "training": ("vit.training.callbacks:MetricsFile.on_log", "args[1]['step'] == 7"),
-    "saving": ("vit.training.callbacks:MetricsFile.on_save", "True"),
-    "keeping a snapshot": ("vit.training.callbacks:Snapshots._save", "args[1].step == 3"),
-    "writing the model": ("vit.train:measure", "True"),
-    "drawing": ("vit.report.pictures:draw.curves_figure", "True"),
-}
-"""Functions that are called before something is written."""
-
-
-def lose(loss: str, where: str, out: Path, other: Path) -> str:
-    """Python that takes a run's folder away when it is about to write."""
-    target, condition = WRITING[where]
-    paths = f"out, away, other = map(pathlib.Path, {[str(out), str(out) + '-away', str(other)]!r})"
-    call = at_call(target, "SIGTERM", condition)
-    assert "os.kill(os.getpid(), signal.SIGTERM)" in call
-    once = f"{paths}; out.is_dir() and not away.exists() and [{LOSSES[loss].replace('; ', ', ')}]"
-    return "import pathlib, shutil\n" + call.replace("os.kill(os.getpid(), signal.SIGTERM)", once)
-
-
-# every loss, and every place; what is noticed does not depend on where
-QUICK = [
-    ("removed", "training"),
-    ("renamed", "saving"),
-    ("replaced by a file", "keeping a snapshot"),
-    ("another's", "writing the model"),
-]
-
-
-@pytest.mark.parametrize(("loss", "where"), QUICK)
-def test_run_that_has_lost_its_folder_ends_in_one_line_and_writes_nothing_there(
-    whole, place, run, loss, where
-):
-    out = place / f"lost {loss} {where}"
-    argv = ["--config", "mine.yaml", "--out", out.name]
-    before = lose(loss, where, out, whole[0])
-    done = run(place, *argv, before=before, pictures=where == "drawing")
+def test_run_that_has_lost_its_folder_ends_in_one_line_and_writes_nothing_there(whole, place, run):
+    """Another run's folder stands in its place when the model is to be written."""
+    out = place / "lost"
+    before = f"""
+import shutil, vit.train
+original = vit.train.measure
+def measure(*args, **options):
+    shutil.move({str(out)!r}, {str(place / "away")!r})
+    shutil.copytree({str(whole[0])!r}, {str(out)!r})
+    return original(*args, **options)
+vit.train.measure = measure
+"""
+    done = run(place, "--config", "mine.yaml", "--out", "lost", before=before, pictures=False)
     assert done.code == 2, done.err
     assert re.fullmatch(
         r"train\.py: error: [^\n]*was removed, renamed[^\n]*", done.err.splitlines()[-1]
     )
-    assert "Traceback" not in done.err
-    if loss == "another's":
-        assert content(out) == content(whole[0])
-    elif loss == "replaced by a file":
-        assert out.read_text() == "mine"
-    elif loss != "unlocked":
-        assert not out.exists()
+    assert content(out) == content(whole[0])
 
 
 @pytest.mark.slow
@@ -501,20 +441,6 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
 
 
 # --- other data and settings ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_images_without_labels_and_a_model_without_a_class_token(place, run):
-    draw_images(place / "plain", 12, seed=5)
-    argv = "--data.root plain --model.class_token false --train.epochs 1 --run.track [tensorboard]"
-    done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv.split())
-    assert done.code == 0, done.err
-    folder = place / "unlabelled"
-    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | {"tensorboard"}
-    assert any(path.name.startswith("events.") for path in (folder / "tensorboard").iterdir())
-    assert "knn" not in json.loads((folder / "summary.json").read_text())["scores"]
-    assert "neighbour" not in done.out
-    assert load_model(folder).origin.class_names == ()
 
 
 @pytest.mark.slow
