@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from vit.errors import ConfigError, DataError, TrainingError, UserError, exit_code_of, one_line
+from vit.errors import TrainingError, UserError, exit_code_of, one_line
 
 
 def fail(error: BaseException) -> int:
     raise error
 
 
-def test_work_that_ends_well_gives_its_own_exit_code(capsys):
-    assert [exit_code_of("program", lambda code=code: code) for code in (0, 143)] == [0, 143]
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("kind", "code"), [(UserError, 2), (ConfigError, 2), (DataError, 2), (TrainingError, 1)]
-)
+@pytest.mark.parametrize(("kind", "code"), [(UserError, 2), (TrainingError, 1)])
 def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
     assert str(kind("first\n  second\x1b[31m")) == "first second\\x1b[31m"
     assert exit_code_of("program", lambda: fail(kind("first\n  second\x1b[31m"))) == code
@@ -29,10 +22,6 @@ def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
 
 UNLIKE = {
     "a bug": (ValueError(f"a bug\nwith {'x' * 5000}"), "ValueError: a bug; "),
-    "a library's": (
-        RuntimeError("shapes \x1b[31m do not fit"),
-        r"RuntimeError: shapes \x1b[31m do",
-    ),
     "a missing file": (
         FileNotFoundError(2, "No such file", "gone\n.png"),
         "gone .png: No such file",
@@ -53,10 +42,11 @@ def test_any_error_is_one_line_and_its_traceback_is_shown_on_request(error, said
     assert line.isprintable()
     assert len(line) < 1000
     assert ("Traceback" in err) == bool(before) == debug
-    assert ("--debug" in line) == said.endswith(("; ", "do"))
+    assert ("--debug" in line) == said.startswith("ValueError")
 
 
 def test_what_is_no_error_has_its_own_exit_code(capsys):
+    assert [exit_code_of("program", lambda code=code: code) for code in (0, 143)] == [0, 143]
     assert exit_code_of("program", lambda: fail(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "program: stopped by SIGINT\n"
     assert exit_code_of("program", lambda: fail(BrokenPipeError())) == 141

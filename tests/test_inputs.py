@@ -31,10 +31,11 @@ def solid(mode: str, colour: object, kind: str = "PNG", **options: object) -> by
     return encoded(Image.new(mode, (4, 4), colour), kind, **options)
 
 
-def palette(**transparency: int | bytes) -> bytes:
+def palette() -> bytes:
+    """Red, of which a fifth is to be seen."""
     image = Image.new("P", (4, 4), 1)
     image.putpalette([0, 255, 0, *RED, *BLUE])
-    return encoded(image, "PNG", **transparency)
+    return encoded(image, "PNG", transparency=bytes([255, 51]))
 
 
 def stored(height: int = 4, width: int = 6) -> np.ndarray:
@@ -42,24 +43,17 @@ def stored(height: int = 4, width: int = 6) -> np.ndarray:
 
 
 ANIMATED = dict(save_all=True, append_images=[Image.new("RGB", (4, 4), BLUE)])
-BIG_ENDIAN = Image.fromarray(np.full((4, 4), 257 * 100, ">u2"))
 MODES = {
     "rgb": (solid("RGB", RED), RED),
-    "bit": (solid("1", 0, "TIFF"), (0, 0, 0)),
-    "palette, index clear": (palette(transparency=1), WHITE),
-    "palette, half clear": (palette(transparency=bytes([255, 51])), (255, 204, 204)),
+    "palette, half clear": (palette(), (255, 204, 204)),
     "clear": (solid("RGBA", (*BLUE, 0)), WHITE),
     "half clear": (solid("RGBA", (0, 0, 0, 51)), (204, 204, 204)),
     # Adobe's inverted kind
     "cmyk jpeg": (solid("CMYK", (0, 255, 255, 0), "JPEG", quality=100), RED),
-    "cmyk": (solid("CMYK", (0, 255, 255, 0), "TIFF"), RED),
     "grey": (solid("L", 100), GREY),
     "grey16": (solid("I;16", 257 * 100), GREY),
-    "grey16 big": (encoded(BIG_ENDIAN, "TIFF"), GREY),
     "grey16 pgm": (b"P5 4 4 65535\n" + struct.pack(">H", 257 * 100) * 16, GREY),
-    "grey32": (solid("I", 257 * 100, "TIFF"), GREY),
     "animated gif": (solid("RGB", RED, "GIF", **ANIMATED), RED),
-    "animated webp": (solid("RGB", RED, "WEBP", lossless=True, **ANIMATED), RED),
     "damaged exif": (solid("RGB", RED, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), RED),
 }
 
@@ -135,8 +129,8 @@ def test_a_png_with_odd_metadata_has_its_pixels(tmp_path, metadata, turned, plac
     assert isinstance(decode(str(path), (4, 6)), str)
 
 
-@pytest.mark.parametrize("size", [(5, 7), (32, 32)])
-def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path, size):
+def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path):
+    size = (5, 7)
     for kind in ("png", "jpg"):
         path = tmp_path / f"exact.{kind}"
         Image.fromarray(stored(*size)).save(path)
@@ -145,8 +139,7 @@ def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path, size):
     np.testing.assert_array_equal(pixels(path, size), np.full((*size, 3), RED))
 
 
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("zoom", [1, 3, 16])
+@pytest.mark.parametrize(("wide", "zoom"), [(True, 1), (False, 3), (True, 16)])
 def test_centre_is_cut_out(tmp_path, wide, zoom):
     content = np.zeros((4, 12, 3), np.uint8)
     content[:, 4:8] = (10, 100, 200)

