@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vit.figures.attention import OUTLINED
 from vit.figures.measures import SERIES, Panel, percent_tick, titled
-from vit.figures.mosaic import Tile, image_bytes, mosaic, resized, to_bytes
+from vit.figures.mosaic import Tile, image_bytes, mosaic, outlined, resized, to_bytes
 from vit.figures.style import (
     COLOURS,
     DPI,
@@ -418,12 +418,11 @@ def pasted_figure(
     height, width = rows[0].shape[-2:]
     dots = max(160 // max(height, width), 1)
     size = (height * dots, width * dots)
-    corner = np.array(patch) * size // grid
-    box = [*corner, *(corner + np.array(size) // grid)]
+    of_patch = (size[0] // grid[0], size[1] // grid[1])
     tiles = []
     for images, texts in zip(rows, words, strict=True):
         pictures = resized(image_bytes(images), size)
-        named = zip(pictures, columns, texts, strict=True)
-        tiles.append([Tile(picture, column, text, box) for picture, column, text in named])
+        marked = [outlined(picture, patch, of_patch) for picture in pictures]
+        tiles.append([*map(Tile, marked, columns, texts)])
     legend = {"the patch that is the same in all images of a row": OUTLINED}
     return mosaic(tiles, title, subtitle, names=names, legend=legend)

@@ -116,7 +116,7 @@ def without_layout() -> Iterator[None]:
     """Figures are made, and nothing in them is moved to where there is room, which takes longer than to make them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "vit.figures.style.ConstrainedLayoutEngine.execute", lambda engine, figure: None
+            "matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda engine, figure: None
         )
         yield
 

@@ -251,16 +251,13 @@ def test_equal_figures_are_equal_files(name, tmp_path):
         assert (edge == 1).all()  # nothing runs over it
 
 
-def test_a_long_title_goes_on_in_a_second_line_and_then_ends():
+def test_a_long_title_goes_on_in_further_lines():
     with style(), captioned("a model"):
-        short = titled_figure(4, 1, "A title", "subtitle")
-        for title in ("word " * 12, "word " * 500, "x" * 5000, "$ " * 300):
+        for title in ("A title", "word " * 40, "x" * 500, "$ " * 300):
             figure = titled_figure(4, 1, title, "subtitle")
-            assert figure.get_figheight() == pytest.approx(short.get_figheight() + 0.24, abs=0.01)
-            edges = [text.get_window_extent() for text in figure.texts]
-            assert all(edge.x1 <= figure.bbox.x1 for edge in edges)
-            assert edges[0].y0 > edges[1].y1
-    assert figure.texts[0].get_text().endswith("…")
+            first, second = (text.get_window_extent() for text in figure.texts)
+            assert max(first.x1, second.x1) <= figure.bbox.x1
+            assert first.y0 > second.y1 > second.y0 > figure.bbox.y0 + 150
     assert figure.texts[1].get_text() == "a model · subtitle"
 
 

@@ -19,8 +19,12 @@ from vit.cli.outputs import refuse_among_images
 from vit.commandline import named_data, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
-from vit.figures.attention import attention_figure, masked_figure, strongest_figure
-from vit.figures.images import patch_colours_figure
+from vit.figures.attention import (
+    attention_figure,
+    masked_figure,
+    patch_colours_figure,
+    strongest_figure,
+)
 from vit.figures.measures import Panel, layers_figure
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
-from types import MappingProxyType
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -14,13 +13,30 @@ from matplotlib.patches import Patch as Swatch
 from matplotlib.patheffects import Normal, Stroke
 from torch import Tensor
 
-from vit.figures.mosaic import MARK, Sheet, Tile, as_bytes, brightness, to_bytes
+from vit.figures.mosaic import (
+    GAP,
+    MARK,
+    Tile,
+    as_bytes,
+    image_bytes,
+    mosaic,
+    outlined,
+    resized,
+    to_bytes,
+    with_size,
+)
 from vit.figures.scale import Scale, short
 from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
-NO_PLACE = "tokens without a place in the image (class token, registers)"
+MOST_A_LINE = 13
+"""Maps side by side: the mean and twelve heads."""
+# In dots: the width of a tile, which grows until a line of tiles is about 6 inches wide
+NARROWEST_TILE = 135
+WIDEST_TILE = 360
+FILLED = 900
 UNIFORM = "× uniform"
+NO_PLACE = "tokens without a place in the image (class token, registers)"
 MOST = 0.9
 """Share of the attention: a map with less on patches says so."""
 SCALES = {
@@ -66,9 +82,9 @@ def attention_figure(
     """Draw where a model looks, image by image: a map for each head, layer or method.
 
     Shares are drawn in multiples of uniform: white is what every patch gets of attention spread
-    evenly, red is more, blue is less. A line holds up to 13 maps, a sheet 480 pictures; images with
-    one or two maps stand side by side if they share a scale. Notes at the foot explain the colours,
-    the percentage and the marks; the caller names layer, head, query, model and data.
+    evenly, red is more, blue is less. A line holds up to 13 maps; images with one or two maps stand
+    side by side if they share a scale. Notes at the foot explain the colours, the percentage and
+    the marks; the caller names layer, head, query, model and data.
 
     An overlay lays values above uniform over the image in pale grey, higher ones more opaque, so
     that the image shows where attention is low.
@@ -91,27 +107,22 @@ def attention_figure(
         overlay: lay the maps over the images.
     """
     # A row's own bar stands beside it, so images with scales of their own do not share rows
-    sheet = Sheet(images, maps.shape[2:], len(panels), beside=scale != "row")
+    sheet = Sheet(images, maps, beside=scale != "row")
     values, scales, notes = _scaled(maps, scale, unit, quantity, overlay)
-    pictures = []
-    for picture, maps_of_image, scale_of_image in zip(
-        sheet.pictures, values, cycle(scales), strict=False
-    ):
-        pictures.append(
-            [picture, *(_painted(sheet, scale_of_image, map_, picture) for map_ in maps_of_image)]
-        )
-    below, elsewhere = _on_patches(masses, maps.shape[:2], quantity)
-    legend = {"masked patch: no value, not zero": ABSENT} if maps.isnan().any() else {}
-    return figure(
-        sheet,
-        pictures,
-        labels,
-        panels,
-        below,
-        query,
+    below, elsewhere = _on_patches(masses, maps, quantity)
+    legend = {mark: OUTLINED} if query else {}
+    if maps.isnan().any():
+        legend["masked patch: no value, not zero"] = ABSENT
+    tiles = []
+    for image, picture in enumerate(sheet.pictures):
+        own = scales[image % len(scales)]
+        painted = [_painted(sheet, own, map_, picture) for map_ in values[image]]
+        tiles.append([*map(Tile, [picture, *painted], [labels[image], *panels], below[image])])
+    return sheet.figure(
+        tiles,
         title,
         subtitle,
-        mark=mark,
+        query,
         legend=legend,
         scales=scales,
         unit=unit or UNIFORM,
@@ -148,17 +159,17 @@ def strongest_figure(
         masses: (B, P), the share on tokens without a place in the image, 0 if there are none.
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
     """
-    sheet = Sheet(images, maps.shape[2:], len(panels))
-    strongest = kept.detach().bool().cpu().numpy()
+    sheet = Sheet(images, maps)
     present = ~maps.isnan()
-    below, elsewhere = _on_patches(masses, maps.shape[:2])
-    pictures = []
+    below, elsewhere = _on_patches(masses, maps)
+    tiles = []
     for image, picture in enumerate(sheet.pictures):
-        pictures.append([picture])
-        for panel, chosen in enumerate(strongest[image]):
-            pictures[image].append(_lit(picture, sheet.enlarged(chosen)))
-            count = f"{chosen.sum()} of {present[image, panel].sum()} patches"
+        pictures = [picture]
+        for panel, strongest in enumerate(kept[image].cpu().numpy()):
+            pictures.append(_lit(picture, sheet.enlarged(strongest)))
+            count = f"{strongest.sum()} of {present[image, panel].sum()} patches"
             below[image][1 + panel] = f"{count}\n{below[image][1 + panel]}"
+        tiles.append([*map(Tile, pictures, [labels[image], *panels], below[image])])
 
     # There is no bar, since the colours are the images' own
     notes = [
@@ -166,17 +177,8 @@ def strongest_figure(
     ]
     if not present.all():
         notes.append("Masked patches are dimmed too, and not counted.")
-    return figure(
-        sheet,
-        pictures,
-        labels,
-        panels,
-        below,
-        query,
-        title,
-        subtitle,
-        notes=notes + elsewhere,
-    )
+    legend = {"query patch": OUTLINED} if query else {}
+    return sheet.figure(tiles, title, subtitle, query, legend=legend, notes=notes + elsewhere)
 
 
 @styled
@@ -213,46 +215,37 @@ def masked_figure(
             patches.
         scale: "shared", "row" or "log", as in `attention_figure`.
     """
-    sheet = Sheet(images, maps.shape[2:], len(panels), lead=3)
-    reconstructions = sheet.tiles(filled)
+    sheet = Sheet(images, maps, lead=3)
     values, scales, notes = _scaled(maps, scale)
-    masked = hidden.detach().bool().cpu().numpy()
-
-    # The share of each map's attention on visible patches
-    weights = maps.detach().cpu().double().numpy()
-    total = weights.sum((-2, -1))
-    note = f"%: share of the attention on visible patches, which are {percent(1 - masked.mean())}"
-    note += " of all."
+    masked = hidden.cpu().numpy()
+    # The weights of a map and the mass beside it sum to 1
+    on_visible = (maps.cpu().double().numpy() * ~masked[:, None]).sum((-2, -1))
+    note = (
+        f"%: share of the attention on visible patches, which are {1 - masked.mean():.0%} of all."
+    )
     if masses is not None and masses.any():
-        total += masses.detach().cpu().double().numpy()
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
-    on_visible = (weights * ~masked[:, None]).sum((-2, -1)) / np.where(total > 0, total, 1)
 
     # Masked patches are grey in the second picture, and crossed in the maps
-    pictures = []
-    below = []
-    scale_of = cycle(scales)
+    tiles = []
+    reconstructions = sheet.tiles(filled)
     for image, original in enumerate(sheet.pictures):
-        strokes = sheet.strokes(masked[image])
-        scale_of_image = next(scale_of)
         covered = _absent(sheet, original, masked[image])
-        pictures.append([original, covered, reconstructions[image]])
+        pictures = [original, covered, reconstructions[image]]
+        strokes = sheet.strokes(masked[image])
         for map_ in values[image]:
-            painted = _painted(sheet, scale_of_image, map_, original)
-            pictures[image].append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
-        shares = [f"{percent(share)} on visible" for share in on_visible[image]]
-        below.append(["", "", "", *shares])
-
-    return figure(
-        sheet,
-        pictures,
-        [label or "original" for label in labels],
-        ["masked input", "reconstruction", *panels],
-        below,
-        patch,
+            painted = _painted(sheet, scales[image % len(scales)], map_, original)
+            pictures.append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
+        names = [labels[image] or "original", "masked input", "reconstruction", *panels]
+        words = ["", "", "", *(f"{share:.0%} on visible" for share in on_visible[image])]
+        tiles.append([*map(Tile, pictures, names, words)])
+    return sheet.figure(
+        tiles,
         title,
         subtitle,
+        patch,
         legend={
+            "query patch": OUTLINED,
             "masked patch": ABSENT,
             "masked patch in a map: the decoder has only its position": CROSSED,
         },
@@ -262,43 +255,125 @@ def masked_figure(
     )
 
 
-def figure(
-    sheet: Sheet,
-    pictures: Sequence[Sequence[np.ndarray]],
+@styled
+def patch_colours_figure(
+    images: Tensor,
+    colours: Tensor,
     labels: Sequence[str],
-    names: Sequence[str],
-    below: Sequence[Sequence[str]],
-    query: Patch | Sequence[Patch] | None,
     title: str,
     subtitle: str,
-    *,
-    mark: str = "query patch",
-    legend: Mapping[str, Swatch] = MappingProxyType({}),
-    **look: Any,
 ) -> Figure:
-    """Draw pictures image by image, with names above, words below, and the query patch outlined.
+    """Draw each image beside the colours of its patches.
 
     Args:
-        sheet: how they stand.
-        pictures: of each image, the image first.
-        labels: a name for each image.
-        names: of the other pictures of each image.
-        below: words for each picture, in lines.
-        query: (row, column) of the patch to outline, of all images or of each; None for none.
-        title, subtitle: the heading.
-        mark: what the outlined patch is.
-        legend: what else is in the legend.
-        look: scales, unit and notes, as `mosaic` takes them.
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        colours: (B, rows, columns, 3) from 0 to 1.
+        labels: B names; may be empty strings.
     """
-    boxes: Any = [()] * len(pictures)
-    if query:
-        boxes = sheet.boxes(query)
-        legend = {mark: OUTLINED, **legend}
+    sheet = Sheet(images, colours.movedim(-1, 1)[:, :1])
     tiles = []
-    for images_of_row, label, words, box in zip(pictures, labels, below, boxes, strict=True):
-        parts = zip(images_of_row, [label, *names], words, strict=True)
-        tiles.append([Tile(picture, name, lines, box) for picture, name, lines in parts])
-    return sheet.figure(tiles, title, subtitle, legend=legend, **look)
+    for label, picture, patches in zip(labels, sheet.pictures, colours.numpy(), strict=True):
+        tiles.append([Tile(picture, label), Tile(sheet.enlarged(to_bytes(patches)))])
+    notes = [
+        "Patches with similar features have similar colours, also across images: red, green and"
+        " blue are the first three principal components. A colour by itself has no meaning."
+    ]
+    return sheet.figure(tiles, title, subtitle, notes=notes)
+
+
+# --- The sheet -----------------------------------------------------------------------------------
+
+
+class Sheet:
+    """How images and their maps stand on a sheet, and how many dots a patch has.
+
+    Tiles grow until a line of them is about 6 inches wide; images with one or two maps may stand
+    side by side.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        maps: (B, P, rows, columns).
+        lead: pictures of each image before its maps.
+        beside: whether images may stand side by side.
+
+    Attributes:
+        patch: (height, width) of a patch in dots.
+        pictures: uint8 (B, height, width, 3), the images as tiles.
+    """
+
+    def __init__(self, images: Tensor, maps: Tensor, lead: int = 1, beside: bool = True):
+        # Maps in lines of equal length
+        self.lead = lead
+        lines = math.ceil(maps.shape[1] / MOST_A_LINE)
+        self.a_line = math.ceil(maps.shape[1] / lines)
+        # Images with few maps share a row: rows of equal length, so that none is nearly empty
+        tiles = lead + self.a_line
+        self.across = 1
+        if beside and tiles <= 3:
+            self.across = math.ceil(len(images) / math.ceil(len(images) * tiles / 6))
+
+        # Dots for a pixel: a whole number, if they are large enough to show; a very wide image is up
+        # to twice as wide, a tall one up to three times as high as it would be
+        height, width = self.size = images.shape[-2:]
+        rows, columns = maps.shape[2:]
+        side = min(max(FILLED / (self.across * tiles) - GAP, NARROWEST_TILE), WIDEST_TILE)
+        scale = side / max(min(width, 2 * height), height / 3)
+        if scale >= 3:
+            scale = round(scale)
+        self.patch = max(int(height / rows * scale), 1), max(int(width / columns * scale), 1)
+        self.tile = self.patch[0] * rows, self.patch[1] * columns
+        self.pictures = self.tiles(images)
+
+    def tiles(self, images: Tensor) -> np.ndarray:
+        """Images (B, C, H, W) from 0 to 1 -> uint8 (B, height, width, 3), as large as a tile."""
+        return resized(image_bytes(images), self.tile)
+
+    def enlarged(self, values: np.ndarray) -> np.ndarray:
+        """(rows, columns, ...) -> (height, width, ...), each dot with the value of its patch."""
+        return values.repeat(self.patch[0], 0).repeat(self.patch[1], 1)
+
+    def strokes(self, patches: np.ndarray) -> np.ndarray:
+        """Bool (rows, columns) -> (height, width, 1): the opacity of strokes across the patches."""
+        # The distance of each dot of a patch from its rising diagonal, in dots
+        high, wide = self.patch
+        y, x = np.indices(self.patch) + 0.5
+        distance = np.abs(y / high + x / wide - 1) * high * wide / math.hypot(high, wide)
+        return np.kron(patches, np.clip(1.1 - distance, 0, 1))[..., None]
+
+    def figure(
+        self,
+        images: Sequence[Sequence[Tile]],
+        title: str,
+        subtitle: str,
+        query: Patch | Sequence[Patch] | None = None,
+        **look: Any,
+    ) -> Figure:
+        """Draw the tiles of each image: the leading ones, then the maps, in lines.
+
+        Args:
+            images: tiles of each.
+            title, subtitle: the heading.
+            query: (row, column) of the patch to outline, of all images or of each; None for none.
+            look: further arguments of `mosaic`.
+        """
+        rows: list[list[Tile | None]] = []
+        first = self.lead + self.a_line
+        for image, tiles in enumerate(images):
+            row: list[Tile | None] = []
+            for tile in tiles:
+                if query:
+                    patch = np.broadcast_to(query, (len(images), 2))[image]
+                    tile = tile._replace(picture=outlined(tile.picture, patch, self.patch))
+                row.append(tile)
+            # Images with few maps share a row; many maps go on below each other
+            if image % self.across:
+                rows[-1] += row
+            else:
+                rows.append(row[:first])
+            for place in range(first, len(row), self.a_line):
+                rows.append([*[None] * self.lead, *row[place : place + self.a_line]])
+        group = first if self.across > 1 else 0
+        return mosaic(rows, with_size(title, self.size), subtitle, group=group, **look)
 
 
 # --- Pictures ------------------------------------------------------------------------------------
@@ -321,6 +396,11 @@ def _absent(sheet: Sheet, picture: np.ndarray, patches: np.ndarray) -> np.ndarra
 
 def _mixed(picture: np.ndarray, colour: str, opacity: np.ndarray) -> np.ndarray:
     return ((1 - opacity) * picture + opacity * as_bytes(colour)).round().astype(np.uint8)
+
+
+def brightness(picture: np.ndarray) -> np.ndarray:
+    """uint8 (..., 3) -> (..., 1): its brightness from 0 to 1, by the weights of Rec. 709."""
+    return picture @ np.array([[0.2126], [0.7152], [0.0722]]) / 255
 
 
 def dimmed(picture: np.ndarray) -> np.ndarray:
@@ -368,43 +448,31 @@ def _scaled(
         notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
     above = np.concatenate([scale.values[scale.values > scale.top] for scale in scales])
     if above.size:
-        part = percent(above.size / (~np.isnan(values)).sum())
+        part = above.size / (~np.isnan(values)).sum()
         highest = short(above.max())
-        notes.append(f"{part} of the values lie above the bar, the highest {highest}.")
+        notes.append(f"{part:.1%} of the values lie above the bar, the highest {highest}.")
     return values, scales, notes
 
 
 def _on_patches(
-    masses: Tensor | None, shape: Sequence[int], quantity: str = "attention"
+    masses: Tensor | None, maps: Tensor, quantity: str = "attention"
 ) -> tuple[list[list[str]], list[str]]:
-    """Return the words below each image and its maps, (B, 1 + P), and a note that explains them.
+    """Return the words below each image and its maps, B of 1 + P, and a note that explains them.
 
     Args:
         masses: (B, P), the share on tokens without a place in the image.
-        shape: (B, P).
+        maps: (B, P, rows, columns).
         quantity: what is shared out.
     """
-    count, panels = shape
+    count, panels = maps.shape[:2]
     below = [[""] * (1 + panels) for _ in range(count)]
     if masses is None or not masses.any():
         return below, []
     # As written: 89.7% is 90%, and not below it
     shares = 1 - masses.detach().cpu().double().numpy()
-    low = np.argwhere(shares.round(2) < MOST)
-    for image, panel in low:
-        below[image][1 + panel] = f"{percent(shares[image, panel])} on patches"
-    if len(low):
-        note = f"%: share of the {quantity} on patches, where it is below {MOST:.0%};"
-        return below, [f"{note} the remainder stays on {NO_PLACE}."]
-    note = f"At least {MOST:.0%} of each map's {quantity} falls on patches,"
-    return below, [f"{note} the remainder on tokens without a place in the image."]
-
-
-def percent(share: float) -> str:
-    """Return a share in whole percents; "<1%" and ">99%" are not none and all."""
-    # Not none, and not all
-    if 0 < share < 0.005:
-        return "<1%"
-    if 0.995 <= share < 0.9999:
-        return ">99%"
-    return f"{share:.0%}"
+    for image, panel in np.argwhere(shares.round(2) < MOST):
+        below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
+    note = (
+        f"%: share of the {quantity} on patches, where it is below {MOST:.0%}; the remainder is on"
+    )
+    return below, [f"{note} {NO_PLACE}."]

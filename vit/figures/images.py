@@ -13,14 +13,11 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from vit.figures.mosaic import (
-    EMPTY,
-    Sheet,
     Tile,
     as_bytes,
     image_bytes,
     mosaic,
     resized,
-    to_bytes,
     with_size,
 )
 from vit.figures.style import COLOURS, styled
@@ -56,32 +53,6 @@ def reconstruction_figure(
         above = [""] * len(labels) if number else labels
         rows.append([*map(Tile, resized(pictures, size), above)])
     return mosaic(rows, with_size(title, original.shape[2:]), subtitle, names=ROWS)
-
-
-@styled
-def patch_colours_figure(
-    images: Tensor,
-    colours: Tensor,
-    labels: Sequence[str],
-    title: str,
-    subtitle: str,
-) -> Figure:
-    """Draw each image beside the colours of its patches.
-
-    Args:
-        images: (B, C, H, W) from 0 to 1, C 1 or 3.
-        colours: (B, rows, columns, 3) from 0 to 1.
-        labels: B names; may be empty strings.
-    """
-    sheet = Sheet(images, colours.shape[1:3], 1)
-    tiles = []
-    for picture, label, patches in zip(sheet.pictures, labels, colours.numpy(), strict=True):
-        tiles.append([Tile(picture, label), Tile(sheet.enlarged(to_bytes(patches)))])
-    notes = [
-        "Patches with similar features have similar colours, also across images: red, green and"
-        " blue are the first three principal components. A colour by itself has no meaning."
-    ]
-    return sheet.figure(tiles, title, subtitle, notes=notes)
 
 
 @styled
@@ -134,12 +105,12 @@ def sheet_figure(
         legend = {name: Patch(color=colours(part)) for part, name in enumerate(part_names)}
 
     # Images at the left, parts at the right; the last row may be shorter
-    rows = []
+    rows: list[list[Tile | None]] = []
     for start in range(0, len(tiles), columns):
-        row: list[Tile] = []
+        row: list[Tile | None] = []
         for half in halves:
             in_row = half[start : start + columns]
-            row += [*in_row, *[EMPTY] * (columns - len(in_row))]
+            row += [*in_row, *[None] * (columns - len(in_row))]
         rows.append(row)
     return mosaic(rows, with_size(title, images.shape[2:]), subtitle, group=columns, legend=legend)
 

@@ -9,8 +9,6 @@ import io
 import math
 import re
 import textwrap
-import warnings
-from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +24,6 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation
@@ -108,23 +105,22 @@ def style() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def without_warnings_of_boxes() -> Iterator[None]:
-    """Leave out warnings of characters that no font has: saving gives them again."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        yield
-
-
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Make a function draw its figure in our style."""
+    """Make a function draw its figure in our style, laid out once."""
 
     @wraps(draw)
     def draw_in_style(*args: P.args, **options: P.kwargs) -> Figure:
-        with style(), without_warnings_of_boxes():
+        with style():
             figure = draw(*args, **options)
             # Ticks take the style of the moment in which they are made: the first drawing
             figure.draw_without_rendering()
+        if figure.get_layout_engine():
+            # The solver adds in an order that depends on addresses in memory, so the last digits
+            # change from figure to figure, and now and then a pixel with them
+            figure.set_layout_engine("none")
+            for axes in figure.axes:
+                bounds = axes.get_position(original=True).bounds
+                axes.set_position(np.round(bounds, 9), which="original")
         return figure
 
     return draw_in_style
@@ -157,13 +153,11 @@ def captioned(caption: str) -> Iterator[None]:
 def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
     """Return a figure with width x height inches of paper under title and subtitle.
 
-    The title takes up to two lines, then ends in an ellipsis; the subtitle takes as many as it
-    needs. Without a title there is no heading: a page labels the figure itself.
+    Both take as many lines as they need. Without a title there is no heading: a page labels the
+    figure itself.
     """
     room = (width - 0.3) * 72
-    titles = wrapped(title[:500], room, TITLE_SIZE, "bold")
-    if len(titles) > 2:
-        titles = [titles[0], fitted(" ".join(titles[1:]), room, TITLE_SIZE, "bold")]
+    titles = wrapped(title, room, TITLE_SIZE, "bold")
     lines = []
     head = 0.12
     if titles:
@@ -174,31 +168,11 @@ def headed_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     total = height + math.ceil(head * DPI) / DPI
     figure = Figure(figsize=(width, total), dpi=DPI)
     look: dict[str, Any] = {"fontsize": TITLE_SIZE, "weight": "bold", "linespacing": 1.3}
-    below = 0.14
-    for text in (titles, lines):
-        if titles:
-            figure.text(0.15 / width, 1 - below / total, "\n".join(text), va="top", **look)
-        look = {"fontsize": SUBTITLE_SIZE, "color": COLOURS.quiet, "linespacing": 1.35}
-        below = 0.18 + 0.24 * len(titles)
+    figure.text(0.15 / width, 1 - 0.14 / total, "\n".join(titles), va="top", **look)
+    below = 1 - (0.18 + 0.24 * len(titles)) / total
+    look = {"fontsize": SUBTITLE_SIZE, "color": COLOURS.quiet, "linespacing": 1.35}
+    figure.text(0.15 / width, below, "\n".join(lines), va="top", **look)
     return figure
-
-
-class SteadyLayout(ConstrainedLayoutEngine):
-    """Constrained layout that places equal charts equally.
-
-    Its solver adds in an order that depends on addresses in memory. So the last digits of positions
-    change from figure to figure, and now and then a pixel with them.
-    """
-
-    def execute(self, fig: Figure) -> None:
-        """Place the charts of a figure."""
-        super().execute(fig)
-        for axes in fig.axes:
-            is_placed = axes.get_in_layout()
-            bounds = axes.get_position(original=True).bounds
-            axes.set_position(np.round(bounds, 9), which="original")
-            # setting a position takes the chart out of the layout
-            axes.set_in_layout(is_placed)
 
 
 def titled_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
@@ -209,7 +183,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     figure = headed_figure(width, height, title, subtitle)
     total = figure.get_figheight()
     rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
-    figure.set_layout_engine(SteadyLayout(rect=rect))
+    figure.set_layout_engine("constrained", rect=rect)
     return figure
 
 
@@ -271,19 +245,17 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(size=size, weight=weight)
-    with without_warnings_of_boxes():
-        return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
 
-def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """Return `text` made printable and cut, with an ellipsis, to fit `width` points."""
-    # No name needs more letters, and measuring takes time
-    text = printable(text)[:1000]
-    if text_width(text, size, weight) <= width:
-        return text
-    # Cuts grow wider with their length, so the longest that fits is found by bisection
-    cuts = [text[:end].rstrip() + ELLIPSIS for end in range(len(text))]
-    return cuts[max(bisect(cuts, width, key=lambda cut: text_width(cut, size, weight)) - 1, 0)]
+def fitted(text: str, width: float, size: float) -> str:
+    """Return `text` made printable, in one line of up to `width` points; an ellipsis stands for the
+    words that do not fit."""
+    lines = wrapped(text, width, size)
+    if len(lines) > 1:
+        lines = wrapped(text, width - text_width(ELLIPSIS, size), size)
+        return lines[0] + ELLIPSIS
+    return "".join(lines)
 
 
 def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
