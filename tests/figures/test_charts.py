@@ -7,20 +7,27 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from tiny import seeded
 
-from vit.figures import (
-    Curve,
-    Panel,
-    confusion_figure,
-    curves_figure,
-    dynamics_figure,
-    reconstruction_figure,
-    reliability_figure,
-)
-from vit.figures.curves import smoothed
-from vit.figures.dynamics import QUANTITIES
-from vit.figures.measures import layers_figure
-from vit.figures.style import COLOURS
+from vit.figures.classification import confusion_figure, reliability_figure
+from vit.figures.curves import Curve, curves_figure, smoothed
+from vit.figures.dynamics import DECADES, QUANTITIES, dynamics_figure
+from vit.figures.images import reconstruction_figure
+from vit.figures.measures import Panel, layers_figure
+from vit.figures.style import COLOURS, NAMED, PALETTE
+
+STEPS = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
+NAMES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
+
+
+@pytest.fixture
+def courses():
+    """What was recorded of each matrix, in three layers."""
+    draws = seeded(0)
+    found = {}
+    for name in NAMES:
+        found[name] = {part: torch.rand(8, 3, generator=draws) + 0.01 for part in QUANTITIES}
+    return found
 
 
 def test_layers_show_the_mean_over_seeds_and_its_range():
@@ -29,29 +36,35 @@ def test_layers_show_the_mean_over_seeds_and_its_range():
         [Panel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub"
     )
     (axes,) = figure.axes
-    mean, alone, chance = axes.lines
-    assert list(mean.get_ydata()) == [1, 2, 3]
-    assert list(alone.get_ydata()) == [0, 1, 2]
-    assert list(chance.get_ydata()) == [0.5, 0.5]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2, 3], [0, 1, 2], [0.5, 0.5]]
     (band,) = axes.collections
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0, 4]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
 
 
-def test_a_single_value_is_seen_and_no_line_in_the_legend_either():
+def test_each_head_is_a_dot_where_its_value_is():
+    given = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")]])
+    panel = Panel("", {"mean": given.T}, "pixels", {"uniform": 6.0}, limits=(0, None))
+    axes = layers_figure([panel], "Title", "subtitle", dots="a head").axes[0]
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    dots = lines["a head"]
+    assert np.allclose(dots[~np.isnan(dots[:, 1])], [[0, 1], [0, 2], [0, 3], [1, 4], [1, 5]])
+    assert np.allclose(lines["mean"], [[0, 2], [1, 4.5]])
+    assert np.allclose(lines["uniform"][:, 1], 6)
+    assert axes.get_ylim() == pytest.approx((0, 1.05 * 6))  # nothing is cut
+
+
+def test_a_single_value_is_seen():
     step = {"epoch": 1.0, "loss": 0.5, "lr": 0.1, "grad_norm": 1.0}
-    steps = torch.tensor([1])
-    courses = {"W_Q": {quantity: torch.ones(1, 2) for quantity in QUANTITIES}}
-    alone = Panel("x", {"mean": np.array([[1.0], [2.0]])})
+    once = {"W_Q": {part: torch.ones(1, 2) for part in QUANTITIES}}
     figures = [
         curves_figure([step], [Curve("loss", "loss")], "", ""),
-        dynamics_figure(steps, courses, "", ""),
-        layers_figure([alone], "", "", dots="a head"),
+        dynamics_figure(STEPS[:1], once, "", ""),
+        layers_figure([Panel("x", {"mean": np.array([[1.0], [2.0]])})], "", "", dots="a head"),
     ]
-    for figure in figures:
-        for line in (line for axes in figure.axes for line in axes.lines):
-            assert line.get_marker() not in ("", "None"), line
-            assert line.get_linestyle() == "None", line
+    for line in [line for figure in figures for axes in figure.axes for line in axes.lines]:
+        assert line.get_marker() not in ("", "None"), line
+        assert line.get_linestyle() == "None", line
 
 
 def test_a_spike_hides_no_other_value():
@@ -65,14 +78,6 @@ def test_a_spike_hides_no_other_value():
     assert rate.get_ylim()[0] == 0
 
 
-def test_panels_of_the_same_entries_have_one_legend():
-    series = {f"a long name of a series, {number}": np.full((2, 3), number) for number in range(14)}
-    lines = {f"line {number}": number / 2 for number in range(5)}
-    figure = layers_figure([Panel(title, series, lines=lines) for title in "xy"], "Title", "sub")
-    (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {*series, *lines}
-
-
 def test_masked_pixels_are_not_shown_in_the_masked_row():
     images, hidden = torch.rand(2, 3, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.bool)
     hidden[..., :8, :] = True
@@ -84,14 +89,11 @@ def test_masked_pixels_are_not_shown_in_the_masked_row():
     assert absent.sum() == 2 * side * side // 2 + rims
 
 
-def test_running_mean_keeps_constants_and_matches_a_slow_one():
-    assert np.allclose(smoothed(np.full(7, 3.0)), 3)
+def test_running_mean_is_that_of_a_slow_one():
     values = np.random.default_rng(0).normal(size=500)
     slow = [values[max(i - 5, 0) : i + 6].mean() for i in range(500)]
     assert np.allclose(smoothed(values), slow)
-    for few in (0, 1, 2, 19):  # a short run's fall is not averaged away
-        assert np.array_equal(smoothed(values[:few]), values[:few])
-    assert (smoothed(values[:20]) != values[:20]).mean() > 0
+    assert np.array_equal(smoothed(values[:19]), values[:19])  # a short run's fall stays
 
 
 def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
@@ -105,6 +107,7 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     written = {text.get_position(): text.get_text() for text in axes.texts}
     expected = {(0, 0): "80", (1, 0): "20", (1, 1): "100", (0, 2): "45", (2, 2): "55"}
     assert written == expected  # x is the prediction
+    assert [label.get_text() for label in axes.get_yticklabels()][1] == "dog  10"
 
 
 def test_reliability_is_drawn_at_its_values():
@@ -114,3 +117,28 @@ def test_reliability_is_drawn_at_its_values():
     np.testing.assert_allclose(line.get_xydata()[1:], [[0.4, 0.5], [0.9, 0.6]], atol=1e-6)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([0, 0.75, 0.25])
+
+
+def test_a_line_of_dynamics_is_the_mean_over_layers_and_told_from_all_others(courses):
+    figure = dynamics_figure(STEPS, courses, "Title", "subtitle")
+    for axes, quantity in zip(figure.axes, QUANTITIES, strict=True):
+        for line, name in zip(axes.lines, NAMES, strict=True):
+            assert np.allclose(line.get_ydata(), courses[name][quantity].numpy().mean(1))
+            assert list(line.get_xdata()) == STEPS.tolist()
+            # its colour on every page
+            if name in NAMED:
+                assert line.get_color() == PALETTE[NAMED[name]]
+        looks = {(line.get_color(), str(line.get_linestyle())) for line in axes.lines}
+        assert len(looks) == len(NAMES)
+
+
+def test_a_frozen_matrix_is_named_and_stretches_no_axis(courses):
+    for quantity in QUANTITIES:
+        courses["W_K"][quantity][:] = 0
+        courses["W_V"][quantity][0] = 1e-30
+    figure = dynamics_figure(STEPS, courses, "Title", "subtitle")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [name for name in names if "frozen" in name] == ["W_K (frozen)"]
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert 0 < high / low < 10.0 ** (DECADES + 1)

@@ -16,7 +16,7 @@ from vit.cli.options import choose_device, load_options, naming_the_option
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
-from vit.figures.similar import ShownImage, similar_page
+from vit.figures.document import SIMILAR, ShownImage, render_page
 from vit.look.datasets import of_images
 from vit.look.photos import photo_of, png_of_input
 from vit.look.predict import Nearest, embed, nearest
@@ -111,10 +111,12 @@ def page_of(options: Namespace, model: Model, names: list[str], result: Nearest,
     lede += " their features: 1 for the image itself. Half of all images are below"
     lede += f" {result.median:.2f}."
     rows, columns = origin.image_size
-    return similar_page(
-        query,
-        model_input,
-        neighbours,
+    return render_page(
+        SIMILAR,
+        pictures=True,
+        query=query,
+        model_input=model_input,
+        neighbours=neighbours,
         title=f"Images like {image_name}",
         lede=lede,
         caption=f"What the model sees: {columns} x {rows} pixels. Every image is cropped as here.",

@@ -312,8 +312,8 @@ class Sheet:
         if beside and tiles <= 3:
             self.across = math.ceil(len(images) / math.ceil(len(images) * tiles / 6))
 
-        # Dots for a pixel: a whole number, if they are large enough to show; a very wide image is up
-        # to twice as wide, a tall one up to three times as high as it would be
+        # Dots for a pixel: a whole number, if they are large enough to show. A very wide image is
+        # up to twice as wide, a tall one up to three times as high
         height, width = self.size = images.shape[-2:]
         rows, columns = maps.shape[2:]
         side = min(max(FILLED / (self.across * tiles) - GAP, NARROWEST_TILE), WIDEST_TILE)

@@ -11,7 +11,6 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.errors import plural
 from vit.figures.images import mistakes_figure
 from vit.figures.measures import percent_tick
 from vit.figures.style import COLOURS, fitted, styled, text_width, titled_figure
@@ -78,11 +77,12 @@ def confusion_figure(
     # Few classes have room for their names, which are slanted below, and for numbers
     written = classes <= MOST_WRITTEN
     names = [fitted(name, LONGEST_NAME * 72, NAME_SIZE) for name in class_names]
+    counted = [f"{name}  {count:,}" for name, count in zip(names, images, strict=True)]
     side = min(max(0.46 * classes, 3.2), 7.0)
     width = side + 1.5
     height = side + 0.5
     if written:
-        longest = max(text_width(name, NAME_SIZE) for name in names) / 72
+        longest = max(text_width(name, NAME_SIZE) for name in counted) / 72
         width += longest
         height += longest * math.sqrt(0.5)
     figure = titled_figure(width, height, title, subtitle)
@@ -103,21 +103,13 @@ def confusion_figure(
             if shares[row, column] > 0.18:
                 look["color"] = COLOURS.paper
             axes.text(column, row, f"{100 * shares[row, column]:.0f}", **look)
-        places = range(classes)
-        axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
-    # The numbers of images stand beside the classes where these differ
-    of_each = " (its images)"
-    if len(set(images)) == 1:
-        of_each = f" ({plural(images[0], 'image')} each)"
-    else:
-        names = [f"{name}  {count:,}" for name, count in zip(names, images, strict=True)]
-    if written:
-        axes.set_yticks(places, names)
+        axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(classes), counted)
 
     # Axes and colour bar
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
-    axes.set_ylabel(f"true class{of_each}", color=COLOURS.ink)
+    axes.set_ylabel("true class, and its images", color=COLOURS.ink)
     bar = figure.colorbar(heat, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent_tick)
@@ -159,12 +151,14 @@ def reliability_figure(
         label="perfectly calibrated",
     )
     # Bins of few images are pale
-    sure = count >= FEW
     look: dict[str, Any] = {"width": 0.92 * width, "color": blue}
-    axes.bar(middles[sure], accuracy[sure], alpha=0.85, label="accuracy", **look)
-    pale_label = f"of fewer than {FEW} images"
-    if (count[~sure] > 0).any():
-        axes.bar(middles[~sure], accuracy[~sure], alpha=0.3, label=pale_label, **look)
+    few = (count > 0) & (count < FEW)
+    for chosen, alpha, label in (
+        (count >= FEW, 0.85, "accuracy"),
+        (few, 0.3, f"of fewer than {FEW} images"),
+    ):
+        if chosen.any():
+            axes.bar(middles[chosen], accuracy[chosen], alpha=alpha, label=label, **look)
     # Points without a line: it would jump through bins of one image
     axes.plot(
         confidence,

@@ -66,28 +66,24 @@ def curves_figure(
             lr and grad_norm, or measurements on held-out images.
         curves: one large panel each.
     """
-    # Two in a row: wider, the text is illegible on a page
-    rows = len(curves) // 2 + 1
-    first = 2.1 if len(curves) == 1 else 1
-    is_odd = len(curves) % 2 == 1
-    last = 1 if is_odd else 0.6
-    height = 4.2 if len(curves) == 1 else 3.3 * (rows - 1 + last)
-    figure = titled_figure(9.0, height, title, subtitle)
-    ratios = [*[1] * (rows - 1), last]
-    grid = figure.add_gridspec(rows, 2, width_ratios=[first, 1], height_ratios=ratios)
-
-    # The small panels share the place that an odd number of curves leaves, or have a row
-    places = [grid[row, column] for row in range(rows) for column in range(2)]
-    small = places[-2:]
-    if is_odd:
-        lower = places[-1].subgridspec(2, 1)
-        small = [lower[0], lower[1]]
-    for place, curve in zip(places, curves, strict=False):
-        axes = figure.add_subplot(place)
-        _draw(axes, metrics, curve)
-        axes.legend(frameon=True)
-    for place, curve in zip(small, STEERING, strict=True):
-        _draw(figure.add_subplot(place), metrics, curve)
+    # Two in a row: wider, the text is illegible on a page. A panel is two rows high, those of
+    # learning rate and gradient norm one: where an odd number of curves leaves a place, or below
+    steering = [len(curves), len(curves) + 1]
+    layout: Any = []
+    for number in range(0, len(curves), 2):
+        if number + 1 < len(curves):
+            layout += [[number, number + 1]] * 2
+        else:
+            layout += [[number, place] for place in steering]
+    if len(curves) % 2 == 0:
+        layout.append(steering)
+    figure = titled_figure(9.0, max(1.65 * len(layout), 4.2), title, subtitle)
+    width_ratios = [2.1, 1] if len(curves) == 1 else [1, 1]
+    panels = figure.subplot_mosaic(layout, width_ratios=width_ratios)
+    for number, curve in enumerate((*curves, *STEERING)):
+        _draw(panels[number], metrics, curve)
+        if not curve.exact:
+            panels[number].legend(frameon=True)
     return figure
 
 

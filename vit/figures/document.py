@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,36 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vit.figures.style import PALETTE_FILE, printable
+
+SIMILAR = Path(__file__).with_name("similar.html")
+"""The template of the images that are nearest to another."""
+
+
+@dataclass(frozen=True)
+class ShownImage:
+    """An image of that page.
+
+    Attributes:
+        name: of its file, any text.
+        content: of a file to show.
+        kind: of that file, "jpeg" or "png"; a PNG's pixels are shown as squares.
+        similarity: its cosine similarity with the image of the query.
+    """
+
+    name: str
+    content: bytes
+    kind: str
+    similarity: float = 1.0
+
+    @property
+    def uri(self) -> str:
+        """The content as a data URI."""
+        return data_uri(self.content, self.kind)
+
+    @property
+    def share(self) -> str:
+        """The length of its bar in per cent: a similarity of 0 or less has none."""
+        return f"{100 * max(self.similarity, 0.0):.1f}"
 
 
 def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
@@ -25,8 +56,11 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
         pictures: whether `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
     """
-    style = PALETTE_FILE.read_text(encoding="utf-8") + _read_beside(template, ".css")
-    script = _read_beside(template, ".js")
+    style = PALETTE_FILE.read_text(encoding="utf-8")
+    style += template.with_suffix(".css").read_text(encoding="utf-8")
+    script = ""
+    if template.with_suffix(".js").exists():
+        script = template.with_suffix(".js").read_text(encoding="utf-8")
 
     # What the page may load and run: nothing but these two
     rules = [
@@ -53,12 +87,6 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     )
     parts = {"policy": "; ".join(rules), "style": Markup(style), "script": Markup(script)}
     return environment.get_template(template.name).render(parts | values)
-
-
-def _read_beside(template: Path, suffix: str) -> str:
-    """Return the text of the file beside a template, "" if there is none."""
-    path = template.with_suffix(suffix)
-    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _as_text(value: Any) -> Any:
