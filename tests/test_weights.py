@@ -8,9 +8,8 @@ import pytest
 import timm
 import torch
 from safetensors import safe_open
-from small import autoencoder, change, close, random_model, refused, same
+from small import autoencoder, close, random_model, refused, same
 from tiny import NORMALIZE, encoder
-from transformers import AutoModel
 
 from vit.checkpoints import load_model, save_model
 from vit.pretrained import shipped_models
@@ -44,17 +43,11 @@ def test_a_copy_of_the_weights_alone_carries_its_settings(name, folder, tmp_path
         assert (alone.origin.class_names, alone.origin.data_content_hash) == (NAMES, "1-2")
 
 
-def test_a_config_beside_the_weights_precedes_their_metadata(folder):
-    change(folder, mean=[0.1, 0.2, 0.3])
-    assert load_model(folder).origin.normalize.mean == [0.1, 0.2, 0.3]
-
-
-@pytest.mark.parametrize("settings", ["{", "[1]", '{"format": "vit-patch-trainer/1"}'])
-def test_metadata_that_are_damaged_are_refused(folder, tmp_path, settings):
+def test_metadata_that_are_damaged_are_refused(folder, tmp_path):
     weights = (folder / WEIGHTS).read_bytes()
     length = int.from_bytes(weights[:8], "little")
     header = json.loads(weights[8 : 8 + length])
-    header["__metadata__"]["vit-patch-trainer"] = settings
+    header["__metadata__"]["vit-patch-trainer"] = "{"
     text = json.dumps(header).encode()
     (tmp_path / "odd.safetensors").write_bytes(
         len(text).to_bytes(8, "little") + text + weights[8 + length :]
@@ -70,8 +63,6 @@ def test_other_libraries_read_the_weights_with_their_metadata(folder):
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     with torch.no_grad():
         close(ours.forward_head(ours(images)), theirs(images))
-        wrapped = AutoModel.from_pretrained(folder).eval()
-        close(ours(images), wrapped(images).last_hidden_state)
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path):

@@ -52,7 +52,6 @@ def save_model(
     crop_share: float = 1.0,
     squash: bool = False,
     data_content_hash: str = "",
-    problem_type: str = "",
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
@@ -67,7 +66,6 @@ def save_model(
         crop_share: share to keep of an image's centred part.
         squash: whether images of another shape are squashed, not cropped.
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
-        problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
     """
     # timm's names, which have no "encoder."
@@ -90,8 +88,6 @@ def save_model(
     }
     if squash:
         config["squash"] = True
-    if problem_type:
-        config["problem_type"] = problem_type
 
     # timm's settings beside them, under other keys, if its vision transformer computes exactly this
     encoder = model.encoder.config

@@ -4,14 +4,13 @@ Oracles: timm and transformers load the files, and compute the same.
 """
 
 import json
-import math
 
 import pytest
 import timm
 import torch
 import transformers as hf
 from PIL import Image
-from small import SIZES, autoencoder, close, random_model, same, timm_model
+from small import HUGGINGFACE, SIZES, autoencoder, close, random_model, same
 from tiny import NORMALIZE, names, seeded
 from torch import nn
 
@@ -140,41 +139,19 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
 # --- other libraries ------------------------------------------------------------------------------
 
 
-def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
-    ours = saved_autoencoder(tmp_path / "ours")
-    (note,) = convert_model(ours, "timm", tmp_path / "timm")
-    assert "timm has no such part" in note
-    same(load_model(tmp_path / "timm"), ours.encoder)
-
-
 # whether in half precision, how it is saved, and its settings
 AS_IT_IS = {
     "pretrained": (False, saved_autoencoder, dict(registers=2, pos_embed="sincos")),
-    "layer scale from 0": (False, saved_encoder, dict(layer_scale=0.0)),
-    "class token, half": (True, saved_encoder, dict(global_pool="token", num_classes=3)),
-    "avg, fc_norm, swiglu": (
+    "half": (True, saved_encoder, dict(global_pool="token", num_classes=3, layer_scale=0.0)),
+    "swiglu": (
         False,
         saved_encoder,
         dict(global_pool="avg", fc_norm=True, num_classes=3, mlp="swiglu", mlp_ratio=2.5),
     ),
-    "avg, grey": (False, saved_encoder, dict(global_pool="avg", num_classes=3, channels=1)),
+    "grey": (False, saved_encoder, dict(global_pool="avg", num_classes=3, channels=1)),
     "no class token": (False, saved_encoder, dict(class_token=False, fc_norm=True)),
     "registers": (False, saved_encoder, dict(registers=3, layer_scale=0.1, qk_norm=True)),
-    "registers without positions": (
-        False,
-        saved_encoder,
-        dict(registers=3, no_embed_class=True, qkv_bias=False),
-    ),
-    "non-square, half": (
-        True,
-        saved_encoder,
-        dict(image_size=(8, 24), patch_size=(4, 2), mlp_ratio=2.5),
-    ),
-    "swiglu, sincos": (
-        False,
-        saved_encoder,
-        dict(mlp="swiglu", mlp_ratio=2.5, layer_scale=1.0, pos_embed="sincos"),
-    ),
+    "non-square": (True, saved_encoder, dict(image_size=(8, 24), patch_size=(4, 2), mlp_ratio=2.5)),
 }
 
 
@@ -224,59 +201,36 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
         theirs = hf.AutoModelForImageClassification.from_pretrained(folder).eval()
         close(theirs(images).logits, encoder.forward_head(tokens))
         assert theirs.config.id2label == dict(enumerate(classes))
-    if "non-square" not in case and "grey" not in case:
+    if case not in ("non-square", "grey"):
         pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
         prepared = hf.AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
-CLASSIFIER = dict(class_names=("a", "b"), num_classes=2)
-# what we save and with which settings, whether it is converted, and the class that saves it again
-SAVED_AGAIN = {
-    "autoencoder": (saved_autoencoder, {}, True, hf.ViTMAEForPreTraining),
-    "wrapped autoencoder": (saved_autoencoder, {}, False, hf.AutoModel),
-    "wrapped classifier": (saved_encoder, CLASSIFIER, False, hf.AutoModelForImageClassification),
-    "wrapped classifier without its head": (saved_encoder, CLASSIFIER, False, hf.AutoModel),
-}
-
-
-@pytest.mark.parametrize("case", SAVED_AGAIN)
-def test_models_that_transformers_saves_again_load_without_our_hashes(case, tmp_path):
-    """It carries the whole config.json along."""
-    save, settings, converted, kind = SAVED_AGAIN[case]
+@pytest.mark.parametrize("converted", [True, False])
+def test_models_that_transformers_saves_again_load_without_our_hashes(converted, tmp_path):
+    """It carries the whole config.json along, which tells of the earlier model."""
     folder = tmp_path / "ours"
-    ours = save(folder, **settings)
+    ours = saved_autoencoder(folder)
     if converted:
         folder = tmp_path / "hf"
         convert_model(ours, "huggingface", folder)
-    theirs = kind.from_pretrained(folder)
+    theirs = hf.AutoModel.from_pretrained(folder)
     with torch.no_grad():
         next(theirs.parameters()).add_(1)
     theirs.save_pretrained(tmp_path / "again")
-    again = load_model(tmp_path / "again")
-    assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
-    assert any("transformers has saved it again" in note for note in again.origin.report.notes)
-    assert weights_hash(again) != weights_hash(ours)
-
-    # nor with what config.json tells of the earlier model
+    again = load_model(tmp_path / "again", part="encoder")
+    assert torch.equal(again.cls_token, ours.encoder.cls_token + 1)
     for origin in (again.origin, load_model(theirs).origin):
         assert (origin.data, origin.data_content_hash) == ("", "")
-        assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
-    if "without" in case:
-        assert again.config.num_classes == load_model(theirs).config.num_classes == 0
-        assert any("num_classes is 0" in note for note in again.origin.report.notes)
+        assert origin.details.keys().isdisjoint(("sha256", "encoder", "decoder", "class_names"))
 
 
-@pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
-def test_a_model_that_timm_cannot_compute_has_no_settings_for_it(settings, tmp_path):
-    saved_encoder(tmp_path / "ours", **settings)
-    assert "pretrained_cfg" not in json.loads((tmp_path / "ours" / "config.json").read_text())
-    for load in (
-        lambda: timm.create_model(f"local-dir:{tmp_path / 'ours'}"),
-        lambda: hf.AutoModel.from_pretrained(tmp_path / "ours"),
-    ):
-        with pytest.raises((KeyError, ValueError)):
-            load()
+def test_a_model_that_timm_cannot_compute_has_no_settings_for_it(tmp_path):
+    saved_encoder(tmp_path, qkv="identity")
+    assert "pretrained_cfg" not in json.loads((tmp_path / "config.json").read_text())
+    with pytest.raises((KeyError, ValueError)):
+        hf.AutoModel.from_pretrained(tmp_path)
 
 
 HUGGINGFACE_CASES = {
@@ -286,7 +240,6 @@ HUGGINGFACE_CASES = {
     ),
     "classifier": (hf.ViTForImageClassification, dict(num_classes=3)),
     "Dinov2": (hf.Dinov2Model, dict(layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
-    "registers": (hf.Dinov2WithRegistersModel, dict(layer_scale=0.5, registers=4)),
 }
 
 
@@ -298,9 +251,6 @@ def test_transformers_loads_the_folder(case, tmp_path):
     if settings.get("num_classes"):
         names = ("cat", "dog", "naïve ship")
     ours = saved_encoder(tmp_path / "ours", names, global_pool="token", **settings)
-    if settings.get("registers"):
-        # as DINOv2's: registers have no position
-        ours.pos_embed.data[:, 1 : ours.num_prefix_tokens] = 0
     convert_model(ours, "huggingface", tmp_path / "hf")
     theirs, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
     missing = {name for name in loading["missing_keys"] if "pooler" not in name}
@@ -343,14 +293,10 @@ def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
 @pytest.mark.parametrize(
     ("to", "settings", "reason"),
     [
-        ("huggingface", dict(class_token=False), "class_token True"),
-        ("huggingface", dict(registers=1), "reg_token"),
-        ("huggingface", dict(qk_norm=True), "q_norm"),
-        ("huggingface", dict(layer_scale=0.5, image_size=(8, 24)), "Dinov2 computes image_size"),
-        ("huggingface", dict(fc_norm=True), "fc_norm"),
-        ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
         ("timm", dict(qkv="identity"), "qkv linear"),
-        ("huggingface", dict(qkv="identity"), "qkv linear"),
+        ("huggingface", dict(class_token=False), "class_token True"),
+        ("huggingface", dict(layer_scale=0.5, registers=1), "reg_token"),
+        ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
     ],
 )
 def test_a_model_that_a_format_cannot_hold_is_refused_and_nothing_is_written(
@@ -362,42 +308,33 @@ def test_a_model_that_a_format_cannot_hold_is_refused_and_nothing_is_written(
     assert not (tmp_path / "out.pth").exists()
 
 
-@pytest.mark.parametrize("settings", [dict(qkv_bias=False), dict(norm_eps=1e-5)])
-def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(settings, tmp_path):
-    decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **settings)
+def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(tmp_path):
+    decoder = DecoderConfig(dim=24, depth=1, num_heads=3, norm_eps=1e-5)
     save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
     ours = load_model(tmp_path / "ours")
-    assert {key: getattr(ours.decoder.config, key) for key in settings} == settings
-    with pytest.raises(CheckpointError, match=f"computes {next(iter(settings))} "):
+    assert ours.decoder.config.norm_eps == 1e-5
+    with pytest.raises(CheckpointError, match="computes norm_eps "):
         convert_model(ours, "huggingface", tmp_path / "out")
 
 
 @pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
 def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
-    for classes, head in ((5, nn.Linear(32, 5)), (3, nn.Linear(32, 3)), (0, nn.Identity())):
-        ours = saved_encoder(
-            tmp_path / f"ours{classes}", ("a", "b", "c"), num_classes=3, global_pool="token"
-        )
+    for classes, head in ((5, nn.Linear(32, 5)), (0, nn.Identity())):
+        names = ("a", "b", "c")
+        ours = saved_encoder(tmp_path / f"{classes}", names, num_classes=3, global_pool="token")
         ours.head = head
         convert_model(ours, to, tmp_path / f"{to}{classes}")
         again = load_model(tmp_path / f"{to}{classes}")
         same(again, ours)
         assert again.config.num_classes == classes
-        # the names are those of three classes
-        if classes == 3:
-            assert again.origin.class_names == ("a", "b", "c")
-        if classes == 5:
-            assert again.origin.class_names == ()
+        assert again.origin.class_names != names or classes == 0
 
 
 @pytest.mark.parametrize(
     ("name", "part", "tensor"),
     [
-        ("head", nn.Sequential(nn.Linear(32, 4), nn.ReLU()), "head.0.weight"),
-        ("head", nn.Linear(32, 5, bias=False), "head.bias"),
         ("head", type("Cosine", (nn.Linear,), {"forward": id})(32, 3), "head.weight"),
         ("head", nn.Linear(16, 3), "head.weight"),
-        ("blocks", nn.Sequential(nn.Identity()), "blocks.0.norm1.weight"),
         ("adapter", nn.Linear(2, 2), "adapter.weight"),
     ],
 )
@@ -406,9 +343,8 @@ def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_writ
 ):
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="token")
     setattr(ours, name, part)
-    for to in ("safetensors", "timm", "huggingface"):
-        with pytest.raises(CheckpointError, match=f"^{tensor} of this model"):
-            convert_model(ours, to, tmp_path / "out")
+    with pytest.raises(CheckpointError, match=f"^{tensor} of this model"):
+        convert_model(ours, "safetensors", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -423,46 +359,14 @@ def test_an_existing_file_or_folder_is_not_replaced(tmp_path):
     same(load_model(tmp_path / "ours"), ours)
 
 
-@pytest.mark.parametrize(
-    ("to", "settings", "words"),
-    [
-        ("timm", dict(norm_eps=1e-12), "eps"),
-        ("huggingface", dict(global_pool="avg", num_classes=3), "left out, 2 tensors"),
-        ("huggingface", dict(global_pool="avg"), "load it again with global_pool avg"),
-    ],
-)
-def test_what_the_other_library_computes_otherwise_is_noted(to, settings, words, tmp_path):
-    ours = saved_encoder(tmp_path / "ours", **settings)
-    assert words in convert_model(ours, to, tmp_path / "theirs")[0]
-
-
-def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
-    names = ("crane", "cat", "crane")
-    model = saved_encoder(tmp_path / "own", names, num_classes=3, global_pool="token")
-    convert_model(model, "huggingface", tmp_path / "out")
-    theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "out")
-    assert theirs.config.id2label == dict(enumerate(names))
-    assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
-    assert load_model(tmp_path / "out").origin.class_names == names
-
-
-@pytest.mark.parametrize("to", ["safetensors", "huggingface"])
-def test_a_head_that_does_not_choose_stays_one(to, tmp_path):
-    sizes = dict(
-        image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    config = hf.ViTConfig(
-        **sizes, intermediate_size=64, num_labels=3, problem_type="multi_label_classification"
-    )
+def test_a_head_of_several_answers_is_not_converted(tmp_path):
+    config = hf.ViTConfig(**HUGGINGFACE, num_labels=3, problem_type="multi_label_classification")
     hf.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
-    convert_model(load_model(tmp_path / "theirs"), to, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="its head is for multi_label_classification"):
-        require_head(load_model(tmp_path / "out"))
-    headless = load_model(tmp_path / "theirs", num_classes=0)
-    convert_model(headless, to, tmp_path / "headless")
-    assert load_model(tmp_path / "headless").origin.problem_type == ""
-    notes = convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm")
-    assert any("multi_label" in note for note in notes)
+    model = load_model(tmp_path / "theirs")
+    for use in (require_head, lambda model: convert_model(model, "timm", tmp_path / "out")):
+        with pytest.raises(CheckpointError, match="its head is for multi_label_classification"):
+            use(model)
+    convert_model(load_model(tmp_path / "theirs", num_classes=0), "timm", tmp_path / "out")
 
 
 # --- half precision -------------------------------------------------------------------------------
@@ -492,15 +396,3 @@ def test_what_half_precision_cannot_hold_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above"):
         convert_model(ours, "safetensors", tmp_path / "out", half=True)
     assert not (tmp_path / "out").exists()
-    for to in ("timm", "huggingface"):
-        with pytest.raises(CheckpointError, match=f"is for safetensors, not for {to}"):
-            convert_model(ours, to, tmp_path / "out.pth", half=True)
-
-
-@pytest.mark.parametrize(("size", "share"), [(192, 0.85), (96, 0.9), (240, 0.92)])
-def test_timm_resizes_to_the_size_of_the_checkpoint(size, share, tmp_path):
-    theirs = timm_model(img_size=(size, size), patch_size=size // 4)
-    convert_model(load_model(theirs, crop_share=share), "timm", tmp_path / "timm")
-    written = json.loads((tmp_path / "timm" / "config.json").read_text())["pretrained_cfg"]
-    assert math.floor(size / written["crop_pct"]) == math.floor(size / share)
-    assert load_model(tmp_path / "timm").origin.crop_share == share

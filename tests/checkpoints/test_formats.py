@@ -4,7 +4,6 @@ Compared are features, logits, loss and reconstruction. Other families are refus
 """
 
 import argparse
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -14,12 +13,12 @@ import timm
 import torch
 import torchvision
 import transformers as hf
+from safetensors.torch import load_file
 from small import HUGGINGFACE, change, close, random_model, refused, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
-from vit.checkpoints.formats.torchvision import torchvision_hints
-from vit.checkpoints.reading import Source
+from vit.checkpoints.formats.torchvision import HEADS as torchvision_heads  # noqa: N811
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
 
@@ -46,26 +45,17 @@ def test_timm_folder_with_its_own_config(name, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("place", ["memory", "state", "folder"])
+@pytest.mark.parametrize("place", ["state", "folder"])
 def test_deits_token_for_distillation_is_a_register_and_its_two_heads_are_left_out(place, tmp_path):
     sizes = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
-    theirs = timm.create_model("deit_tiny_distilled_patch16_224", **sizes)
-    random_model(theirs)
+    theirs = random_model(timm.create_model("deit_tiny_distilled_patch16_224", **sizes))
     timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
-    source = {"memory": theirs, "state": theirs.state_dict(), "folder": tmp_path}[place]
+    source = {"state": theirs.state_dict(), "folder": tmp_path}[place]
     with pytest.warns(UserWarning, match="its classifier is left out: head is one of DeiT's two"):
         ours = load_model(source)
     images = torch.randn(2, 3, 28, 28)
     close(ours(images), theirs.forward_features(images))
-    assert ours.config.registers == 1
-    assert ours.config.num_classes == 0
-
-
-def test_an_average_that_timm_makes_of_its_model_is_that_model():
-    theirs = timm_model()
-    ours = load_model(timm.utils.ModelEmaV3(theirs))
-    images = torch.randn(2, 3, 16, 16)
-    close(ours.forward_head(ours(images)), theirs(images))
+    assert (ours.config.registers, ours.config.num_classes) == (1, 0)
 
 
 def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
@@ -74,10 +64,7 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
     timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
     for name, reason in {
         "resnet18": "no plain vision transformer",
-        "vit_tiny_patch16_gap_240": "no plain vision transformer",
-        "vit_relpos_small_patch16_224": "no plain vision transformer",
         "vit_base_patch16_clip_224": "its settings say embed_dim 768, its tensors 192",
-        "vit_little_patch16_reg4_gap_256": "its settings say embed_dim 320, its tensors 192",
     }.items():
         change(tmp_path, architecture=name)
         assert reason in refused(tmp_path)
@@ -172,24 +159,10 @@ def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
     torch.save(file, tmp_path / "mae.pth")
     options = {} if wrapped == "args" else dict(norm_pix_loss=norm_pix_loss)
     ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, **options)
-    assert isinstance(ours, MaskedAutoencoder)
     assert ours.origin.format == "facebookresearch/mae, pretraining"
     check_mae(ours, theirs)
-    if wrapped == "args":  # a namespace is allowed for one call
-        with pytest.raises(pickle.UnpicklingError):
-            torch.load(tmp_path / "mae.pth", weights_only=True)
     dropped = ours.origin.report.dropped
     assert set(dropped) == ({"optimizer.state.0.exp_avg"} if wrapped == "args" else set())
-
-
-def test_mae_encoder_of_a_file_with_decoder(images):
-    file = {"model": as_original_mae(huggingface_mae(layer_norm_eps=1e-6))}
-    ours = load_model(file, part="encoder", num_heads=4)
-    whole = load_model(file, num_heads=4, decoder_heads=3, norm_pix_loss=True)
-    assert torch.equal(ours(images), whole.encoder(images))
-    dropped = ours.origin.report.dropped
-    assert set(dropped.values()) == {"only the encoder was requested"}
-    assert len(dropped) == len(whole.decoder.state_dict())
 
 
 def test_mae_heads_by_its_families():
@@ -217,41 +190,29 @@ def test_mae_fine_tuned(images):
     assert ours.origin.crop_share == 0.875  # 224 of 256, as its code evaluates
 
 
-@pytest.mark.parametrize("has_args", [True, False])
 @pytest.mark.parametrize("eps", [1e-6, 1e-5])
-def test_mae_linear_probe_keeps_its_head(has_args, eps, images):
+def test_mae_linear_probe_keeps_its_head(eps, images):
     """As main_linprobe.py saves it, with a batch norm without a scale; and with torch's own."""
     theirs = timm_model(global_pool="token")
-    theirs.head = random_model(
-        nn.Sequential(nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps), theirs.head)
-    )
-    nn.init.normal_(theirs.head[0].running_mean)
-    nn.init.uniform_(theirs.head[0].running_var, 0.01, 0.1)  # small: its eps matters
-    file = {"model": theirs.state_dict()}
-    if has_args:
-        file["args"] = argparse.Namespace(finetune="mae_pretrain.pth", blr=0.1)
+    norm = nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps)
+    theirs.head = random_model(nn.Sequential(norm, theirs.head))
+    nn.init.normal_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.01, 0.1)  # small: its eps matters
+    file = {
+        "model": theirs.state_dict(),
+        "args": argparse.Namespace(finetune="mae_pretrain.pth", blr=0.1),
+    }
     ours = load_model(file, num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
-    assert "batch norm" in ours.origin.report.converted["head.weight"][1]
     assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
-    theirs.head[0].eps = 1e-3  # which a model in memory says itself
+    norm.eps = 1e-3  # which a model in memory says itself
     close(load_model(theirs).forward_head(ours(images)), theirs(images))
 
 
-TRAINED = {
-    "timm's train.py": (argparse.Namespace(model="vit_tiny_patch16_224", crop_pct=None), ""),
-    "DeiT III": (argparse.Namespace(finetune="", model="deit3_small"), r"ls(\d)\.gamma gamma_\1"),
-}
-
-
-@pytest.mark.parametrize("case", TRAINED)
-def test_training_files_of_timms_encoder(case, images):
-    args, names = TRAINED[case]
+def test_deit_iii_calls_its_layer_scales_gamma(images):
     theirs = timm_model(init_values=0.1)
-    file = {"model": renamed(theirs.state_dict(), names), "args": args}
-    ours = load_model(file, num_heads=4)
+    ours = load_model(renamed(theirs.state_dict(), r"ls(\d)\.gamma gamma_\1"), num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
-    assert ours.origin.format == "timm"
 
 
 # --- DINO and DINOv2 ------------------------------------------------------------------------------
@@ -415,7 +376,6 @@ def test_huggingface_vit(headed, settings, tmp_path):
 # the reason why the other parts are left out
 OF_VIT = {
     "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, "", ""),
-    "ViTMSN, classifier": (hf.ViTMSNForImageClassification, hf.ViTMSNConfig, "vit", ""),
     "DeiT": (hf.DeiTModel, hf.DeiTConfig, "", "the pooler"),
     "DeiT, classifier": (hf.DeiTForImageClassification, hf.DeiTConfig, "deit", ""),
     "DeiT, two heads": (
@@ -426,8 +386,6 @@ OF_VIT = {
     ),
     "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit", "SimMIM's token"),
     "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, "", ""),
-    "I-JEPA, classifier": (hf.IJepaForImageClassification, hf.IJepaConfig, "ijepa", ""),
-    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, hf.ViTConfig, "vit", "SimMIM's token"),
 }
 
 
@@ -447,35 +405,13 @@ def test_huggingface_families_of_vit(case, images, tmp_path):
         assert bool(ours.origin.report.dropped) == bool(left_out)
 
 
-@pytest.mark.parametrize("norm_pix_loss", [True, False])
-def test_huggingface_mae(norm_pix_loss, tmp_path):
-    theirs = huggingface_mae(norm_pix_loss=norm_pix_loss)
-    ours = load_model(on_disk(theirs, tmp_path))
-    check_mae(ours, theirs)
-    assert ours.norm_pix_loss is norm_pix_loss
-
-
-SPELLINGS = {  # of its decoder, beside that of save_pretrained
-    "in memory": "",
-    "decoder_encoder": r"""
-        attention\.q_proj   attention.attention.query
-        attention\.k_proj   attention.attention.key
-        attention\.v_proj   attention.attention.value
-        attention\.o_proj   attention.output.dense
-        mlp\.fc1            intermediate.dense
-        mlp\.fc2            output.dense
-        ^vit\.layers        vit.encoder.layer
-        decoder\.decoder_layers\.  decoder.decoder_encoder.layer.
-    """,
-}
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_other_spellings_of_the_huggingface_mae_decoder(spelling):
+@pytest.mark.parametrize("spelling", ["", "decoder_encoder"])
+def test_huggingface_mae(spelling, tmp_path):
     theirs = huggingface_mae(norm_pix_loss=True)
-    state = renamed(theirs.state_dict(), SPELLINGS[spelling])
-    ours = load_model(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
-    assert ours.origin.format == "Hugging Face ViTMAE"
+    ours = load_model(on_disk(theirs, tmp_path))
+    if spelling:
+        state = renamed(load_file(tmp_path / "model.safetensors"), r"_layers\. _encoder.layer.")
+        ours = load_model(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
     check_mae(ours, theirs)
 
 
@@ -499,17 +435,12 @@ def test_the_mean_of_a_huggingface_vit_without_a_preprocessor_is_a_guess():
         load_model(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE)))
 
 
-@pytest.mark.parametrize(
-    ("registers", "swiglu", "place"), [(0, True, "disk"), (4, False, "disk"), (4, True, "memory")]
-)
-def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
+@pytest.mark.parametrize(("registers", "swiglu"), [(0, True), (4, False)])
+def test_huggingface_dinov2(registers, swiglu, images, tmp_path):
     theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
-    ours = (
-        load_model(on_disk(theirs, tmp_path))
-        if place == "disk"
-        else load_model(theirs.state_dict(), num_heads=4)
-    )
-    close(ours(images), theirs(images).last_hidden_state)
+    expected = theirs(images).last_hidden_state
+    close(load_model(on_disk(theirs, tmp_path))(images), expected)
+    close(load_model(theirs.state_dict(), num_heads=4)(images), expected)
 
 
 def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_path):
@@ -551,10 +482,8 @@ def test_torchvision(published, size):
 PUBLISHED = [
     (torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1, 16, 768, 224),
     (torchvision.models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1, 16, 768, 384),
-    (torchvision.models.ViT_L_16_Weights.IMAGENET1K_V1, 16, 1024, 224),
     (torchvision.models.ViT_L_32_Weights.IMAGENET1K_V1, 32, 1024, 224),
     (torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1, 14, 1280, 518),
-    (torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_LINEAR_V1, 14, 1280, 224),
 ]
 
 
@@ -577,13 +506,12 @@ def test_the_published_files_of_torchvision_get_their_own_preparation(weights, p
     )
 
 
-@pytest.mark.parametrize("name", ["vit_b_16", "vit_l_32", "vit_h_14"])
-def test_the_heads_of_torchvisions_functions_are_known_and_those_of_its_class_are_a_guess(name):
-    with torch.device("meta"):
-        theirs = torchvision.models.get_model(name)
-    heads = theirs.encoder.layers[0].num_heads
-    source = Source(Path(name), dict(theirs.state_dict()))
-    assert torchvision_hints(source).code_heads == {theirs.hidden_dim: heads}
+def test_the_heads_of_torchvisions_functions_are_known_and_those_of_its_class_are_a_guess():
+    for name in ("vit_b_16", "vit_l_32", "vit_h_14"):
+        with torch.device("meta"):
+            theirs = torchvision.models.get_model(name)
+        layers = theirs.encoder.layers
+        assert torchvision_heads[theirs.hidden_dim, len(layers)] == layers[0].num_heads
     other = torchvision.models.VisionTransformer(16, 8, 2, 8, 768, 16)
     with pytest.warns(UserWarning, match="12 heads of the encoder are a guess"):
         load_model(other.state_dict())
@@ -600,34 +528,20 @@ OTHER_FAMILIES = {
     "vit_small_patch16_dinov3": "no pos_embed in it",
     "vit_base_patch16_clip_224": "CLIP",
     "vit_base_patch16_siglip_224": "SigLIP",
-    "vit_base_patch16_dinov3_qkvb": "as in BEiT and EVA",
     "vit_pe_spatial_tiny_patch16_512": "a norm before its blocks",
-} | dict.fromkeys(
-    [
-        "vit_base_patch16_radio_v3",
-        "test_vit4",
-        "vit_tiny_r_s16_p8_224",
-        "cait_xxs24_224",
-        "xcit_nano_12_p8_224",
-        "hiera_tiny_224",
-        "convnext_atto",
-        "resnet18",
-        "vit_relpos_small_patch16_224",
-        "vit_pe_core_tiny_patch16_384",
-        "vitamin_small_224",
-        "beit3_base_patch16_224",
-        "aimv2_large_patch14_224",
-        "vit_small_patch16_18x2_224",
-        "vit_dwee_patch16_reg1_gap_256",
-    ],
-    "",
-)
+    "vit_base_patch16_radio_v3": "",
+    "cait_xxs24_224": "",
+    "resnet18": "",
+    "vit_relpos_small_patch16_224": "",
+    "beit3_base_patch16_224": "",
+    "vit_small_patch16_18x2_224": "",
+}
 
 
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
 def test_other_families_are_refused(name):
     # names and shapes are enough; stages have a depth each
-    has_stages = re.match("swin|hiera|convnext|resnet", name)
+    has_stages = re.match("swin|resnet", name)
     with torch.device("meta"):
         model = timm.create_model(name, **({} if has_stages else {"depth": 2}))
     message = refused(model.state_dict())

@@ -11,12 +11,10 @@ import timm
 import torch
 import torchvision
 import transformers as hf
-from safetensors.torch import save_file
 from small import HUGGINGFACE, close, random_model, refused, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
-from vit.checkpoints.heads import NAMES
 from vit.errors import CheckpointError
 from vit.look.predict import require_head
 
@@ -28,8 +26,8 @@ def linear(**settings: bool) -> nn.Linear:
     return nn.Linear(WIDTH, 7, **settings)
 
 
-def dropout(**settings: bool) -> nn.Sequential:
-    return nn.Sequential(nn.Dropout(0.1), linear(**settings))
+def dropout() -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(0.1), linear())
 
 
 def two_layers() -> nn.Sequential:
@@ -99,11 +97,8 @@ class TransformersNet(Net):
 # heads that load
 HEADS = {
     "linear": linear,
-    "list": lambda: nn.Sequential(linear()),
     "dropout": dropout,
     "no bias": lambda: linear(bias=False),
-    "dropout, no bias": lambda: dropout(bias=False),
-    "batch norm": lambda: probe(affine=True),
     "batch norm, no bias": lambda: probe(affine=True, bias=False),
     "batch norm without scale": lambda: probe(affine=False),
 }
@@ -154,12 +149,11 @@ def load(source: object, **options: object):
         return load_model(source, **SIZES | options)
 
 
-@pytest.mark.parametrize("wrapper", ["", "module."])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("place", MODELS)
-def test_a_replaced_head_gives_the_models_own_logits(place, head, wrapper, images):
+def test_a_replaced_head_gives_the_models_own_logits(place, head, images):
     theirs = MODELS[place](HEADS[head]())
-    ours = load({"state_dict": under(wrapper, theirs.state_dict())})
+    ours = load({"state_dict": under("module.", theirs.state_dict())})
     close(ours.forward_head(ours(images)), logits_of(theirs, images))
     assert not ours.origin.report.unexpected
 
@@ -191,19 +185,11 @@ def test_a_lost_classifier_is_a_warning_that_names_it(place, head):
     for source, options in sources.values():
         with pytest.warns(UserWarning, match="its classifier is left out: .*(head|classifier|fc)"):
             ours = load_model(source, **options)
-        assert ours.config.num_classes == 0
         with pytest.raises(CheckpointError, match="its classifier is left out"):
             require_head(ours)
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            load_model(source, num_classes=0, **options)
-        assert not any("classifier" in str(warning.message) for warning in caught)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_usual_names_are_found(name, images):
-    theirs = Net(name, linear())
-    ours = load(theirs.state_dict())
-    close(ours.forward_head(ours(images)), theirs(images))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(theirs.state_dict(), num_classes=0, **SIZES)
+    assert not any("classifier" in str(warning.message) for warning in caught)
 
 
 def test_an_option_names_the_head(images):
@@ -244,15 +230,11 @@ def test_what_precedes_a_layer_in_a_list_is_a_guess_unless_its_module_is_named()
 
 
 def test_what_a_head_of_ones_own_reads_is_a_guess():
-    with_pooler = TransformersNet("classifier", linear())
-    state = with_pooler.state_dict() | {"backbone.pooler.dense.weight": torch.ones(32, 32)}
-    for source in (
-        Net("classifier", linear()).state_dict(),
-        Net("fc", linear(), of_torchvision(nn.Identity())).state_dict(),
-        state,
-    ):
+    with_pooler = TransformersNet("classifier", linear()).state_dict()
+    with_pooler["backbone.pooler.dense.weight"] = torch.ones(32, 32)
+    for state in (Net("classifier", linear()).state_dict(), with_pooler):
         with pytest.warns(UserWarning, match="nothing says what its head reads"):
-            load_model(source, **SIZES)
+            load_model(state, **SIZES)
 
 
 def test_heads_of_a_pretraining_are_no_classifiers():
@@ -260,28 +242,25 @@ def test_heads_of_a_pretraining_are_no_classifiers():
     online = {"model.online_classifier.weight": torch.ones(7, 32)}
     with pytest.warns(UserWarning, match="nothing says what it is: online_classifier"):
         assert load_model(state | online, **SIZES).config.num_classes == 0
-    assert load(state | online, classifier="online_classifier").config.num_classes == 7
-    dino = {"model.head.mlp.0.weight": torch.ones(8, 32), "model.head.last_layer.weight": online}
-    dino["model.head.last_layer.weight"] = torch.ones(9, 8)
+    dino = {
+        "model.head.mlp.0.weight": torch.ones(8, 32),
+        "model.head.last_layer.weight": torch.ones(9, 8),
+    }
     with warnings.catch_warnings(record=True, action="always") as caught:
         load_model(state | dino, **SIZES)
     assert not any("classifier" in str(warning.message) for warning in caught)
 
 
 def test_settings_need_not_know_of_a_replaced_head(images, tmp_path):
-    """timm and transformers save the settings as they were."""
+    """timm saves the settings as they were."""
     sizes = dict(img_size=16, patch_size=8, depth=1)
     theirs = timm.create_model("vit_tiny_patch16_224", **sizes)
     theirs.head = nn.Linear(192, 7)
     random_model(theirs)
-    timm.models.save_for_hf(theirs, tmp_path / "timm", model_args=sizes, safe_serialization=True)
-    ours = load_model(tmp_path / "timm")
+    timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
+    ours = load_model(tmp_path)
     close(ours.forward_head(ours(images)), theirs(images))
     assert "its settings say 1000 classes, its head has 7" in ours.origin.report.notes
-    theirs = of_transformers(linear())
-    theirs.save_pretrained(tmp_path / "transformers")
-    ours = load_model(tmp_path / "transformers")
-    close(ours.forward_head(ours(images)), theirs(images).logits)
 
 
 def test_heads_beside_a_copy_are_the_copys():
@@ -304,14 +283,13 @@ def test_heads_beside_a_copy_are_the_copys():
 
 ACTIVE = {
     "activation before": lambda: nn.Sequential(nn.ReLU(), linear()),
-    "activation after": lambda: nn.Sequential(linear(), nn.Sigmoid()),
     "a layer of another kind": lambda: Cosine(WIDTH, 7),
     "a list of another kind": lambda: type("Residual", (nn.Sequential,), {"forward": id})(linear()),
 }
 
 
 @pytest.mark.parametrize("case", ACTIVE)
-@pytest.mark.parametrize("around", [lambda m: m, Within, lambda m: Within(Within(m))])
+@pytest.mark.parametrize("around", [lambda m: m, lambda m: Within(Within(m))])
 def test_a_head_that_computes_more_is_left_out_wherever_it_is(case, around):
     for theirs in (around(of_timm(ACTIVE[case]())), Net("head", ACTIVE[case]())):
         with pytest.warns(UserWarning, match="its classifier is left out: .*head computes more"):
@@ -340,39 +318,27 @@ def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess(images):
     close(ours.forward_head(ours(images)), theirs(images))
 
 
-def test_a_library_model_within_another_module_keeps_its_own_head(images):
-    for theirs in (of_timm(probe(affine=True)), of_transformers(dropout())):
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            ours = load_model(Within(theirs), mean=(0.5,) * 3, std=(0.5,) * 3)
-        assert not caught
-        close(ours.forward_head(ours(images)), logits_of(theirs, images))
-
-
 # --- what stands between the network and its head -------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pre_classifier", "head_norm", "head_bn", "head_proj"])
+@pytest.mark.parametrize("name", ["pre_classifier", "head_norm"])
 def test_what_may_precede_the_head_is_a_warning(name):
     theirs = Net("classifier", linear())
-    setattr(theirs, name, linear() if "norm" in name else nn.Linear(WIDTH, WIDTH))
+    setattr(theirs, name, nn.Linear(WIDTH, WIDTH))
     for source in (theirs, theirs.state_dict()):
         with pytest.warns(UserWarning, match=f"nothing says what it is: {name}"):
             load_model(source, num_heads=4)
 
 
-def test_a_batch_norm_is_before_the_layer_only_if_their_numbers_say_so(images, tmp_path):
+def test_a_batch_norm_is_before_the_layer_only_if_their_numbers_say_so(images):
     before = nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(WIDTH), fc=linear()))
     after = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
     smaller = nn.Sequential(OrderedDict(fc=linear(), bn=nn.BatchNorm1d(7)))
     for head in (before, after, smaller):
-        theirs = of_timm(head)
-        torch.save(theirs.state_dict(), tmp_path / "net.pth")
-        save_file(theirs.state_dict(), tmp_path / "net.safetensors")
-        for file in ("net.pth", "net.safetensors"):
-            with pytest.warns(UserWarning, match="its classifier is left out: head (has|computes)"):
-                assert load_model(tmp_path / file, **SIZES).config.num_classes == 0
+        state = of_timm(head).state_dict()
+        with pytest.warns(UserWarning, match="its classifier is left out: head (has|computes)"):
+            load_model(state, **SIZES)
 
     # a module in memory shows the order
     theirs = of_timm(before)
-    ours = load_model(theirs)
-    close(ours.forward_head(ours(images)), theirs(images))
+    close(load_model(theirs).forward_head(load_model(theirs)(images)), theirs(images))

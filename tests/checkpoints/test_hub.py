@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from small import SIZES, refused, same, transformers_model
+from small import SIZES, refused, same
 from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
@@ -53,13 +53,6 @@ def test_a_models_weights_and_settings_are_fetched_and_nothing_else(hub, tmp_pat
         assert got.origin.source == name
     assert hub == [None, "v2"]
     assert not any("secret" in path.name for path in (tmp_path / "cache").rglob("*"))
-
-
-def test_parts_are_fetched(hub, tmp_path):
-    theirs = transformers_model()
-    theirs.save_pretrained(tmp_path / "hub" / "me" / "parts", max_shard_size="40KB")
-    assert (tmp_path / "hub" / "me" / "parts" / "model.safetensors.index.json").exists()
-    assert torch.equal(load_model("hf/me/parts").norm.weight, theirs.layernorm.weight)
 
 
 def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):

@@ -30,9 +30,7 @@ from torch import nn
 
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError
-from vit.mae import MaskedAutoencoder
 
 
 def timm_folder(folder, model_args=None, **config):
@@ -61,20 +59,14 @@ def test_every_key_is_used_or_listed(tmp_path):
     torch.save(file, tmp_path / "file.pth")
     model = load_model(tmp_path / "file.pth", num_heads=4, allow=["queue"])
     report = model.origin.report
-    listed = [
-        *report.used,
-        *(name for names, _ in report.converted.values() for name in names),
-        *report.dropped,
-    ]
+    converted = [name for names, _ in report.converted.values() for name in names]
+    listed = [*report.used, *converted, *report.dropped]
     assert len(listed) == len(set(listed)) == 2 * len(state) + 2
     assert report.dropped["queue"] == "allowed"
-    report = load_model(tmp_path / "file.pth", num_heads=4).origin.report
-    assert report.dropped["queue"] == "beside the network, which is whole without it"
-    assert any(note.endswith("whole without it: queue") for note in report.notes)
 
 
-@pytest.mark.parametrize("name", ["blocks.1.attn.proj.bias", "norm.bias"])
-def test_missing_tensors_raise_unless_allowed(name):
+def test_missing_tensors_raise_unless_allowed():
+    name = "blocks.1.attn.proj.bias"
     state = timm_state()
     del state[name]
     assert f"missing: {name}" in refused(state, num_heads=4)
@@ -86,10 +78,8 @@ def test_missing_tensors_raise_unless_allowed(name):
 
 def test_a_model_to_look_at_is_trained_whatever_warnings_others_silence(monkeypatch):
     state = timm_state()
-    with monkeypatch.context() as patch:
-        patch.setattr(warnings, "catch_warnings", None)  # it changes those of all threads
-        model = load_model(state, strict=True, num_heads=4)
-    assert model.config.num_classes == 5
+    monkeypatch.setattr(warnings, "catch_warnings", None)  # it changes those of all threads
+    assert load_model(state, strict=True, num_heads=4).config.num_classes == 5
     with pytest.raises(CheckpointError, match=r"untrained \(head.weight, 2 in all\)"):
         load_model(state, strict=True, num_heads=4, num_classes=7)
 
@@ -97,12 +87,10 @@ def test_a_model_to_look_at_is_trained_whatever_warnings_others_silence(monkeypa
 UNUSABLE = [
     # shapes that contradict the rest of the model
     ("blocks.1.attn.qkv.weight", torch.zeros(96, 16)),
-    ("blocks.0.mlp.fc1.weight", torch.zeros(100, 32)),
     ("patch_embed.proj.weight", torch.zeros(32, 48)),
     ("pos_embed", torch.zeros(17, 32)),
     # values that are no weights
     ("norm.bias", torch.ones(32, dtype=torch.long)),
-    ("norm.bias", torch.ones(32).to_sparse()),
     ("norm.bias", torch.ones(32, device="meta")),
     ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64)),
 ]
@@ -117,10 +105,8 @@ def test_a_tensor_that_cannot_be_used_is_named(name, value):
 def test_any_precision_becomes_float32(dtype):
     state = timm_state()
     model = load_model({name: value.to(dtype) for name, value in state.items()}, num_heads=4)
-    assert all(
-        torch.equal(value, state[name].to(dtype).float())
-        for name, value in model.state_dict().items()
-    )
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name].to(dtype).float())
 
 
 # the latter has a name of ours, and the model has no place for it
@@ -131,7 +117,6 @@ def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name):
     for allow in (name, f"module.{name}"):
         report = load_model(state, num_heads=4, allow=allow).origin.report
         assert report.dropped == {f"module.{name}": "allowed"}
-        assert f"module.{name}" not in report.used
 
 
 # --- what settings say ----------------------------------------------------------------------------
@@ -143,11 +128,7 @@ def test_settings_cannot_make_timm_read_another_file(tmp_path):
     torch.save({"state_dict": Payload(tmp_path / "ran")}, tmp_path / "model" / "evil.pth")
     evil = str(tmp_path / "model" / "evil.pth")
     timm_folder(tmp_path / "model", {"checkpoint_path": evil})
-    message = refused(tmp_path / "model")
-    assert (
-        "model_args of config.json has checkpoint_path, which is not a setting of the architecture"
-        in message
-    )
+    assert "which is not a setting of the architecture" in refused(tmp_path / "model")
     assert not (tmp_path / "ran").exists()
 
 
@@ -168,15 +149,6 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     assert load_model(tmp_path).origin.class_names == ()
 
 
-@pytest.mark.parametrize("key", ["mean", "std"])
-def test_half_a_normalisation_is_none_and_a_warning(key, tmp_path):
-    timm_folder(tmp_path)
-    change(tmp_path, pretrained_cfg={key: [0.3, 0.4, 0.5]})
-    with pytest.warns(UserWarning, match="nothing says how its input was normalised"):
-        origin = load_model(tmp_path).origin
-    assert origin.normalize.mean == [0.485, 0.456, 0.406]
-
-
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
@@ -185,58 +157,49 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
         tmp_path / "model.safetensors",
     )
     assert "missing: head.weight, head.bias" in refused(tmp_path)
-    assert "untrained; num_classes 0 leaves the head out; name them" in refused(tmp_path)
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
-PREPROCESSOR = "preprocessor_config.json"
-MISSING = object()
 WRITERS = {
     "timm": timm_folder,
     "ours": lambda folder: save_model(folder, autoencoder(layer_scale=0.1), NORMALIZE),
     "transformers": lambda folder: transformers_model().save_pretrained(folder),
 }
-# Who wrote the folder, which file or part of config.json, a key and its new value, and what the
-# message names.
-REFUSED = [
-    # they contradict the tensors
-    ("timm", "model_args", "mlp_ratio", 2.0, "mlp_ratio"),
-    ("ours", "encoder", "layer_scale", None, "layer_scale"),
-    ("ours", "decoder", "dim", 12, "dim"),
-    ("transformers", "", "hidden_size", 10**9, "embed_dim"),
-    ("transformers", "", "num_attention_heads", 7, "heads"),
-    # nothing can have these values
-    ("ours", "encoder", "mlp_ratio", None, "mlp_ratio"),
-    ("ours", "decoder", "width", 3, "width"),
-    ("ours", "", "encoder", [1, 2], "encoder: input should be a valid dictionary"),
-    ("ours", "", "crop_share", float("nan"), "crop_share"),
-    ("transformers", "", "num_attention_heads", "many", "num_heads"),
-    ("transformers", PREPROCESSOR, "image_mean", "grey", "settings"),
-    ("transformers", PREPROCESSOR, "image_std", [1, 1, 0], "std"),
-    # they are of another version, or incomplete
-    ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),
-    ("ours", "", "encoder", MISSING, "encoder"),
-]
 
 
-@pytest.mark.parametrize(("writer", "section", "key", "value", "named"), REFUSED)
+@pytest.mark.parametrize(
+    ("writer", "section", "key", "value", "named"),
+    [
+        # they contradict the tensors
+        ("timm", "model_args", "depth", 2, "depth"),
+        ("ours", "encoder", "layer_scale", None, "layer_scale"),
+        ("ours", "decoder", "dim", 12, "dim"),
+        ("transformers", "", "hidden_size", 10**9, "embed_dim"),
+        # nothing can have these values
+        ("ours", "", "encoder", [1, 2], "encoder"),
+        ("ours", "", "crop_share", float("nan"), "crop_share"),
+        ("transformers", "", "num_attention_heads", 7, "heads"),
+        # they are of another version
+        ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),
+    ],
+)
 def test_settings_that_cannot_be_used_are_refused(writer, section, key, value, named, tmp_path):
     WRITERS[writer](tmp_path)
-    if section == PREPROCESSOR:
-        (tmp_path / section).write_text(json.dumps({key: value}))
-    elif value is MISSING:
-        change(tmp_path, without=key)
-    else:
-        change(tmp_path, section, **{key: value})
+    change(tmp_path, section, **{key: value})
     message = refused(tmp_path)
     assert named in message
     assert str(tmp_path) in message
 
 
+def test_a_preprocessor_that_cannot_be_used_is_refused(tmp_path):
+    transformers_model().save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_std": [1, 1, 0]}))
+    assert "std" in refused(tmp_path)
+
+
 def test_an_option_that_contradicts_the_settings_is_refused(tmp_path):
     WRITERS["ours"](tmp_path)
-    change(tmp_path, "encoder", num_heads=4)
-    assert "you gave num_heads 2, its settings say 4" in refused(tmp_path, num_heads=2)
+    assert "its settings say num_heads 4, its tensors 2" in refused(tmp_path, num_heads=2)
 
 
 # --- a model in memory, other versions ------------------------------------------------------------
@@ -251,10 +214,8 @@ def test_a_model_in_memory_needs_no_guess(images):
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        # which no model of transformers' knows
         ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
     close(ours(images), whole(images).last_hidden_state)
-    load_model(timm_model(act_layer="gelu"))  # timm's own class of the exact one
     assert "computes something else" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
@@ -291,38 +252,17 @@ def test_a_guess_is_a_warning_that_names_the_option():
     assert "nothing says what its blocks compute" in blocks
 
 
-def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(images):
-    theirs = transformers_model(layer_norm_eps=1e-3)
-    notes = load_model(theirs.state_dict(), num_heads=4).origin.report.notes
-    assert any("nothing says the eps of its norms; assuming 1e-12" in note for note in notes)
-    ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=1e-3)
-    close(ours(images), theirs(images).last_hidden_state)
-    assert not any("eps" in note for note in ours.origin.report.notes)
-
-
 # --- which network in a file, and what stands beside it -------------------------------------------
 
 
-def test_states_of_the_training_are_known_beside_the_network_and_all_else_is_named():
-    state = timm_state(num_classes=0)
-    names = "n_averaged initted step ema.step opt.state.0.exp_avg cuda_rng_state_all.0 scaler.x"
-    for name in (*names.split(), "head.0.weight", "predictor.0.weight"):
-        file = under("model.", state) | {name: torch.ones(2)}
-        report = load_model(file, num_heads=4).origin.report
-        assert list(report.dropped) == [name]
-        assert report.dropped[name] != "allowed"
-    for name, text in (
-        ("head.weight", "its classifier is left out: head"),
-        ("model2.bias", "nothing says what it is: model2"),
-        ("act.step", "nothing says what it is: act"),
-    ):
-        with pytest.warns(UserWarning, match=text):
-            load_model(under("backbone.", state) | {name: torch.ones(2)}, num_heads=4)
-
-
-def test_names_that_differ_in_their_wrappers_alone_are_refused():
-    double = timm_state() | {"_orig_mod.norm.bias": torch.ones(32)}
-    assert "differ only in what torch.compile or FSDP add" in refused(double, num_heads=4)
+@pytest.mark.parametrize(
+    "name", ["opt.state.0.exp_avg", "cuda_rng_state_all.0", "scaler.x", "head.0.weight"]
+)
+def test_states_of_the_training_are_known_beside_the_network(name):
+    file = under("model.", timm_state(num_classes=0)) | {name: torch.ones(2)}
+    report = load_model(file, num_heads=4).origin.report
+    assert list(report.dropped) == [name]
+    assert report.dropped[name] != "allowed"
 
 
 def test_first_which_copy_then_its_format():
@@ -331,13 +271,11 @@ def test_first_which_copy_then_its_format():
     whole = autoencoder()
     file = under("model.", whole.state_dict()) | under("model_ema.", teacher)
     ours = load_model(file, num_heads=4)
-    assert isinstance(ours, VisionTransformer)
     assert torch.equal(ours.norm.weight, teacher["norm.weight"])
     reasons = ours.origin.report.dropped.values()
     assert any("branch model takes it" in reason for reason in reasons)
-    whole_again = load_model(file, num_heads=4, decoder_heads=3, norm_pix_loss=True, branch="model")
-    assert isinstance(whole_again, MaskedAutoencoder)
-    assert torch.equal(whole_again.decoder.pred.weight, whole.decoder.pred.weight)
+    again = load_model(file, num_heads=4, decoder_heads=3, norm_pix_loss=True, branch="model")
+    assert torch.equal(again.decoder.pred.weight, whole.decoder.pred.weight)
 
 
 @pytest.mark.parametrize(
@@ -359,9 +297,6 @@ def test_patches_and_positions_are_resized_by_timms_functions():
     )
     expected = resample_abs_pos_embed(state["pos_embed"], [3, 10], [4, 4], num_prefix_tokens=3)
     assert torch.equal(model.pos_embed, expected)
-    converted = model.origin.report.converted
-    assert converted["patch_embed.proj.weight"][1] == "resized from 4 x 4 pixels"
-    assert converted["pos_embed"][1] == "resized from a grid of 4 x 4 to 3 x 10, bicubic"
     assert model(torch.randn(2, 3, 24, 40)).shape == (2, 33, 32)
 
 
@@ -369,12 +304,8 @@ def test_patches_and_positions_are_resized_by_timms_functions():
 def test_channels_are_adapted_by_timms_function(channels):
     state = timm_state()
     model = load_model(state, channels=channels, num_heads=4)
-    assert torch.equal(
-        model.patch_embed.proj.weight, adapt_input_conv(channels, state["patch_embed.proj.weight"])
-    )
-    change = model.origin.report.converted["patch_embed.proj.weight"][1]
-    assert change == f"3 input channels converted to {channels}"
-    assert len(model.origin.normalize.mean) == len(model.origin.normalize.std) == channels
+    expected = adapt_input_conv(channels, state["patch_embed.proj.weight"])
+    assert torch.equal(model.patch_embed.proj.weight, expected)
     images = torch.rand(2, channels, 16, 16)
     assert torch.isfinite(model(model.origin.normalize(images))).all()
 
@@ -382,10 +313,8 @@ def test_channels_are_adapted_by_timms_function(channels):
 def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
     save_model(tmp_path, autoencoder(), NORMALIZE)
     model = load_model(tmp_path, image_size=32)
-    assert isinstance(model, MaskedAutoencoder)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
     assert "decoder.pred." in refused(tmp_path, patch_size=8)
-    assert "decoder.pred." in refused(tmp_path, channels=1)
     assert load_model(tmp_path, patch_size=8, part="encoder").patch_embed.grid_size == (2, 2)
 
 
@@ -412,22 +341,6 @@ def test_a_new_head_is_untrained_and_told():
     same = load_model(state, num_classes=5, num_heads=4)
     assert torch.equal(same.head.weight, state["head.weight"])
     assert isinstance(load_model(state, num_classes=0, num_heads=4).head, nn.Identity)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        dict(part="decoder"),
-        dict(image_size=18),
-        dict(patch_size=5),
-        dict(grid_size=(2, 7)),
-        dict(branch="student"),
-        dict(norm_eps=0),
-    ],
-    ids=str,
-)
-def test_an_option_that_fits_no_model_or_not_this_one_is_refused(option):
-    refused(timm_state(), **dict(num_heads=4) | option)
 
 
 @pytest.mark.parametrize(
@@ -495,18 +408,3 @@ def test_memory_peaks_below_the_file(tmp_path):
     reading, loading = map(float, done.stdout.split())
     assert reading < 1.1
     assert loading < 1.3
-
-
-def test_the_report_names_the_blocks_that_are_meant_and_tells_guesses_from_notes(capsys, tmp_path):
-    state = timm_state(depth=6)
-    for number in (0, 1, 2, 4):
-        del state[f"blocks.{number}.norm1.bias"]
-    torch.save(state, tmp_path / "net.pth")
-    argv = ["checkpoint", "inspect", str(tmp_path / "net.pth"), "--allow", "blocks.*.norm1.bias"]
-    assert main([*argv, "--num-heads", "4"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "    blocks.0-2, 4.norm1.bias (32)" in lines
-    report = load_model(state, num_heads=4, allow="blocks.*.norm1.bias").origin.report
-    assert [line[7:] for line in lines if line.startswith("guess: ")] == report.guesses
-    assert report.guesses
-    assert all(guess in report.notes for guess in report.guesses)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-import transformers
 from small import close, random_model, refused
 from torch import Tensor, nn
 
@@ -102,9 +101,7 @@ def google_arrays(model: nn.Module, table: str, prefix: str) -> dict[str, np.nda
 @pytest.mark.parametrize(
     ("table", "prefix", "settings"),
     [
-        (FIRST, "", {}),
         (FIRST, "opt/target/", {}),
-        (LATER, "params/", {}),
         (LATER, "params/", dict(class_token=False, global_pool="avg", fc_norm=False)),
     ],
 )
@@ -131,27 +128,8 @@ def test_a_hidden_layer_before_googles_head_leaves_the_head_out(images, tmp_path
     close(ours(images), theirs.forward_features(images))
 
 
-def test_other_arrays_are_no_model_and_no_code(tmp_path):
-    np.savez(tmp_path / "features.npz", pooled=np.ones((3, 4)), names=np.array(["a", "b"]))
-    refused(tmp_path / "features.npz")
-    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
-    assert "objects.npz" in refused(tmp_path / "objects.npz")
-
-
 # ---- Tables of names -----------------------------------------------------------------------------
 
-JEONSWORLD = r"""
-    cls_token                   transformer.embeddings.cls_token
-    pos_embed                   transformer.embeddings.position_embeddings
-    patch_embed\.proj           transformer.embeddings.patch_embeddings
-    norm\.                      transformer.encoder.encoder_norm.
-    head                        head
-    blocks\.(\d+)\.norm1        transformer.encoder.layer.\1.attention_norm
-    blocks\.(\d+)\.norm2        transformer.encoder.layer.\1.ffn_norm
-    blocks\.(\d+)\.mlp          transformer.encoder.layer.\1.ffn
-    blocks\.(\d+)\.attn\.proj   transformer.encoder.layer.\1.attn.out
-    blocks\.(\d+)\.attn         transformer.encoder.layer.\1.attn
-"""
 SWAG = r"""
     cls_token                   class_token
     pos_embed                   encoder.pos_embedding
@@ -180,9 +158,7 @@ MMPRETRAIN = r"""
 @pytest.mark.parametrize(
     ("table", "settings", "name"),
     [
-        (JEONSWORLD, {}, "jeonsworld/ViT-pytorch"),
         (SWAG, {}, "facebookresearch/SWAG"),
-        (MMPRETRAIN, {}, "mmpretrain"),
         (MMPRETRAIN, dict(init_values=0.1), "mmpretrain"),
         (MMPRETRAIN, dict(global_pool="avg"), "mmpretrain"),
     ],
@@ -190,8 +166,6 @@ MMPRETRAIN = r"""
 def test_other_names_for_the_same_encoder(table, settings, name, images, tmp_path):
     theirs = plain(**settings)
     state = renamed(theirs.state_dict(), table)
-    if table == JEONSWORLD:
-        state = parted(state, "query key value")
     if table == SWAG:
         state["encoder.pos_embedding"] = state["encoder.pos_embedding"].transpose(0, 1).clone()
     if table == MMPRETRAIN:
@@ -211,15 +185,8 @@ def test_other_names_for_the_same_encoder(table, settings, name, images, tmp_pat
 
 
 def test_a_refusal_says_what_the_key_shows():
-    """Not a family, of which a key tells nothing."""
     state = plain().state_dict() | {"blocks.0.attn.q_bias": torch.ones(3)}
     assert "it has no bias on its keys (blocks.0.attn.q_bias), as in" in refused(state)
     # MoCo v3's ViT with a stem of convolutions
     stem = {"module.base_encoder.patch_embed.proj.0.weight": torch.ones(3)}
     assert "in no known format" in refused({"state_dict": stem})
-
-
-def test_a_refused_model_of_transformers_is_called_by_its_class(tmp_path):
-    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=[16, 16])
-    transformers.YolosModel(transformers.YolosConfig(**sizes)).save_pretrained(tmp_path)
-    assert "(YolosModel): " in refused(tmp_path)

@@ -18,7 +18,6 @@ from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from tiny import seeded
 from torch.utils.data import DataLoader
-from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
@@ -96,76 +95,66 @@ def inputs(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["cut", "squashed", "grey"])
-def test_files_are_what_vit_attention_and_vit_embed_show_the_model(name, inputs):
+def test_files_are_what_vit_embed_shows_the_model(name, inputs):
     files = sorted(Path("images").rglob("*.*"))
-    assert main(["attention", name, *map(str, files), "--out", "look"]) == 0
+    assert main(["embed", name, "--data", "images", "--out", "features.npz"]) == 0
     transform = load_model(name).origin.transform
     mine = torch.stack([transform(Image.open(file)) for file in files])
-    assert torch.equal(mine, torch.cat(inputs))
     assert (mine.dtype, mine.shape[1:]) == (torch.float32, (1 if name == "grey" else 3, *SIZE))
-    inputs.clear()
-    assert main(["embed", name, "--data", "images", "--out", "features.npz"]) == 0
     # the training files, then those that a run would hold out
     order = [files.index(Path("images") / file) for file in np.load("features.npz")["files"]]
     assert sorted(order) == list(range(len(files)))
     assert torch.equal(mine[order], torch.cat(inputs))
 
 
-@pytest.mark.parametrize("name", ["cut", "grey"])
-def test_tensors_are_what_vit_evaluate_shows_the_model(name, inputs):
+def test_tensors_are_what_vit_evaluate_shows_the_model(inputs):
     """Scenes are 32 x 32, so they are cut and resized."""
-    assert main(["evaluate", name, "--data", "scenes", "--limit", "10", "--method", "knn"]) == 0
+    assert main(["evaluate", "cut", "--data", "scenes", "--limit", "10", "--method", "knn"]) == 0
     data = load_data(DataConfig(source="scenes", limit=10), SIZE)
-    transform = load_model(name).origin.transform
-    test = transform(data.test.images)
-    expected = torch.cat([transform(data.train.images), test])
+    transform = load_model("cut").origin.transform
+    expected = torch.cat([transform(data.train.images), transform(data.test.images)])
     # an untrained network is shown them again
     assert torch.equal(torch.cat(inputs)[: len(expected)], expected)
-    assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), test[0])
-    grey = data.test.images[:, :1]
-    in_colour = transform(grey.expand(-1, 3, -1, -1))
-    torch.testing.assert_close(transform(grey), in_colour, rtol=0, atol=0.03)
 
 
-@pytest.mark.parametrize(("name", "most"), [("cut", 0), ("grey", 0.05)])
-def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, inputs):
-    """A model with this package's own preparation shares the cache of training, resized twice."""
+def test_a_folder_is_what_vit_evaluate_shows_the_model(inputs):
+    """Its cache is not that of a model with another preparation."""
     y, x = np.mgrid[:90, :120] / 20
-    for number in range(8):
+    for number in range(4):
         waves = [np.sin(x + number), np.cos(y - number), np.sin(x * y / 3)]
         smooth = Image.fromarray((np.stack(waves, -1) * 120 + 128).astype(np.uint8))
         file = Path("photos") / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        smooth.rotate(90 * (number % 2), expand=True).save(file)
-    # its cache is not that of another
-    assert main(["evaluate", "bilinear", "--data", "photos", "--method", "knn"]) == 0
-    inputs.clear()
-    assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
-    transform = load_model(name).origin.transform
-    splits = list_splits(Path("photos"), SIZE).values()
-    pictures = [Image.open(Path("photos", name)) for files in splits for _, name in files]
-    mine = torch.stack([transform(picture) for picture in pictures])
-    # an untrained network is shown them again
-    assert (mine - torch.cat(inputs)[: len(mine)]).abs().max() <= most
-    if name == "cut":
-        other = load_model("bilinear").origin.transform
-        assert (mine - torch.stack([other(picture) for picture in pictures])).abs().max() > 0.5
+        smooth.save(file)
+    pictures = [
+        Image.open(Path("photos", name))
+        for files in list_splits(Path("photos"), SIZE).values()
+        for _, name in files
+    ]
+    shown = []
+    for name in ("bilinear", "cut"):
+        inputs.clear()
+        assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
+        transform = load_model(name).origin.transform
+        shown.append(torch.stack([transform(picture) for picture in pictures]))
+        # an untrained network is shown them again
+        assert torch.equal(torch.cat(inputs)[: len(pictures)], shown[-1])
+    assert (shown[0] - shown[1]).abs().max() > 0.5
 
 
-@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
-def test_a_tensor_becomes_what_its_picture_becomes(name, folder):
+def test_a_tensor_becomes_what_its_picture_becomes(folder):
     """Pillow resizes the picture, torch the tensor: they differ by rounding."""
     picture = Image.open(folder / "images" / "a" / "colour.png").crop((17, 0, 47, 40))
-    transform = load_model(folder / name).origin.transform
+    transform = load_model(folder / "bicubic").origin.transform
     tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
     torch.testing.assert_close(transform(tensor), transform(picture), rtol=0, atol=1 / 255 / 0.2)
 
 
 def test_it_is_a_torchvision_transform(folder):
-    """In a Dataset, a DataLoader with workers, and a Compose; labels pass through."""
+    """In a Dataset, a DataLoader and a Compose; labels pass through, and workers can have it."""
     transform = load_model(folder / "bicubic").origin.transform
     dataset = ImageFolder(folder / "images", v2.Compose([v2.Identity(), transform]))
-    images, labels = zip(*DataLoader(dataset, 2, num_workers=1), strict=True)
+    images, labels = zip(*DataLoader(dataset, 2), strict=True)
     assert torch.cat(images).shape == (7, 3, *SIZE)
     assert torch.cat(labels).tolist() == [0] * 3 + [1] * 4
     picture = Image.open(folder / "images" / "b" / "fits.png")
@@ -192,10 +181,8 @@ def test_other_tensors_and_pictures_that_cannot_be_read_are_refused(folder, tmp_
     transform = load_model(folder / "bicubic").origin.transform
     for wrong in (
         torch.rand(3, 20, 20),
-        torch.zeros(20, 20, dtype=torch.uint8),
         torch.zeros(4, 9, 9).byte(),
         Image.open(half),
-        Image.new("F", (20, 20)),
     ):
         with pytest.raises(DataError):
             transform(wrong)
@@ -264,8 +251,7 @@ def test_torchvision_prepares_the_same_pixels(photo):
     torch.testing.assert_close(ours, expected, rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.875])
-@pytest.mark.parametrize("shape", [(32, 32), (32, 48)])
+@pytest.mark.parametrize(("shape", "share"), [((32, 32), 0.875), ((32, 48), 1.0)])
 def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share, photo, tmp_path):
     config = ViTConfig(image_size=shape, patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
     save_model(tmp_path / "ours", VisionTransformer(config), NORMALIZE, crop_share=share)
@@ -303,11 +289,6 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     ours = load_model(tmp_path / "hf")
     expected = torch.as_tensor(np.asarray(theirs(square)["pixel_values"]))[0]
     torch.testing.assert_close(ours.origin.transform(square), expected, rtol=0, atol=1e-5)
-    convert_model(ours, "huggingface", tmp_path / "again")
-    again = AutoImageProcessor.from_pretrained(tmp_path / "again")(square)["pixel_values"]
-    torch.testing.assert_close(
-        ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05
-    )
 
 
 def folder_of_transformers(folder, settings, **config):
@@ -329,28 +310,16 @@ HALF = {"image_mean": 127.5, "image_std": 127.5}
 # the settings that are carried out, whatever the class of the preprocessor
 CARRIED_OUT = {
     "squashed": VIT,
-    "a number": VIT | {"size": 32},
     "a list": VIT | {"size": [32, 32]},
     "an old file": {"feature_extractor_type": "ViTFeatureExtractor", "size": 32, "resample": 3},
-    "no class": {"size": 32},
     "nothing said": BIT | {"crop_size": None, "do_center_crop": None} | SQUARE,
     "not rescaled, by null": VIT | {"do_rescale": None} | HALF,
-    "bicubic": VIT | {"resample": 3},
-    "cropped": BIT,
-    "a number of Bit": BIT | {"size": 40},
     "cropped from more": BIT | {"size": {"shortest_edge": 40}, "crop_size": [32, 32]},
-    "Bit without a crop": BIT | {"do_center_crop": False, "size": SQUARE["size"]},
     "ViT does not crop": VIT | {"crop_size": 16},
     "squashed, then cropped": DEIT | {"size": 40, "crop_size": 32},
     "CLIP": BIT | {"image_processor_type": "CLIPImageProcessorFast"},
-    "means of the channels": VIT | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
     "not normalised": VIT | {"do_normalize": False},
-    "not rescaled": VIT | {"do_rescale": False} | HALF,
-    "another factor": VIT | {"rescale_factor": 1 / 127.5, "image_mean": 1, "image_std": 1},
     "another factor, not normalised": VIT | {"rescale_factor": 1 / 127.5, "do_normalize": False},
-    "a factor not used": VIT | {"rescale_factor": 2.0, "do_rescale": False} | HALF,
-    "another class's steps": VIT | {"do_flip_channel_order": True, "rescale_offset": True},
-    "to RGB": VIT | {"do_convert_rgb": True},
 }
 
 
@@ -366,28 +335,20 @@ def test_what_a_preprocessor_says_is_carried_out(case, smooth, tmp_path):
     for found in (ours.origin.transform(smooth), pixels):
         difference = (found - expected) * scale
         assert difference.abs().max() < 4  # of 255, where a picture is cut before it is resized
-    for to in ("safetensors", "timm", "huggingface"):
-        convert_model(ours, to, tmp_path / to)
-        again = load_model(tmp_path / to).origin
-        change = (again.transform(smooth) - ours.origin.transform(smooth)) * scale
-        assert change.abs().max() < 1e-3
+    convert_model(ours, "huggingface", tmp_path / "again")
+    again = load_model(tmp_path / "again").origin
+    assert ((again.transform(smooth) - ours.origin.transform(smooth)) * scale).abs().max() < 1e-3
 
 
 # what is not done here, and a part of the warning
 WARNED_OF = {
     "another filter": (VIT | {"resample": 0}, "nearest"),
     "padded": (BIT | {"crop_size": 48}, "not done here.*crop_size"),
-    "padded at the end": (
-        VIT | {"do_pad": True, "pad_size": SQUARE["size"]},
-        "not done here.*do_pad",
-    ),
-    "not resized": (BIT | {"do_resize": False}, "not done here.*do_resize"),
     "a longest side": (
         BIT | {"size": {"shortest_edge": 32, "longest_edge": 40}},
         "not done here.*longest_edge",
     ),
     "another size": (VIT | {"size": 64}, "image_size 64"),
-    "other shares": (BIT | {"size": {"height": 40, "width": 64}}, "not done here.*64"),
     "another class": ({"image_processor_type": "MobileViTImageProcessor"} | SQUARE, "MobileViT"),
 }
 
@@ -401,7 +362,7 @@ def test_what_a_preprocessor_says_and_is_not_done_is_a_warning(case, photo, tmp_
         ours = load_model(tmp_path)
     expected = theirs(photo, return_tensors="pt")["pixel_values"][0]
     found = ours.origin.transform(photo)
-    if expected.shape == found.shape and case != "padded at the end":
+    if expected.shape == found.shape:
         assert (found - expected).abs().max() > 0.05
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*image_size")

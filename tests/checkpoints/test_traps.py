@@ -3,7 +3,6 @@
 Oracles: the code that made the weights.
 """
 
-import json
 import math
 import re
 import warnings
@@ -13,7 +12,6 @@ import pytest
 import timm
 import torch
 import transformers as hf
-from safetensors.torch import save_file
 from small import (
     HUGGINGFACE,
     autoencoder,
@@ -60,12 +58,6 @@ def test_the_final_norm_is_never_left_untrained():
     del state["norm.bias"]
     with pytest.raises(CheckpointError, match=r"missing: norm\.bias, which would stay untrained; "):
         load_model(state, num_heads=4)
-    with pytest.raises(CheckpointError, match=r"unexpected: norm\.weight"):
-        load_model(
-            theirs.state_dict()
-            | {"fc_norm.weight": torch.ones(32), "fc_norm.bias": torch.ones(32)},
-            num_heads=4,
-        )
 
 
 @pytest.mark.parametrize(("order", "grid"), [("mae", (4, 4)), ("timm", (2, 6))])
@@ -98,42 +90,10 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
     other = timm_model(img_size=(16, 24), reg_tokens=1).state_dict()
     with pytest.warns(UserWarning, match="25 of the 26 rows of its position table are 5 x 5"):
         load_model(other, num_heads=4)
-    # of two squares, the usual one is a guess, too
-    other = timm_model(img_size=(8, 8), reg_tokens=4).state_dict()
-    with pytest.warns(UserWarning, match="assuming that 4 of the 9 rows of its position table"):
-        load_model(other, num_heads=4)
     state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
     for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
         notes = load_model(state, num_heads=4, **settings).origin.report.notes
         assert not any("its grid is square" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("side", "dino", "mae"),  # in percent
-    [(4, 3.9, 4.0), (6, 2.0, 1.6), (7, 1.9, 1.2), (9, 1.3, 1.0), (12, 1.3, 1.0), (16, 1.3, 1.1)],
-)
-def test_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino, mae):
-    """DINO's interpolate_pos_encoding and MAE's interpolate_pos_embed resize otherwise."""
-    name = "vit-tiny-p4-cifar10"
-    table = (
-        load_model(name, part="encoder")
-        .pos_embed[:, 1:]
-        .detach()
-        .reshape(1, 8, 8, -1)
-        .permute(0, 3, 1, 2)
-    )
-    ours = load_model(name, part="encoder", image_size=4 * side).pos_embed[:, 1:].detach()
-    resizings = {
-        dino: dict(scale_factor=((side + 0.1) / 8,) * 2),
-        mae: dict(size=(side, side), align_corners=False),
-    }
-    for percent, arguments in resizings.items():
-        theirs = (
-            nn.functional.interpolate(table, mode="bicubic", **arguments)
-            .permute(0, 2, 3, 1)
-            .flatten(1, 2)
-        )
-        assert round(100 * float((theirs - ours).norm() / ours.norm()), 1) == percent
 
 
 def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it(tmp_path):
@@ -144,22 +104,13 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
         match=r"timm's own ViTs use 0\.5, 0\.5 and crop_share 0\.9; mean, std and crop_share set",
     ):
         load_model(path)
+    options = dict(mean=(0.5,) * 3, std=(0.5,) * 3, crop_share=0.9, num_heads=3)
     with warnings.catch_warnings(record=True) as caught:
-        ours = load_model(
-            path,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-            crop_share=0.9,
-            num_heads=3,
-            global_pool="token",
-        )
+        ours = load_model(path, global_pool="token", **options).origin
     assert [warning for warning in caught if "its blocks" not in str(warning.message)] == []
     described = load_model(theirs).origin
-    assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (
-        described.normalize.mean,
-        described.normalize.std,
-    )
-    assert ours.origin.prepared == described.prepared
+    assert vars(ours.normalize) == vars(described.normalize)
+    assert ours.prepared == described.prepared
     with pytest.raises(CheckpointError, match=r"one per channel: "):
         load_model(path, mean=(0.5,))
     with pytest.raises(CheckpointError, match="mean and std: 2 numbers each, but 3 channels"):
@@ -168,23 +119,13 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
 
 @pytest.mark.parametrize(
     ("prefix", "keys"),
-    [
-        ("module.", ()),
-        ("_orig_mod.", ("model",)),
-        ("module._orig_mod.", ("state_dict",)),
-        ("model.module.", ("checkpoint", "state_dict", "model")),
-    ],
+    [("", ()), ("module._orig_mod.", ("state_dict",)), ("model.module.", ("checkpoint", "model"))],
 )
-@pytest.mark.parametrize(
-    "within", ["", "_fsdp_wrapped_module."]
-)  # in front of any module that is compiled, sharded or recomputed
-def test_wrappings_in_any_order_and_nesting(within, prefix, keys, images, tmp_path):
+def test_wrappings_in_any_order_and_nesting(prefix, keys, images, tmp_path):
     theirs = timm_model()
-    state = theirs.state_dict().items()
-    state = {
-        name.replace("blocks.1.", f"blocks.1.{within}").replace("attn.", f"attn.{within}"): value
-        for name, value in state
-    }
+    # in front of any module that is compiled, sharded or recomputed
+    names = [r"(blocks\.1|attn)\.", r"\1._fsdp_wrapped_module."]
+    state = {re.sub(*names, name): value for name, value in theirs.state_dict().items()}
     file: dict = under(prefix, state)
     for key in keys:
         file = {key: file, "epoch": 3}
@@ -193,11 +134,10 @@ def test_wrappings_in_any_order_and_nesting(within, prefix, keys, images, tmp_pa
     close(ours.forward_head(ours(images)), theirs(images))
 
 
-@pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
+@pytest.mark.parametrize("to", ["safetensors", "huggingface"])
 def test_a_flipped_bit_is_found_wherever_it_is(to, tmp_path):
     ours = load_model(timm_model(num_classes=0).state_dict(), num_heads=4)
     convert_model(ours, to, tmp_path / to)
-    assert len(json.loads((tmp_path / to / "config.json").read_text())["sha256"]) == 64
     load_model(tmp_path / to)
     weights = tmp_path / to / "model.safetensors"
     whole = weights.read_bytes()
@@ -235,7 +175,6 @@ MISLEADING = {
         width=192, head=nn.Sequential(OrderedDict(mlp=nn.Sequential(nn.Linear(192, 5), nn.GELU())))
     ),
     "DINOv2's token": lambda: in_memory(mask_token=nn.Parameter(torch.zeros(1, 1, 384))),
-    "MSN's prototypes": lambda: in_memory("backbone", prototypes=nn.Parameter(torch.ones(9, 384))),
     "MoCo's encoder": lambda: in_memory("base_encoder", width=768),
     "MAE's prediction": lambda: in_memory("backbone", decoder_pred=nn.Linear(384, 48)),
 }
@@ -258,21 +197,8 @@ def test_a_described_models_own_head_is_never_lost_in_silence():
     assert load_model(Beside("base_encoder", timm_model())).config.num_classes == 5
 
 
-def test_a_folder_that_timm_describes_is_what_its_settings_say(images, tmp_path):
-    theirs, _ = in_memory(mask_token=nn.Parameter(torch.zeros(1, 1, 384)))
-    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
-    arguments = dict(img_size=16, patch_size=4, embed_dim=384, depth=2, num_heads=12)
-    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 0, "model_args": arguments}
-    config["pretrained_cfg"] = {"mean": [0.5] * 3, "std": [0.4] * 3}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ours = load_model(tmp_path)
-    close(ours(images), theirs.forward_features(images))
-    assert ours.origin.normalize.mean == [0.5] * 3
-    assert ours.origin.report.dropped.keys() == {"mask_token"}
-
-
-@pytest.mark.parametrize("name", ["blocks.0.projector.weight", "blocks.1.attn.predictor.weight"])
-def test_nothing_within_a_block_is_taken_for_a_part_of_the_training(name):
+def test_nothing_within_a_block_is_taken_for_a_part_of_the_training():
+    name = "blocks.1.attn.predictor.weight"
     for prefix in ("", "model."):
         state = under(prefix, timm_model().state_dict() | {name: torch.ones(32, 32)})
         assert f"unexpected: {prefix}{name}" in refused(state, num_heads=4)
@@ -283,30 +209,14 @@ def test_nothing_within_a_block_is_taken_for_a_part_of_the_training(name):
 CHANGED = {
     "activation of a later block": lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()),
     "eps of a later block": lambda m: setattr(m.blocks[1].norm2, "eps", 0.1),
-    "eps of the final norm": lambda m: setattr(m.norm, "eps", 0.1),
-    "eps of a query's norm": lambda m: setattr(m.blocks[0].attn.q_norm, "eps", 0.1),
-    "kind of the final norm": lambda m: setattr(m, "norm", timm.layers.RmsNorm(32)),
     "heads of a later block": lambda m: setattr(m.blocks[1].attn, "num_heads", 8),
     "stride of the patches": lambda m: setattr(m.patch_embed.proj, "stride", (2, 2)),
-    "norm of the patches": lambda m: m.set_submodule("patch_embed.norm", without_tensors(32)),
-    "norm in an mlp": lambda m: m.set_submodule("blocks.1.mlp.norm", without_tensors(128)),
-    "layer scale": lambda m: m.set_submodule("blocks.1.ls1", nn.Tanh()),
     "hook": lambda m: m.blocks[1].mlp.register_forward_hook(lambda *of: of[2] * 1.01),
     "replaced forward": lambda m: setattr(m.blocks[0], "forward", lambda tokens: tokens),
     "replaced forward of all": lambda m: setattr(
         m, "forward", lambda images: images.new_ones(1, 5)
     ),
-    "subclass of a linear layer": lambda m: m.set_submodule("blocks.1.mlp.fc1", halved(32, 128)),
 }
-
-
-def without_tensors(width: int) -> nn.Module:
-    return nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-
-
-def halved(width: int, out: int) -> nn.Module:
-    kind = type("Halved", (nn.Linear,), {"forward": lambda self, x: nn.Linear.forward(self, x / 2)})
-    return random_model(kind(width, out))
 
 
 @pytest.mark.parametrize("case", CHANGED)
@@ -314,7 +224,7 @@ def test_a_model_in_memory_is_not_judged_by_its_first_block(case):
     theirs = timm_model(qk_norm=True)
     load_model(theirs)
     CHANGED[case](theirs)
-    assert re.search("computes something else|computes no image|missing: norm", refused(theirs))
+    assert re.search("computes something else|computes no image", refused(theirs))
 
 
 @pytest.mark.parametrize("library", ["timm", "transformers", "MAE"])
@@ -403,11 +313,11 @@ def test_settings_of_one_of_two_towers_are_its_own(images):
     assert "the activation 'gelu_new'" in refused(two_towers(hidden_act="gelu_new"))
 
 
-@pytest.mark.parametrize("place", ["memory", "module", "folder"])
+@pytest.mark.parametrize("place", ["module", "folder"])
 def test_settings_under_the_networks_name_are_its_own(place, images, tmp_path):
     def source(model: nn.Module) -> object:
         model.save_pretrained(tmp_path)
-        return {"memory": model, "module": Beside("net", model), "folder": tmp_path}[place]
+        return {"module": Beside("net", model), "folder": tmp_path}[place]
 
     theirs = captioner()
     ours = load_model(source(theirs))

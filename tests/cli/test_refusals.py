@@ -6,6 +6,7 @@ write in test_laws.
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -81,7 +82,10 @@ def place(models, tmp_path_factory) -> Path:
             place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes
         )
     several = encoder(image_size=(12, 16), num_classes=3)
-    save_model(place / "labels", several, NORMALIZE, problem_type="multi_label_classification")
+    save_model(place / "labels", several, NORMALIZE)
+    config = json.loads((place / "labels" / "config.json").read_text())
+    config["problem_type"] = "multi_label_classification"
+    (place / "labels" / "config.json").write_text(json.dumps(config))
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

@@ -49,7 +49,9 @@ def read_architecture(network: Network) -> None:
     network.decoder = DecoderConfig(**decoder)
 
     # what it predicts
-    norm_pix_loss = _stated(network, "norm_pix_loss", network.hints.norm_pix_loss)
+    norm_pix_loss = options.norm_pix_loss
+    if norm_pix_loss is None:
+        norm_pix_loss = network.hints.norm_pix_loss
     if norm_pix_loss is None:
         network.note(
             "nothing says whether the decoder predicts normalised patches; assuming no; "
@@ -68,11 +70,6 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # patches and blocks
     width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
-    if channels == p != q == 3:
-        raise network.error(
-            f"its patch kernels are {size_text((width, channels, p, q))}, with the 3 colours last, "
-            "as MLX and TensorFlow store them; in PyTorch's order, (D, C, p, q), they load"
-        )
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     encoder |= _read_blocks(network, "encoder", width)
 
@@ -84,7 +81,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # the final norm stands before the pooling or after it; no tensor shows an eps
     encoder["fc_norm"] = "fc_norm.weight" in tensors
-    encoder["norm_eps"] = _stated(network, "norm_eps", hints.get("norm_eps"))
+    encoder["norm_eps"] = network.options.norm_eps or hints.get("norm_eps")
     if encoder["norm_eps"] is None:
         usual = network.format.norm_eps
         encoder["norm_eps"] = usual
@@ -155,7 +152,7 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
     """
     hints = getattr(network.hints, part)
     option = {"encoder": "num_heads", "decoder": "decoder_heads"}[part]
-    heads = _stated(network, option, hints.get("num_heads"))
+    heads = getattr(network.options, option) or hints.get("num_heads")
 
     # the norm of the queries shows the size of a head
     q_norm = f"{BLOCKS[part]}0.attn.q_norm.weight"
@@ -179,13 +176,9 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
     elif part == "encoder" and "num_heads" not in hints:
         assumed = f"norms before each part of a block, {ASSUMED_MLP[mlp]}, no rotary positions"
 
-    # else it is a guess, unless the width is less than 64, or not a multiple of the heads
+    # else it is a guess
     if heads is None:
         heads = usual.get(width, width // 64)
-        if heads == 0 or width % heads:
-            raise network.error(
-                f"nothing says how many heads its width of {width} has; give {option}"
-            )
         reason = "usual for this width" if width in usual else "64 channels per head"
         guess = f"{heads} heads of the {part} are a guess ({reason})"
         if assumed:
@@ -212,11 +205,10 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
         usual.append(length - encoder["class_token"])
 
     # the grid: from the option or the settings, else a square
-    grid = None
-    if "image_size" in hints:
+    grid = network.options.grid_size
+    if grid is None and "image_size" in hints:
         height, width = hints["image_size"]
         grid = (height // p, width // q)
-    grid = _stated(network, "grid_size", grid)
     assumed = ""
     if grid is None:
         counts = dict.fromkeys((*usual, length - encoder["class_token"], length))
@@ -274,18 +266,6 @@ def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) 
             raise network.error(
                 f"its settings say {key} {size_text(hint)}, its tensors {size_text(settings[key])}"
             )
-
-
-def _stated(network: Network, key: str, hint: Any) -> Any:
-    """Return the option, or the hint from the settings, which must not differ; None for neither."""
-    option = getattr(network.options, key)
-    if option is None:
-        return hint
-    if hint is not None and option != hint:
-        raise network.error(
-            f"you gave {key} {size_text(option)}, its settings say {size_text(hint)}"
-        )
-    return option
 
 
 def _read_head(network: Network, encoder: dict[str, Any]) -> None:

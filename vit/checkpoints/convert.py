@@ -49,6 +49,11 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
 
     # the model as it is now
     _check_parts(model)
+    if origin.problem_type and model.encoder.config.num_classes:
+        raise CheckpointError(
+            f"its head is for {origin.problem_type}, not for one of several classes; "
+            "num_classes 0 leaves it out"
+        )
     if model.encoder.config.num_classes not in (0, len(origin.class_names)):
         origin = replace(origin, class_names=())
 
@@ -84,8 +89,6 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         crop_share=origin.crop_share,
         squash=origin.squash,
         data_content_hash=origin.data_content_hash,
-        # what the head tells matters with a head only
-        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
         dtype=torch.float16 if half else torch.float32,
     )
     return notes

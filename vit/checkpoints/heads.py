@@ -7,8 +7,7 @@ bias, by a list with dropout, under another name, or in a module of their own, b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from torch import nn
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.network import ModelTensor, Network, places_of
-from vit.checkpoints.reading import first_few, size_text
+from vit.checkpoints.reading import first_few
 
 # what people call the module with the classifier
 NAMES = (
@@ -34,131 +33,119 @@ LOST_HEAD = "its classifier is left out"
 """How the note about a classifier that cannot be loaded begins."""
 
 
-def find_heads(network: Network) -> dict[str, list[str]]:
-    """Return the modules that may be the classifier, with the names of their tensors.
-
-    The one that the options name is the first; then come those in the network, then those beside.
-    """
-    tensors = network.source.tensors
-    places = places_of(network.prefix)
-    heads: dict[str, list[str]] = {}
-
-    # the named one, by its whole name or by the rest after the modules that hold the network
-    named = network.options.classifier
-    if named is not None:
-        for name in (named, *(place + named for place in places)):
-            keys = [key for key in tensors if key.startswith(f"{name}.")]
-            if keys:
-                heads[name] = keys
-                break
-        else:
-            raise network.error(f"it holds no module {named!r} to be its head")
-    used = {key for keys in heads.values() for key in keys}
-
-    # those of a usual name, directly in the network or in a module that holds it, none of which
-    # holds a network itself; a model that is no pretraining's has no pretraining's head
-    is_described = network.format is TIMM and describes_itself(network.source)
-    paths = (network.prefix, *network.copies)
-    for place in places:
-        for key in tensors:
-            word, _, inner = key.removeprefix(place).partition(".")
-            # a hidden layer before the head, in Google's models and timm's before 0.5
-            if word == "pre_logits" and f"{place}head.weight" in tensors:
-                word = "head"
-            if word not in NAMES or not inner or not key.startswith(place) or key in used:
-                continue
-            name = place + word
-            if any(path.startswith(f"{name}.") for path in paths):
-                continue
-            if (is_described and place == network.prefix) or not PROJECTION.fullmatch(key):
-                heads.setdefault(name, []).append(key)
-                used.add(key)
-    return heads
-
-
-def load_head(network: Network, heads: Mapping[str, Sequence[str]], width: int) -> None:
-    """Set the head's tensors in the network, and report all others of the modules as dropped.
+def load_head(network: Network, width: int) -> set[str]:
+    """Set the head's tensors in the network, and report all others of such modules as dropped.
 
     Args:
         network: its `own_head` is set, too.
-        heads: as `find_heads` returns them.
         width: D of its tokens.
+
+    Returns:
+        The names of all these tensors.
     """
     # which one of several answers, only their code says
     options = network.options
-    problems = {}
-    layers = {}
+    heads = _find(network)
+    found = {}
     for name, keys in heads.items():
-        problems[name], *layers[name] = _read(network, name, keys, width)
+        problem, linear, norm = _read(network, name, keys)
+        if not problem and network.source.tensors[f"{linear}.weight"].shape[1] != width:
+            problem = f"does not read tokens of {width} values"
+        found[name] = (problem, linear, norm)
     chosen = next(iter(heads), "")
-    is_one = len(heads) == 1 and not problems[chosen]
     if options.classifier is not None:
-        if problems[chosen]:
-            raise network.error(f"{chosen} {problems[chosen]}; a head is one linear layer")
+        if found[chosen][0]:
+            raise network.error(f"{chosen} {found[chosen][0]}; a head is one linear layer")
     elif len(heads) > 1 and options.num_classes is None and options.part is None:
         raise network.error(
             f"several modules may be its classifier ({', '.join(heads)}); "
             "classifier names the one to load, num_classes 0 leaves them out"
         )
-    elif not is_one:
+    elif len(heads) > 1 or (heads and found[chosen][0]):
         chosen = ""
 
     # the others, of which the first is told if the model has no classifier without it
     dropped = network.report.dropped
     for name, keys in heads.items():
-        reason = first_reason(network.format.dropped, keys[0].removeprefix(network.prefix))
-        problem = problems[name] or "is one of several (classifier names the one to load)"
         if name != chosen:
+            reason = first_reason(network.format.dropped, keys[0].removeprefix(network.prefix))
+            problem = found[name][0] or "is one of several (classifier names the one to load)"
             dropped.update(dict.fromkeys(keys, reason or f"{name} {problem}"))
+    keys = [key for keys in heads.values() for key in keys]
     if chosen:
-        _load(network, chosen, *layers[chosen])
+        _load(network, chosen, *found[chosen][1:])
     elif heads:
         if options.num_classes is None:
-            first = next(iter(heads.values()))[0]
             network.guess(
-                f"{LOST_HEAD}: {dropped[first]}; num_classes 0 leaves it out without this warning"
+                f"{LOST_HEAD}: {dropped[keys[0]]}; num_classes 0 leaves it out without this warning"
             )
         # settings that say its classes are of what is left out
-        encoder = {**network.hints.encoder}
-        encoder.pop("num_classes", None)
-        network.hints = replace(network.hints, encoder=encoder)
+        network.hints.encoder.pop("num_classes", None)
+    return set(keys)
 
 
-def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple[str, str, str]:
+def _find(network: Network) -> dict[str, list[str]]:
+    """Return the modules that may be the classifier, with the names of their tensors.
+
+    The one that the options name is the first; then come those in the network, then those beside.
+    """
+    # the named one, by its whole name or by the rest after the modules that hold the network; else
+    # those of a usual name, directly in the network or in a module that holds it
+    tensors = network.source.tensors
+    places = places_of(network.prefix)
+    classifier = network.options.classifier
+    named = [place + str(classifier) for place in ("", *places)]
+    usual = [place + word for place in places for word in NAMES]
+
+    # none of them holds a network itself, and a model that is no pretraining's has no head of one
+    is_described = network.format is TIMM and describes_itself(network.source)
+    paths = (network.prefix, *network.copies)
+    heads: dict[str, list[str]] = {}
+    used: set[str] = set()
+    for name in (*named, *usual):
+        keys = [key for key in tensors if key.startswith(f"{name}.") and key not in used]
+        if name in usual and not is_described and any(map(PROJECTION.fullmatch, keys)):
+            continue
+        if keys and not any(path.startswith(f"{name}.") for path in paths):
+            heads[name] = keys
+            used.update(keys)
+    if classifier is not None and heads.keys().isdisjoint(named):
+        raise network.error(f"it holds no module {classifier!r} to be its head")
+    return heads
+
+
+def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, str]:
     """Return why a head is no linear layer, "" if it is; the names of the layer and of its norm.
 
     The norm is a batch norm of what the layer reads, as a linear probe has; "" if there is none.
     """
     tensors = network.source.tensors
-    layers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
-    matrices = [key for key in keys if key.endswith(".weight") and tensors[key].ndim == 2]
-    linear = "".join(matrices[:1]).removesuffix(".weight")
-    norms = [layer for layer in layers if len(tensors.get(f"{layer}.running_var", ())) == width]
-    norm = "".join(norms[:1])
-    if network.hints.head_problem:
-        return network.hints.head_problem, linear, norm
+    linear = norm = ""
+    for key in keys:
+        layer, _, kind = key.rpartition(".")
+        if kind == "weight" and tensors[key].ndim == 2:
+            linear = linear or layer
+        elif kind == "running_var":
+            norm = layer
 
+    # one linear layer, perhaps after a batch norm, and nothing else with tensors, also not before
+    # the head, where Google's models and timm's before 0.5 may have a hidden layer
+    layers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    is_one = bool(linear) and layers.keys() <= {linear, norm}
+    is_one = is_one and f"{name.removesuffix('head')}pre_logits.weight" not in tensors
     # a model in memory shows all that its head computes
     module = network.modules.get(f"{name}.")
     if module is not None:
         kinds = [type(part) for part in module.modules() if type(part) is not nn.Sequential]
+        layers = dict.fromkeys(kind.__name__ for kind in kinds)
         computed = [kind for kind in kinds if kind not in (nn.Dropout, nn.Identity, nn.Flatten)]
-        if computed != [nn.BatchNorm1d] * len(norms) + [nn.Linear]:
-            layers = dict.fromkeys(kind.__name__ for kind in kinds)
-            linear = ""
+        is_one = is_one and computed == [nn.BatchNorm1d] * bool(norm) + [nn.Linear]
 
-    # one linear layer, perhaps after a batch norm, and nothing else with tensors
-    layer_keys = (f"{linear}.weight", f"{linear}.bias")
-    if not all(key in layer_keys or key.rpartition(".")[0] == norm for key in keys):
-        return f"computes more than one linear layer ({first_few(list(layers))})", linear, norm
-    problem = ""
-    rows, columns = tensors[f"{linear}.weight"].shape
-    if columns != width or rows == 0:
-        problem = f"has a matrix of {size_text((rows, columns))} for tokens of {width} values"
-    # of two layers, only the numbers in a list show the order: that of tensors may be alphabetical
-    numbers = [layer.rpartition(".")[2] for layer in (norm, linear)]
-    in_order = all(number.isdecimal() for number in numbers) and int(numbers[0]) < int(numbers[1])
-    if norm and module is None and not in_order:
+    problem = network.hints.head_problem
+    if not problem and not is_one:
+        problem = f"computes more than one linear layer ({first_few([*layers])})"
+    # of two layers, only the first number of a list shows the order: tensors may be alphabetical
+    if not problem and module is None and norm and not norm.endswith(".0"):
         problem = f"has a batch norm ({norm}) that may come after its linear layer"
     return problem, linear, norm
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
@@ -29,14 +28,18 @@ from vit.checkpoints.reading import (
     without_ours,
 )
 from vit.checkpoints.rename import account_for_rest, rename
-from vit.config import changed, reason
+from vit.config import changed
 from vit.errors import CheckpointError, sentence_of
-from vit.inputs import Normalization
+from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
-from vit.pretrained import located, shipped_models
+from vit.pretrained import located
 from vit.weights import Origin, build_model
 
+ADVICE = (
+    "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
+    "patterns, in allow to accept that"
+)
 SIZES = ("image_size", "patch_size", "channels")
 """The options that change what the encoder computes."""
 
@@ -141,14 +144,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
         path = hub.download(hub_name)
-    source = replace(read_checkpoint(path), path=Path(name))
-
-    # a path takes precedence over the shipped model of the same name
-    shipped = shipped_models().get(name)
-    if isinstance(checkpoint, str) and shipped is not None and path != shipped:
-        note = f"this is {name} on disk, not the shipped model of that name"
-        return replace(source, notes=(*source.notes, note))
-    return source
+    return replace(read_checkpoint(path), path=Path(name))
 
 
 def _source_of_module(model: nn.Module, name: str) -> Source:
@@ -163,12 +159,10 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     library_model: Any = described[0]
     tensors, values = flatten(dict(model.state_dict()))
 
-    # transformers' settings; those of a folder of ours, which it carries along, tell of the file
+    # transformers' settings
     config: dict[str, Any] = {}
     if hasattr(library_model, "base_model"):
-        config = library_model.config.to_dict()
-        if "sha256" in config:
-            config = without_ours(config)
+        config = without_ours(library_model.config.to_dict())
         config["architectures"] = [type(library_model).__name__]
     return Source(Path(name), tensors, values, config, module=library_model, given_model=model)
 
@@ -206,10 +200,6 @@ def read_network(source: Source, options: LoadOptions) -> Network:
             network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
     except (CheckpointError, Warning):
         raise
-    except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        problem = f"its settings cannot be used: {place}: {reason(error.errors())}"
-        raise source.error(problem) from error
     except Exception as error:  # settings and tensors come from outside and may be anything
         problem = f"its settings and tensors make no model: {sentence_of(error)}"
         raise source.error(problem) from error
@@ -252,17 +242,14 @@ def _account(network: Network) -> None:
         if name in shapes and ours not in new_head and not network.allows(ours):
             untrained.append(name)
     account_for_rest(network, is_whole=not untrained)
-    advice = "; name them, or patterns, in allow to accept that"
     if untrained:
-        problem = f"missing: {first_few(untrained)}, which would stay untrained"
-        if all("head." in name for name in untrained):
-            problem += "; num_classes 0 leaves the head out"
-        report.problems.append(problem + advice)
+        report.problems.append(
+            f"missing: {first_few(untrained)}, which would stay untrained; {ADVICE}"
+        )
     if report.unexpected:
-        problem = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
-        if network.options.part is None:
-            problem += "; part encoder leaves out what is not the encoder"
-        report.problems.append(problem + advice)
+        report.problems.append(
+            f"unexpected: {first_few(report.unexpected)}; their purpose is unknown; {ADVICE}"
+        )
 
 
 def _names_in(model: Model) -> dict[str, str]:
@@ -316,14 +303,19 @@ def origin_of(network: Network) -> Origin:
     usual = network.format
     encoder = network.encoder
 
+    interpolation = hints.interpolation or usual.interpolation
+    if interpolation not in INTERPOLATIONS:
+        network.guess(
+            f"its settings resize images by {interpolation!r}, which is not supported; "
+            f"assuming {usual.interpolation}"
+        )
+        interpolation = usual.interpolation
+
     # how the input was normalised; only three channels can be converted to others
     mean = hints.mean or usual.mean
     std = hints.std or usual.std
     channels = encoder.channels
-    fitting = [1, channels]
-    if network.options.channels:
-        fitting.append(3)
-    if network.options.mean and len(mean) not in fitting:
+    if network.options.mean and len(mean) not in (1, 3, channels):
         raise network.error(
             f"mean and std: {len(mean)} numbers each, but {channels} channels; "
             "give one, or one per channel"
@@ -344,12 +336,11 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the data, by config.json or by the values in a run's state
-    data = source.config.get("data") or source.values.get("data", "")
-    data_content_hash = (source.values | source.config).get("data_content_hash", "")
+    # of a run's state, the values have what config.json has of others
+    facts = source.values | source.config
     return Origin(
         normalize=Normalization([*mean], [*std]),
-        interpolation=hints.interpolation or usual.interpolation,
+        interpolation=interpolation,
         crop_share=hints.crop_share or usual.crop_share,
         squash=hints.squash,
         image_size=encoder.image_size,
@@ -357,8 +348,8 @@ def origin_of(network: Network) -> Origin:
         source=str(source.path),
         format=usual.name,
         class_names=class_names,
-        data=str(data),
-        data_content_hash=str(data_content_hash),
+        data=str(facts.get("data", "")),
+        data_content_hash=str(facts.get("data_content_hash", "")),
         report=network.report,
         details=source.config,
     )

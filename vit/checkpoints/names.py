@@ -7,7 +7,7 @@ Our names are timm's for the encoder; the decoder's begin with `decoder.`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,11 +15,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from vit.errors import CheckpointError
-
 # how a tensor's values change, in words for the user
 NOTES = {
-    "": "",
     "stack": "stacked on dimension 0",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
     "sequence": "transposed from (N, 1, D)",
@@ -133,7 +130,7 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(escaped.replace("@", "(?P<kind>weight|bias)"))
 
 
-def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, KeyRule], list[str]]:
+def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> dict[str, KeyRule]:
     """Read a table from theirs to ours.
 
     Args:
@@ -141,14 +138,13 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
         keys: names of their tensors.
 
     Returns:
-        The rules that apply, by our names, and the keys without a rule. The parts of a stack that
-        is not complete have none.
+        The rules that apply, by our names. The parts of a stack that is not complete have none, nor
+        has a second spelling of what is there already.
     """
     # each name of theirs leads to its row; the order of the table decides
     keys = dict.fromkeys(keys)
     patterns = [(_pattern(name), rule) for rule in rules for name in rule.theirs]
     result: dict[str, KeyRule] = {}
-    mapped: set[str] = set()
     for key in keys:
         for pattern, row in patterns:
             match = pattern.fullmatch(key)
@@ -159,21 +155,14 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
             if len(rule.theirs) == 1:
                 # a `*` in the name stands for a number that `filled` does not know
                 rule = replace(rule, theirs=(key,))
-            if not all(name in keys for name in rule.theirs):
-                continue
-
-            # the first row that fits; each part of a stack leads to the same rule
-            if result.setdefault(rule.ours, rule) != rule:
-                raise CheckpointError(
-                    f"{result[rule.ours].theirs[0]} and {key} are both {rule.ours}; keep one"
-                )
-            mapped.update(rule.theirs)
-            break
-    return result, [key for key in keys if key not in mapped]
+            if all(name in keys for name in rule.theirs):
+                result.setdefault(rule.ours, rule)
+                break
+    return result
 
 
 def map_out(
-    rules: Iterable[KeyRule], state: Mapping[str, Tensor], channels: int
+    rules: Sequence[KeyRule], state: Mapping[str, Tensor], channels: int
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Read a table from ours to theirs, using the first of several spellings.
 
@@ -185,11 +174,10 @@ def map_out(
     Returns:
         The tensors under their names, and our names for which the format has no place.
     """
-    patterns = [(_pattern(rule.ours), rule) for rule in rules]
     tensors: dict[str, Tensor] = {}
     unmapped: list[str] = []
     for name, tensor in state.items():
-        matches = [(pattern.fullmatch(name), rule) for pattern, rule in patterns]
+        matches = [(_pattern(rule.ours).fullmatch(name), rule) for rule in rules]
         fitting = [rule.filled(match) for match, rule in matches if match]
         if not fitting:
             unmapped.append(name)

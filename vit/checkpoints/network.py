@@ -17,7 +17,6 @@ from vit.checkpoints.reading import Source, first_few, size_text
 from vit.checkpoints.report import Report, Shape
 from vit.config import DecoderConfig, ViTConfig
 from vit.errors import CheckpointError, one_line, shortened
-from vit.inputs import INTERPOLATIONS
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
@@ -124,11 +123,8 @@ class Network:
                 f"({self.format.name})"
             )
         shape = tuple(self.tensors[name].value.shape)
-        if len(shape) != dimensions or not all(shape):
-            raise self.error(
-                f"{name} has the shape {size_text(shape)}, "
-                f"where {dimensions} dimensions are expected"
-            )
+        if len(shape) != dimensions:
+            raise self.error(f"{name} has the shape {size_text(shape)}, not {dimensions} sides")
         return shape
 
     def drop(self, name: str, reason: str) -> None:
@@ -155,34 +151,26 @@ class Network:
         for ours, tensor in self.tensors.items():
             for key in tensor.theirs:
                 value = self.source.tensors[key]
-                problem = why_no_weights(value)
                 count = count_not_finite(value)
+                if not holds_weights(value):
+                    problems[key] = f"{key} holds {value.dtype} on {value.device}, no weights"
                 # most are good, and nobody is asked about them
-                if count and not self.allows(ours):
-                    problem = (
-                        f"holds {count} values that are nan or infinite; "
+                elif count and not self.allows(ours):
+                    problems[key] = (
+                        f"{key} holds {count} values that are nan or infinite; "
                         "the training that made it diverged, or the file is damaged"
                     )
-                if problem:
-                    problems[key] = f"{key} {problem}"
         return problems
 
 
-def why_no_weights(tensor: Tensor) -> str:
-    """Say why a tensor cannot hold weights; "" if it can."""
-    if tensor.is_meta:
-        return "is on the device meta: it has a shape and no values"
-    if tensor.layout is not torch.strided:
-        return "is sparse, which weights are not"
-    # torch converts every kind of floating point but this one
-    if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:
-        return f"holds {str(tensor.dtype).removeprefix('torch.')}, not weights"
-    return ""
+def holds_weights(tensor: Tensor) -> bool:
+    """Return whether a tensor has values, of floating point, one beside the other."""
+    return tensor.is_floating_point() and not tensor.is_meta and tensor.layout is torch.strided
 
 
 def count_not_finite(tensor: Tensor) -> int:
     """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
-    if why_no_weights(tensor):
+    if not holds_weights(tensor):
         return 0
     # in parts, because each copy as float32 needs memory
     count = 0
@@ -216,13 +204,6 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     hints = network.hints
     for difference in hints.differences:
         network.guess(difference)
-    if hints.interpolation not in (None, *INTERPOLATIONS):
-        usual = network.format.interpolation
-        network.guess(
-            f"its settings resize images by {hints.interpolation!r}, which is not supported; "
-            f"assuming {usual}"
-        )
-        network.hints = replace(hints, interpolation=usual)
     # another size than the tensors are for, to which transformers' Dinov2 resizes its positions
     size = hints.prepared_size
     if size is not None and options.image_size is None:
@@ -238,8 +219,6 @@ def _choose(source: Source, options: LoadOptions) -> Network:
     """Return the network to load, among several copies, of which a note or a guess tells."""
     # without what torch inserts into the names of a compiled or sharded module
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
-    if len(tensors) != len(source.tensors):
-        raise source.error("its names differ only in what torch.compile or FSDP add to them")
     source = replace(source, tensors=tensors)
     networks = _find_networks(source)
     if not networks:
@@ -319,7 +298,6 @@ def _network(
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
-    stated = {key: getattr(options, key) for key in ("mean", "std", "crop_share")}
-    hints = replace(file_format.hints(replace(source, config=config)), **only_given(stated))
-    report = Report(notes=[*source.notes, *hints.notes])
-    return Network(source, options, file_format, prefix, copies, hints, report)
+    stated = only_given({key: getattr(options, key) for key in ("mean", "std", "crop_share")})
+    hints = Hints(**file_format.hints(replace(source, config=config)) | stated)
+    return Network(source, options, file_format, prefix, copies, hints, Report())

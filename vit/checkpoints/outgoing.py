@@ -6,17 +6,17 @@ Both functions return the tensors, the content of config.json and that of prepro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vit.checkpoints.formats.huggingface import (
+    BODY,
     DECODER,
     DECODER_SETTINGS,
     DINOV2_BLOCK,
-    DINOV2_BODY,
     DINOV2_SWIGLU,
     ENCODER_SETTINGS,
     FILTERS,
@@ -45,7 +45,7 @@ def _require(target: str, settings: ViTConfig, required: Mapping[str, Any]) -> N
 
 
 def _renamed(
-    target: str, model: Model, rules: Iterable[KeyRule], optional: str
+    target: str, model: Model, rules: Sequence[KeyRule], optional: str
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors by the target's table, and a note on those that are left out.
 
@@ -80,10 +80,6 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
         notes.append(
             f"the norms of timm have an eps of {TIMM_EPS:g}, this model's {settings.norm_eps}: "
             "features differ slightly"
-        )
-    if settings.num_classes and origin.problem_type:
-        notes.append(
-            f"its head is for {origin.problem_type}: timm's settings have no place for that"
         )
     # timm rounds the size to which the share of it belongs by itself
     prepared = Preparation(origin.interpolation, origin.crop_share, origin.squash)
@@ -126,20 +122,11 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     else:
         rules = _vit(settings, origin, config)
 
-    # the tensors; Dinov2 has a token for masked patches, which is used in its training only, and
-    # with registers it is a model of its own, without rows for them in the table
+    # the tensors; Dinov2 has a token for masked patches, which is used in its training only
     _require(target, settings, required)
     tensors, notes = _renamed(target, model, rules, "head.")
     if settings.layer_scale is not None:
         tensors["embeddings.mask_token"] = torch.zeros(1, settings.embed_dim)
-    if settings.registers:
-        table = tensors["embeddings.position_embeddings"]  # (1, N, D)
-        first, rows, patches = table.split(
-            [1, settings.registers, table.shape[1] - 1 - settings.registers], dim=1
-        )
-        if rows.any():
-            raise CheckpointError(f"{target} has no positions for registers, this model has")
-        tensors["embeddings.position_embeddings"] = torch.cat([first, patches], dim=1)
     if settings.global_pool == "avg":
         notes.append(
             "its features are the mean of the patches, which transformers' settings do not say: "
@@ -207,14 +194,7 @@ def _vit(settings: ViTConfig, origin: Origin, config: dict[str, Any]) -> tuple[K
     config["architectures"] = ["ViTForImageClassification"]
     labels = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    config["label2id"] = {}
-    for i, label in enumerate(labels):
-        # two classes with the same name ("crane" in ImageNet) must not become one entry
-        if label in config["label2id"]:
-            label = f"{label} ({i})"
-        config["label2id"][label] = i
-    if origin.problem_type:
-        config["problem_type"] = origin.problem_type
+    config["label2id"] = {label: i for i, label in enumerate(labels)}
     return (*within(VIT_ENCODER, "", "vit."), *HEAD)
 
 
@@ -244,8 +224,4 @@ def _dinov2(target: str, settings: ViTConfig, config: dict[str, Any]) -> tuple[K
         "use_swiglu_ffn": is_swiglu,
         "layerscale_value": settings.layer_scale,
     }
-    if settings.registers:
-        config["model_type"] = "dinov2_with_registers"
-        config["architectures"] = ["Dinov2WithRegistersModel"]
-        config["num_register_tokens"] = settings.registers
-    return (*DINOV2_BODY, *within(block, "blocks.#.", "encoder.layer.#."))
+    return (*BODY, *within(block, "blocks.#.", "encoder.layer.#."))

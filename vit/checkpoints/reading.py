@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,11 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-OF_THESE_WEIGHTS = (
+OF_THESE_WEIGHTS = {
     "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash",
     "figures", "sha256",
-)  # fmt: skip
-"""The keys in config.json that transformers carries along when it saves other weights."""
-SAVED_AGAIN = (
-    "transformers has saved it again: the SHA-256 and figures in config.json are of other weights"
-)
+}  # fmt: skip
+"""The keys in our config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
 # what often stands in place of weights, by its first bytes
 OTHER_FILES = {
@@ -64,10 +61,8 @@ HARMLESS: list[Any] = [
     (RESTORE, "numpy._core.multiarray.scalar"),
 ]
 # paths of any system are read as pure ones; Python 3.13 calls their module pathlib._local
-for pure in (PurePosixPath, PureWindowsPath):
-    for module in ("pathlib", "pathlib._local"):
-        for name in (pure.__name__, pure.__name__.removeprefix("Pure")):
-            HARMLESS.append((pure, f"{module}.{name}"))
+for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"):
+    HARMLESS += [(PurePath, f"pathlib.{name}"), (PurePath, f"pathlib._local.{name}")]
 _torch_lock = threading.Lock()
 
 
@@ -87,7 +82,6 @@ class Source:
             its settings in config.
         given_model: the model in memory as it was given, whose heads show what they compute.
         files: of the weights; empty for a checkpoint in memory.
-        notes: for the user, on how the checkpoint was read.
     """
 
     path: Path
@@ -98,15 +92,10 @@ class Source:
     module: nn.Module | None = None
     given_model: nn.Module | None = None
     files: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def error(self, problem: str) -> CheckpointError:
-        """Return an error that names the checkpoint, and its class if its settings do."""
-        name = str(self.path)
-        classes = self.config.get("architectures")
-        if isinstance(classes, list) and classes and str(classes[0]) not in name:
-            name += f" ({classes[0]})"
-        return CheckpointError(f"{name}: {problem}")
+        """Return an error that names the checkpoint."""
+        return CheckpointError(f"{self.path}: {problem}")
 
 
 # ---- Files ---------------------------------------------------------------------------------------
@@ -123,24 +112,18 @@ def read_checkpoint(path: str | Path) -> Source:
     main = path
     if path.is_dir():
         main = _file_in(path)
-    # the weights, all in one file or with the names of each part's tensors in an index
+    # the weights, all in one file or in parts, which an index names
     parts = [main]
-    places: dict[str, str] = {}
     if main.name.endswith(".index.json"):
-        places = _read_json(main)["weight_map"]
-        parts = [main.parent / Path(file).name for file in dict.fromkeys(places.values())]
+        places = _read_json(main)["weight_map"].values()
+        parts = [main.parent / Path(place).name for place in dict.fromkeys(places)]
 
     # the settings, if it is certain that they are of these weights
     config: dict[str, Any] = {}
     preprocessor: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    if main.name in FOLDER_FILES or _weights_in(main.parent, "*") == [main]:
-        config = _read_json(main.parent / "config.json")
+    if main.name in FOLDER_FILES or _weights_in(main.parent) == [main]:
+        config = without_ours(_read_json(main.parent / "config.json"))
         preprocessor = _read_json(main.parent / "preprocessor_config.json")
-    if "transformers_version" in config and "sha256" in config:
-        # saved again by transformers, it keeps our keys, which tell of other weights
-        config = without_ours(config)
-        notes = (SAVED_AGAIN,)
     if "sha256" in config:
         with main.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -151,19 +134,13 @@ def read_checkpoint(path: str | Path) -> Source:
     values: dict[str, Any] = {}
     for part in parts:
         tensors_in_part, values_in_part = _read_file(part)
-        expected = {name for name, file in places.items() if Path(file).name == part.name}
-        if places and tensors_in_part.keys() != expected:
-            name = sorted(tensors_in_part.keys() ^ expected)[0]
-            raise CheckpointError(
-                f"{part} and {main.name} disagree about {name}: parts of different checkpoints"
-            )
         tensors |= tensors_in_part
         values |= values_in_part
 
     # a file of ours that was copied without its config.json
     if not config and f"__metadata__.{NAME}" in values:
         config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: its metadata")
-    return Source(path, tensors, values, config, preprocessor, files=tuple(parts), notes=notes)
+    return Source(path, tensors, values, config, preprocessor, files=tuple(parts))
 
 
 def _file_in(folder: Path) -> Path:
@@ -172,21 +149,25 @@ def _file_in(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     # what there is instead, as a run's states or the steps that another trainer has saved
-    weights = [*_weights_in(folder, "*"), *_weights_in(folder, "*/*")]
-    names = [str(file.relative_to(folder)) for file in weights or sorted(folder.iterdir())]
+    weights = [*_weights_in(folder), *_weights_in(folder, "*/*")]
+    names = [str(file.relative_to(folder)) for file in weights]
     raise CheckpointError(
-        f"no model in {folder}: none of {', '.join(FOLDER_FILES)}; name one of its files: "
-        f"{', '.join(names[-6:]) or 'it is empty'}"
+        f"no model in {folder}: none of {', '.join(FOLDER_FILES)}; name one of its files of "
+        f"weights: {', '.join(names[-6:]) or 'it has none'}"
     )
 
 
-def _weights_in(folder: Path, pattern: str) -> list[Path]:
-    """Return a folder's files of weights, by their suffixes."""
+def _weights_in(folder: Path, pattern: str = "*") -> list[Path]:
     return sorted(file for file in folder.glob(pattern) if file.suffix in SUFFIXES)
 
 
 def without_ours(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json without our keys, which transformers has carried along."""
+    """Return a config.json without our keys, if transformers has carried them along.
+
+    They tell of the weights that it has loaded, not of those that it has saved.
+    """
+    if "transformers_version" not in config or "sha256" not in config:
+        return config
     return {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
 
 
@@ -262,13 +243,9 @@ def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for name in arrays.files:
             array = arrays[name]
             layer, _, kind = name.replace("/", ".").rpartition(".")
-            # big_vision's bfloat16, which NumPy does not know
-            if array.dtype == np.dtype("V2"):
-                tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-            elif array.dtype.kind in "fiub":
-                tensor = torch.from_numpy(array)
-            else:
+            if array.dtype.kind not in "fiub":
                 continue
+            tensor = torch.from_numpy(array)
 
             # A kernel has the inputs first, (p, q, C, D) or (..., D); queries, keys and values have
             # heads behind, (D, heads, values), as their biases have, (heads, values).
@@ -299,8 +276,6 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, value in _leaves(tree, ""):
-        if name in tensors or name in values:
-            raise CheckpointError(f"two values are called {name}")
         if isinstance(value, Tensor):
             value = value.detach()
             tensors[name] = value if value.is_meta else value.cpu()
@@ -342,5 +317,5 @@ def first_few(names: list[str]) -> str:
 def size_text(value: Any) -> str:
     """Return a size as 16 x 16, anything else as it is."""
     if isinstance(value, tuple | list):
-        return " x ".join(map(str, value)) or "of a single number"
+        return " x ".join(map(str, value))
     return str(value)

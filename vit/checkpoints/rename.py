@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER
-from vit.checkpoints.heads import PROJECTION, find_heads, load_head
+from vit.checkpoints.heads import PROJECTION, load_head
 from vit.checkpoints.names import NOTES, KeyRule, map_in
 from vit.checkpoints.network import ModelTensor, Network, places_of
 from vit.checkpoints.reading import first_few
@@ -40,32 +40,30 @@ KERNELS = "patch_embed.proj.weight"
 
 def rename(network: Network) -> None:
     """Set the network's `tensors`, by our names, and `unplaced`, the names of all others."""
-    # the names of our own folder are ours; elsewhere the classifier may stand anywhere, and the
-    # table is for all others in the network
+    # the names of our own folder are ours; elsewhere the table is for all in the network but the
+    # classifier, which may stand anywhere
     tensors = network.source.tensors
     prefix = network.prefix
-    heads: dict[str, list[str]] = {}
     if network.format is OWN_FOLDER:
         rules = {name: KeyRule(name, (name,)) for name in tensors}
     else:
-        heads = find_heads(network)
-        used = {key for keys in heads.values() for key in keys}
-        names = []
-        for key in tensors:
-            if key.startswith(prefix) and key not in used:
-                names.append(key.removeprefix(prefix))
-        rules, _ = map_in(network.format.rules, names)
-        for name, rule in rules.items():
-            rules[name] = replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
-            used.update(rules[name].theirs)
-        network.unplaced = [key for key in tensors if key not in used]
+        names = [key.removeprefix(prefix) for key in tensors if key.startswith(prefix)]
+        rules = {}
+        for name, rule in map_in(network.format.rules, names).items():
+            if not name.startswith("head."):
+                theirs = tuple(prefix + key for key in rule.theirs)
+                rules[name] = replace(rule, theirs=theirs)
 
     # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
     width = 0
     channels = 1
     if KERNELS in rules:
         width, channels, *_ = tensors[rules[KERNELS].theirs[0]].shape
-    load_head(network, heads, width)
+    if network.format is not OWN_FOLDER:
+        used = load_head(network, width)
+        for rule in rules.values():
+            used.update(rule.theirs)
+        network.unplaced = [key for key in tensors if key not in used]
 
     # which mean and deviation are assumed, if nothing says them; timm's models in memory say
     # theirs, if they have weights
@@ -114,7 +112,8 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
             parts.add(tensor.theirs[0].removeprefix(prefix).partition(".")[0])
 
     report = network.report
-    beside: dict[str, int] = {}
+    usual: dict[str, None] = {}
+    unknown: dict[str, None] = {}
     for key in network.unplaced:
         # the module it is in, directly in the network or in one that holds it
         place = next(place for place in places_of(prefix) if key.startswith(place))
@@ -135,27 +134,20 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
             is_beside = network.options.part == "encoder" or bool(words & (BESIDE | HEADS))
         if not reason and is_beside and is_whole:
             reason = "beside the network, which is whole without it"
-            beside[module] = beside.get(module, 0) + 1
+            found = usual if words & BESIDE else unknown
+            found[module] = None
         if reason:
             report.dropped[key] = reason
         else:
             report.unexpected.append(key)
 
     # a note on what is usual, a warning of what may be anything
-    usual = []
-    unknown = []
-    for module, count in beside.items():
-        text = module if count == 1 else f"{module} ({count} tensors)"
-        if BESIDE.isdisjoint(module.lower().split("_")):
-            unknown.append(text)
-        else:
-            usual.append(text)
     if usual:
-        network.note(f"left out, because the network is whole without it: {first_few(usual)}")
+        network.note(f"left out, because the network is whole without it: {first_few([*usual])}")
     if unknown:
         network.guess(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few(unknown)}; allow names it without this warning, "
+            f"{first_few([*unknown])}; allow names it without this warning, "
             "classifier if it is the head"
         )
 

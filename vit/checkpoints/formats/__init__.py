@@ -26,7 +26,6 @@ FORMATS = (
     torchvision.TORCHVISION,
     others.SWAG,
     others.MMPRETRAIN,
-    others.JEONSWORLD,
     others.GOOGLE,
     timm.TIMM,
 )

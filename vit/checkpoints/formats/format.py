@@ -4,76 +4,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, GetPydanticSchema, create_model
-from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic import AfterValidator, ConfigDict, Field
 from torch import nn
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
-from vit.config import Number, PositiveFloat, Share, ViTConfig
+from vit.config import Number, PositiveFloat, Settings, Share, pair
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-# each setting that is given is of its type and range; a decoder's width is called dim
-_TYPES: Any = {
-    key: (item.rebuild_annotation(), None) for key, item in ViTConfig.model_fields.items()
-}
-_TYPES["dim"] = _TYPES["embed_dim"]
-_GIVEN = create_model("Architecture", __config__=ConfigDict(extra="forbid"), **_TYPES)
-Architecture = Annotated[
-    dict[str, Any],
-    GetPydanticSchema(lambda _, make: make(_GIVEN)),
-    AfterValidator(lambda values: values.model_dump(exclude_unset=True)),
-]
-Names = tuple[Any, ...]
-"""Texts: pydantic's are UTF-8, and names of classes, which were folders, need not be."""
+
+def _sides(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of an architecture, of whose sizes one number stands for a square."""
+    sizes = architecture.keys() & {"image_size", "patch_size"}
+    return architecture | {key: pair(architecture[key]) for key in sizes}
 
 
-@checked_dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
-class Hints:
+class Hints(Settings):
     """What a checkpoint's settings say; the tensors say the rest.
 
-    Attributes:
-        encoder: settings of `ViTConfig`; they must agree with the tensors.
-        decoder: settings of `DecoderConfig`; they must agree with the tensors.
-        norm_pix_loss: whether the decoder predicts normalised patches; None if unknown.
-        mean, std: of the input; None if unknown.
-        interpolation: how the input is resized, as the settings call it; None if unknown.
-        class_names: of the head.
-        crop_share: share to keep of an image's centred part; None if unknown.
-        squash: whether images of another shape are squashed, not cropped.
-        prepared_size: (H, W) of the images that the settings make, if it is not the model's.
-        blocks_known: whether it is known what code made the file, whose blocks are all of the kind
-            computed here.
-        code_heads: heads by width in that code.
-        head_problem: what else its code computes between the final norm and the head; "" for
-            nothing.
-        notes: for the user.
-        twin: a small model of timm's that computes as one that the settings describe.
-        differences: what the settings request but is not done here, or may not be; each is a
-            warning.
+    The model that is built of both checks the architecture.
     """
 
-    encoder: Architecture = field(default_factory=dict)
-    decoder: Architecture = field(default_factory=dict)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    encoder: Annotated[dict[str, Any], AfterValidator(_sides)] = Field(default_factory=dict)
+    """settings of `ViTConfig`; they must agree with the tensors"""
+    decoder: dict[str, Any] = Field(default_factory=dict)
+    """settings of `DecoderConfig`; they must agree with the tensors"""
     norm_pix_loss: bool | None = None
+    """whether the decoder predicts normalised patches; None if unknown"""
     mean: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+    """of the input; None if unknown"""
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    """of the input; None if unknown"""
     interpolation: Any = None
-    class_names: Names = ()
-    notes: Names = ()
-    differences: Names = ()
+    """how the input is resized, as the settings call it; None if unknown"""
+    class_names: tuple[Any, ...] = ()
+    """texts of the head's classes, which pydantic's are not: names of folders need not be UTF-8"""
     crop_share: Share | None = None
+    """share to keep of an image's centred part; None if unknown"""
     squash: bool = False
+    """whether images of another shape are squashed, not cropped"""
     prepared_size: tuple[int, int] | None = None
+    """(H, W) of the images that the settings make, if it is not the model's"""
+    differences: tuple[str, ...] = ()
+    """what the settings request and is not done here, or may not be; each is a warning"""
     blocks_known: bool = False
-    code_heads: Mapping[int, int] = field(default_factory=dict)
+    """whether known code made the file, whose blocks are all of the kind computed here"""
+    code_heads: Mapping[int, int] = Field(default_factory=dict)
+    """heads by width in that code"""
     head_problem: str = ""
+    """what else its code computes between the final norm and the head; "" for nothing"""
     twin: nn.Module | None = None
+    """a small model of timm's that computes as one that the settings describe"""
 
 
 def class_names(labels: Mapping[Any, Any] | Iterable[Any]) -> tuple[str, ...]:
@@ -111,7 +99,7 @@ class Format:
             marks, too.
         rules: the table of names.
         dropped: regular expressions of keys to leave out, each with the reason.
-        hints: reads the settings.
+        hints: reads the settings, and returns values of `Hints`.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
         other_inputs: a sentence on which models of this format use another mean and std; if any do,
@@ -124,7 +112,7 @@ class Format:
     marks: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
-    hints: Callable[[Source], Hints] = lambda source: Hints()
+    hints: Callable[[Source], dict[str, Any]] = lambda source: {}
     global_pool: str = ""
     # most of the formats are of models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6

@@ -15,7 +15,6 @@ from vit.checkpoints.formats.format import (
     HALVES,
     IMAGENET,
     Format,
-    Hints,
     class_names,
     only_given,
 )
@@ -149,7 +148,7 @@ OF_TYPE = {"deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
 """The processors of models whose files do not name them, by the model's type; else ViT's."""
 
 
-def huggingface_hints(source: Source) -> Hints:
+def huggingface_hints(source: Source) -> dict[str, Any]:
     """Read config.json and preprocessor_config.json."""
     config = source.config
     if config.get("hidden_act", "gelu") != "gelu":
@@ -176,17 +175,13 @@ def huggingface_hints(source: Source) -> Hints:
         inputs = {"interpolation": interpolation, "crop_share": crop_share}
         inputs |= {"mean": IMAGENET[0], "std": IMAGENET[1]}
 
-    decoder = {}
-    if "decoder_hidden_size" in config:
-        decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
-    return Hints(
-        encoder,
-        only_given(decoder),
-        norm_pix_loss=config.get("norm_pix_loss"),
-        class_names=class_names(config.get("id2label") or {}),
-        differences=tuple(differences),
-        **inputs,
-    )
+    return inputs | {
+        "encoder": encoder,
+        "decoder": only_given({ours: config.get(key) for ours, key in DECODER_SETTINGS.items()}),
+        "norm_pix_loss": config.get("norm_pix_loss"),
+        "class_names": class_names(config.get("id2label") or {}),
+        "differences": tuple(differences),
+    }
 
 
 def _read_preprocessor(source: Source, channels: int, differences: list[str]) -> dict[str, Any]:
@@ -225,27 +220,25 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
             values = [values] * channels
         inputs[key] = tuple(value / scale for value in values)
 
-    # how pictures are resized: one size of two sides squashes, unlike the shorter side alone
-    resizes = bool(settings["do_resize"])
-    crops = bool(settings["do_center_crop"])
-    resized = (0, 0)
-    if resizes:
+    # How pictures are resized: one size of two sides squashes, unlike the shorter side alone. Here
+    # the same share of both sides is kept, without a border.
+    crops = settings["do_center_crop"]
+    is_like_here = kind in PROCESSORS and not stated.get("do_pad")
+    inputs["crop_share"] = 1.0
+    cropped = (0, 0)
+    if settings["do_resize"]:
         edge = size.get("shortest_edge", 0)
-        resized = (size.get("height", edge), size.get("width", edge))
-
-    # how much of that is kept: the same share of both sides, without a border
-    cropped = resized
-    if crops:
-        crop = _sides(settings["crop_size"], True)
-        cropped = (crop["height"], crop["width"])
-    crop_share = 1.0
-    if resizes and crops and cropped[0] <= resized[0]:
-        crop_share = cropped[0] / resized[0]
-    is_like_here = kind in PROCESSORS and not stated.get("do_pad") and resizes >= crops
-    if resizes:
-        is_even = abs(crop_share * resized[1] - cropped[1]) < 1 and cropped[0] <= resized[0]
+        resized = cropped = (size.get("height", edge), size.get("width", edge))
+        if crops:
+            crop = _sides(settings["crop_size"], True)
+            cropped = (crop["height"], crop["width"])
+        share = cropped[0] / max(resized[0], 1)
+        inputs["crop_share"] = min(share, 1.0)
+        is_even = share <= 1 and abs(share * resized[1] - cropped[1]) < 1
         has_known_sides = size.keys() in ({"height", "width"}, {"shortest_edge"})
         is_like_here = is_like_here and is_even and has_known_sides
+    elif crops:
+        is_like_here = False
     if not is_like_here:
         differences.append(
             "its preprocessor does what is not done here, where the middle of a picture is resized "
@@ -257,8 +250,7 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         inputs["prepared_size"] = cropped
     return inputs | {
         "interpolation": FILTERS.get(settings["resample"], f"filter {settings['resample']}"),
-        "crop_share": crop_share,
-        "squash": resizes and "height" in size,
+        "squash": settings["do_resize"] and "height" in size,
     }
 
 

@@ -5,6 +5,8 @@ They are model.safetensors with config.json, the states of a run, and a model's 
 
 from __future__ import annotations
 
+from typing import Any
+
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import shared, within
@@ -22,7 +24,7 @@ def is_own_folder(source: Source) -> bool:
     return str(source.config.get("format")).startswith(f"{NAME}/")
 
 
-def own_hints(source: Source) -> Hints:
+def own_hints(source: Source) -> dict[str, Any]:
     """Read config.json or, in a run's state, the values of the same names."""
     # config.json must be ours, and of this version
     config = source.config
@@ -41,18 +43,9 @@ def own_hints(source: Source) -> Hints:
             if part in ("encoder", "decoder") and key:
                 config[part][key] = value
         if not config["encoder"]:
-            return Hints(blocks_known=True)
-    return Hints(
-        encoder=config["encoder"],
-        decoder=config["decoder"] or {},
-        norm_pix_loss=config.get("norm_pix_loss"),
-        mean=config["mean"],
-        std=config["std"],
-        interpolation=config.get("interpolation"),
-        class_names=config["class_names"],
-        crop_share=config.get("crop_share"),
-        squash=config.get("squash", False),
-    )
+            return {"blocks_known": True}
+    hints = {key: config[key] for key in Hints.model_fields if config.get(key) is not None}
+    return hints | {"encoder": config["encoder"]}
 
 
 OWN_FOLDER = Format(name=NAME, anchor=ANCHOR, rules=(), hints=own_hints)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
-from vit.checkpoints.formats.format import HALVES, Format, Hints
+from vit.checkpoints.formats.format import HALVES, Format
 from vit.checkpoints.formats.torchvision import BLOCK as TORCHVISION_BLOCK
 from vit.checkpoints.formats.torchvision import OUTSIDE_BLOCKS as OUTSIDE_TORCHVISION
 from vit.checkpoints.names import table, within
@@ -41,22 +42,6 @@ _GOOGLE_ATTENTION = table("""
     attn.proj.@         out.@
 """)
 
-_JEONSWORLD_OUTSIDE = table("""
-    cls_token           transformer.embeddings.cls_token
-    pos_embed           transformer.embeddings.position_embeddings
-    patch_embed.proj.@  transformer.embeddings.patch_embeddings.@
-    norm.@              transformer.encoder.encoder_norm.@
-    head.@              head.@
-""")
-_JEONSWORLD_BLOCK = table("""
-    norm1.@             attention_norm.@
-    attn.qkv.@          attn.query.@ attn.key.@ attn.value.@
-    attn.proj.@         attn.out.@
-    norm2.@             ffn_norm.@
-    mlp.fc1.@           ffn.fc1.@
-    mlp.fc2.@           ffn.fc2.@
-""")
-
 # before torchvision's table: the first row that fits counts
 _SWAG = table("""
     pos_embed           encoder.pos_embedding       (sequence)
@@ -82,22 +67,18 @@ _MMPRETRAIN_BLOCK = table("""
 """)
 
 
-def google_hints(source: Source) -> Hints:
+def google_hints(source: Source) -> dict[str, Any]:
     """Return the number of heads, what the head reads, and how Google's code makes the input.
 
     transformers' settings for these models make it in the same way.
     """
-    encoder: dict[str, object] = {"global_pool": "avg"}
+    encoder: dict[str, Any] = {"global_pool": "avg"}
     for name, value in source.values.items():
         if name.endswith(".query.heads"):
             encoder["num_heads"] = value
     if any(re.fullmatch(r"(.*\.)?cls", name) for name in source.tensors):
         encoder["global_pool"] = "token"
-    notes = (
-        "its kernels are transposed from JAX's order",
-        "its code approximates GELU by tanh; here it is exact, as in timm and transformers",
-    )
-    return Hints(encoder, squash=True, notes=notes)
+    return {"encoder": encoder, "squash": True}
 
 
 GOOGLE = Format(
@@ -118,20 +99,8 @@ GOOGLE = Format(
             "Transformer.encoderblock_#.MultiHeadDotProductAttention_0.",
         ),
     ),
+    dropped=((r"pre_logits\..*", "a hidden layer before its classifier"),),
     hints=google_hints,
-    mean=HALVES[0],
-    std=HALVES[1],
-    interpolation="bilinear",
-)
-JEONSWORLD = Format(
-    name="jeonsworld/ViT-pytorch",
-    anchor=r"transformer\.embeddings\.patch_embeddings\.weight",
-    rules=(
-        *_JEONSWORLD_OUTSIDE,
-        *within(_JEONSWORLD_BLOCK, "blocks.#.", "transformer.encoder.layer.#."),
-    ),
-    hints=lambda source: Hints(squash=True),
-    global_pool="token",
     mean=HALVES[0],
     std=HALVES[1],
     interpolation="bilinear",

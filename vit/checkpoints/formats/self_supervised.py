@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format, Hints, only_given
+from vit.checkpoints.formats.format import IMAGENET, Format, only_given
 from vit.checkpoints.formats.timm import (
     ANCHOR,
     BLOCK,
@@ -31,7 +31,7 @@ MOCO_HEADS = {384: 12, 768: 12}
 JEPA_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
-def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> Hints:
+def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> dict[str, Any]:
     """Return the code's `heads`, unless the file names an architecture that is none of its code's.
 
     Args:
@@ -42,8 +42,8 @@ def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> H
     """
     name = source.values.get(key)
     if name is None or re.fullmatch(names, str(name)):
-        return Hints(blocks_known=True, code_heads=heads)
-    return Hints()
+        return {"blocks_known": True, "code_heads": heads}
+    return {}
 
 
 # ---- MAE -----------------------------------------------------------------------------------------
@@ -61,17 +61,16 @@ DECODER = (
 )
 
 
-def mae_hints(source: Source) -> Hints:
+def mae_hints(source: Source) -> dict[str, Any]:
     """Read the saved command line, `args`: the size of the images, and what is predicted."""
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    return replace(
-        of_code(source, "args.model", names, MAE_HEADS),
-        encoder=only_given({"image_size": source.values.get("args.input_size")}),
-        norm_pix_loss=source.values.get("args.norm_pix_loss"),
-    )
+    return of_code(source, "args.model", names, MAE_HEADS) | {
+        "encoder": only_given({"image_size": source.values.get("args.input_size")}),
+        "norm_pix_loss": source.values.get("args.norm_pix_loss"),
+    }
 
 
-def fine_tuned_hints(source: Source) -> Hints:
+def fine_tuned_hints(source: Source) -> dict[str, Any]:
     """Read the saved command line, and the share of an image that MAE's code evaluates.
 
     That is 224 of 256 pixels, or all for larger images.
@@ -79,12 +78,13 @@ def fine_tuned_hints(source: Source) -> Hints:
     # RETFound's code is MAE's with another model, whose published classifiers are large
     hints = mae_hints(source)
     if source.values.get("args.model") == "RETFound_mae":
-        problem = "is RETFound's, whose code applies the final norm twice before it"
-        hints = replace(hints, head_problem=problem)
+        hints["head_problem"] = "is RETFound's, whose code applies the final norm twice before it"
 
     # as build_transform in util/datasets.py
-    height, _ = hints.encoder.get("image_size", (224, 224))
-    return replace(hints, crop_share=1.0 if height > 224 else 0.875)
+    hints["crop_share"] = 0.875
+    if (source.values.get("args.input_size") or 224) > 224:
+        hints["crop_share"] = 1.0
+    return hints
 
 
 PRETRAINING = Format(
@@ -113,17 +113,17 @@ SWIGLU = table("""
 """)
 
 
-def dino_hints(source: Source) -> Hints:
+def dino_hints(source: Source) -> dict[str, Any]:
     """Read the name of the architecture in the saved options of DINO and iBOT."""
     names = r"(vit|deit)_(tiny|small|base|large)"
     return of_code(source, "args.arch", names, DINO_HEADS)
 
 
-def dinov2_hints(source: Source) -> Hints:
+def dinov2_hints(source: Source) -> dict[str, Any]:
     """Tell DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
-        return Hints(blocks_known=True, code_heads=DINOV2_HEADS)
-    return Hints()
+        return {"blocks_known": True, "code_heads": DINOV2_HEADS}
+    return {}
 
 
 DINO = Format(
@@ -166,23 +166,25 @@ DINOV2 = Format(
 # ---- MoCo v3, MSN, I-JEPA ------------------------------------------------------------------------
 
 
-def moco_hints(source: Source) -> Hints:
+PLAIN = {"mean": IMAGENET[0], "std": IMAGENET[1], "blocks_known": True}
+
+
+def moco_hints(source: Source) -> dict[str, Any]:
     """Tell MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
 
     Their table is zero for the class token, which no learned one is. Its "vit_small" has other
     heads than those of others.
     """
-    inputs = Hints(mean=IMAGENET[0], std=IMAGENET[1])
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
         if re.search(r"(base|momentum)_encoder\.", key) or (has_table and not tensor[0, 0].any()):
-            return replace(inputs, blocks_known=True, code_heads=MOCO_HEADS)
-    return Hints()
+            return PLAIN | {"code_heads": MOCO_HEADS}
+    return {}
 
 
-def jepa_hints(source: Source) -> Hints:
+def jepa_hints(source: Source) -> dict[str, Any]:
     """Return what the code of MSN and I-JEPA has in common."""
-    return Hints(mean=IMAGENET[0], std=IMAGENET[1], blocks_known=True, code_heads=JEPA_HEADS)
+    return PLAIN | {"code_heads": JEPA_HEADS}
 
 
 MOCO = Format(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format, Hints
+from vit.checkpoints.formats.format import IMAGENET, Format
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 
@@ -34,29 +34,29 @@ def describes_itself(source: Source) -> bool:
     return in_memory or "architecture" in source.config
 
 
-def timm_hints(source: Source) -> Hints:
+def timm_hints(source: Source) -> dict[str, Any]:
     """Read what describes the model, if anything does.
 
     It may be timm's config.json, the model in memory, or what DeiT's main.py saves: its
     architecture, and the share of an image that it evaluates.
     """
-    hints = Hints()
+    hints: dict[str, Any] = {}
     name = str(source.values.get("args.model"))
     if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
         hints = timm_models.hints(source)
     elif re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name):
-        hints = Hints(
-            {"global_pool": "token"},
-            mean=IMAGENET[0],
-            std=IMAGENET[1],
-            crop_share=source.values.get("args.eval_crop_ratio"),
-            blocks_known=True,
-            code_heads=DEIT_HEADS,
-        )
+        hints = {
+            "encoder": {"global_pool": "token"},
+            "mean": IMAGENET[0],
+            "std": IMAGENET[1],
+            "crop_share": source.values.get("args.eval_crop_ratio"),
+            "blocks_known": True,
+            "code_heads": DEIT_HEADS,
+        }
     if any(key.endswith("head_dist.weight") for key in source.tensors):
-        return replace(hints, head_problem=f"is {TWO_HEADS}")
+        hints["head_problem"] = f"is {TWO_HEADS}"
     return hints
 
 
@@ -65,6 +65,7 @@ TIMM = Format(
     anchor=ANCHOR,
     rules=(*ENCODER, *DEIT_III, *DISTILLATION),
     dropped=(
+        (r"pre_logits\..*", "a hidden layer before its classifier"),
         (r"mask_token", "a token for masked patches, used only in training"),
         (r"head_dist\..*", TWO_HEADS),
     ),

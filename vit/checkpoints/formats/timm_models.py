@@ -5,18 +5,16 @@ Importing this imports timm, which takes seconds.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import timm
 import torch
-from timm.layers import GluMlp
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from vit.checkpoints.formats.format import Hints, class_names, only_given
+from vit.checkpoints.formats.format import class_names, only_given
 from vit.checkpoints.reading import Source
 from vit.errors import CheckpointError
 
@@ -27,7 +25,7 @@ ARGUMENTS = (
 """The model arguments that a config.json may hold."""
 
 
-def hints(source: Source) -> Hints:
+def hints(source: Source) -> dict[str, Any]:
     """Read a model itself, or the architecture and normalisation in timm's config.json."""
     config = source.config
     if source.module is not None and not config:
@@ -45,49 +43,31 @@ def hints(source: Source) -> Hints:
     for key in config.keys() & {"num_classes", "global_pool"}:
         arguments.setdefault(key, config[key])
 
-    # transformers' wrapper has no head, whatever they say
-    notes: tuple[str, ...] = ()
-    is_wrapper = config.get("architectures") == ["TimmWrapperModel"]
-    if is_wrapper and arguments.get("num_classes") != 0:
-        arguments["num_classes"] = 0
-        notes = (
-            "its settings name a head, which transformers' TimmWrapperModel does not have: "
-            "num_classes is 0",
-        )
-
-    # JSON has lists for tuples
-    for key, value in arguments.items():
-        if isinstance(value, list):
-            arguments[key] = tuple(value)
-
     # The model that timm builds from them shows the rest. A small twin of two narrow blocks, whose
     # values all show in what it computes, will be compared.
     name = str(config.get("architecture"))
     _require_plain(name, str(source.path))
-    try:
-        with torch.device("meta"):
-            model: Any = timm.create_model(name, pretrained=False, **arguments)
-        p, q = model.patch_embed.patch_size
-        small = {
-            "img_size": (2 * p, 2 * q),
-            "depth": 2,
-            "embed_dim": 8 * model.blocks[0].attn.num_heads,
-            "num_classes": 3,
-        }
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.manual_seed(0)
-            twin = timm.create_model(name, pretrained=False, **arguments | small)
-            for parameter in twin.parameters():
-                nn.init.normal_(parameter, std=0.3)
-    except Exception as error:  # timm raises nearly anything on invalid arguments
-        raise source.error(f"timm cannot build {name} by config.json: {error}") from error
+    with torch.device("meta"):
+        model: Any = timm.create_model(name, pretrained=False, **arguments)
+    p, q = model.patch_embed.patch_size
+    small = {
+        "img_size": (2 * p, 2 * q),
+        "depth": 2,
+        "embed_dim": 8 * model.blocks[0].attn.num_heads,
+        "num_classes": 3,
+    }
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(0)
+        twin = timm.create_model(name, pretrained=False, **arguments | small)
+        for parameter in twin.parameters():
+            nn.init.normal_(parameter, std=0.3)
 
     # older folders on its hub have the normalisation at the top level
     settings = config.get("pretrained_cfg") or config
     labels = config.get("label_names") or settings.get("label_names")
     result = _hints_of_model(model, {**settings, "label_names": labels})
-    encoder = {**result.encoder, "num_classes": model.num_classes}
-    return replace(result, encoder=encoder, twin=twin, notes=notes)
+    result["encoder"]["num_classes"] = model.num_classes
+    return result | {"twin": twin}
 
 
 def _require_plain(name: str, checkpoint: str) -> None:
@@ -102,53 +82,38 @@ def _require_plain(name: str, checkpoint: str) -> None:
         )
 
 
-def _hints_of_model(model: Any, settings: dict[str, Any]) -> Hints:
+def _hints_of_model(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Read the architecture off a model that timm built, and the rest off its settings.
 
     Args:
         model: the model.
         settings: its pretrained_cfg: normalisation and names of classes.
     """
-    # the architecture, under our names
-    block = model.blocks[0]
+    # what no tensor shows, and two that tell other settings from those of these tensors
     encoder = {
         "image_size": tuple(model.patch_embed.img_size),
-        "patch_size": tuple(model.patch_embed.patch_size),
-        "channels": model.patch_embed.proj.in_channels,
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
-        "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
-        "mlp": "swiglu" if isinstance(block.mlp, GluMlp) else "gelu",
-        "qkv_bias": block.attn.qkv.bias is not None,
-        "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
-        "fc_norm": not isinstance(model.fc_norm, nn.Identity),
-        "class_token": model.has_class_token,
-        # DeiT's token for distillation counts as one
-        "registers": model.num_prefix_tokens - model.has_class_token,
-        "num_heads": block.attn.num_heads,
+        "num_heads": model.blocks[0].attn.num_heads,
         "no_embed_class": model.no_embed_class or None,
         "global_pool": model.global_pool or None,
-        "norm_eps": block.norm1.eps,
+        "norm_eps": model.blocks[0].norm1.eps,
     }
     # the input; half a normalisation is none
-    normalize: dict[str, Any] = {}
-    if settings.get("mean") and settings.get("std"):
-        normalize = {"mean": settings["mean"], "std": settings["std"]}
     crop_mode = settings.get("crop_mode") or "center"
-    differences: tuple[str, ...] = ()
+    result = {
+        "encoder": only_given(encoder),
+        "class_names": class_names(settings.get("label_names") or ()),
+        "interpolation": settings.get("interpolation"),
+        "crop_share": settings.get("crop_pct"),
+        "squash": crop_mode == "squash",
+    }
+    if settings.get("mean") and settings.get("std"):
+        result |= {"mean": settings["mean"], "std": settings["std"]}
     if crop_mode not in ("center", "squash"):
-        differences = (
-            f"its settings fit images by {crop_mode!r}, which is not supported; assuming 'center'",
-        )
-    return Hints(
-        only_given(encoder),
-        class_names=class_names(settings.get("label_names") or ()),
-        interpolation=settings.get("interpolation"),
-        crop_share=settings.get("crop_pct"),
-        squash=crop_mode == "squash",
-        differences=differences,
-        **normalize,
-    )
+        text = f"its settings fit images by {crop_mode!r}, which is not supported"
+        result["differences"] = (f"{text}; assuming 'center'",)
+    return result
 
 
 def hub_name(name: str) -> str:

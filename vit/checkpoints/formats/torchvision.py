@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format, Hints
+from vit.checkpoints.formats.format import IMAGENET, Format
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
-# heads by width, depth and hidden width of the MLP, in its functions; its class takes any
-HEADS: dict[tuple[int, ...], int] = {
-    (768, 12, 3072): 12,
-    (1024, 24, 4096): 16,
-    (1280, 32, 5120): 16,
-}
+# heads by width and depth, in its functions; its class takes any
+HEADS = {(768, 12): 12, (1024, 24): 16, (1280, 32): 16}
 # linear_1 and linear_2 are the names in the published files
 BLOCK = table("""
     norm1.@         ln_1.@
@@ -35,35 +31,33 @@ OUTSIDE_BLOCKS = table("""
 """)
 
 
-def torchvision_hints(source: Source) -> Hints:
+def torchvision_hints(source: Source) -> dict[str, Any]:
     """Tell the published files apart by their sizes, which alone show how each takes its images."""
     # patch kernels (D, C, p, p), position table (1, 1 + L, D), MLP
-    shapes = {name: tuple(tensor.shape) for name, tensor in source.tensors.items()}
-    width, _, patch_size, _ = _ending(shapes, "conv_proj.weight")
-    _, length, _ = _ending(shapes, "encoder.pos_embedding")
-    hidden = _ending(shapes, ".mlp.0.bias", ".mlp.linear_1.bias")
-    depth = sum(name.endswith(".ln_1.weight") for name in shapes)
-    hints = Hints(blocks_known=True)
-    if (width, depth, *hidden) in HEADS:
-        hints = replace(hints, code_heads={width: HEADS[(width, depth, *hidden)]})
+    width, _, patch_size, _ = _shape(source, "conv_proj.weight")
+    _, length, _ = _shape(source, "encoder.pos_embedding")
+    depth = sum(name.endswith(".ln_1.weight") for name in source.tensors)
+    hints: dict[str, Any] = {"blocks_known": True}
+    if (width, depth) in HEADS:
+        hints["code_heads"] = {width: HEADS[width, depth]}
     image_size = patch_size * math.isqrt(length)
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
-    usual = replace(hints, mean=IMAGENET[0], std=IMAGENET[1])
+    usual = {"mean": IMAGENET[0], "std": IMAGENET[1]}
     if patch_size == 14 or image_size in (384, 512):
-        return replace(usual, interpolation="bicubic", crop_share=1.0)
+        return hints | usual | {"interpolation": "bicubic", "crop_share": 1.0}
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
     if patch_size == 32:
-        return usual
+        return hints | usual
     if width == 1024 and patch_size == 16:
-        return replace(hints, crop_share=224 / 242)
+        return hints | {"crop_share": 224 / 242}
     return hints
 
 
-def _ending(shapes: dict[str, tuple[int, ...]], *ends: str) -> tuple[int, ...]:
-    """Return the shape of the first tensor whose name has one of the ends; () for none."""
-    return next((shape for name, shape in shapes.items() if name.endswith(ends)), ())
+def _shape(source: Source, end: str) -> tuple[int, ...]:
+    """Return the shape of the first tensor whose name has this end."""
+    return next(tuple(value.shape) for name, value in source.tensors.items() if name.endswith(end))
 
 
 TORCHVISION = Format(
