@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +34,7 @@ from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.figures.style import style
 from vit.inputs import Normalization
+from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 M = TypeVar("M", bound=nn.Module)
@@ -163,6 +164,16 @@ def dataset(
         for count, part in ((train, seed), (test, 1000 + seed))
     )
     return Dataset("Noise", "folder", *sets)
+
+
+@torch.no_grad()
+def captured(
+    model: nn.Module, *inputs: object, run: Callable[..., object] | None = None
+) -> AttentionMaps:
+    """All attention of a model in one call, of itself or of `run` around it."""
+    with AttentionMaps(model) as maps:
+        (run or model)(*inputs)
+    return maps
 
 
 def names(folder: Path) -> set[str]:

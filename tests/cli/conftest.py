@@ -5,72 +5,35 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from forks import Forks
-from PIL import Image
-from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images, seeded, without_layout
+from tiny import (
+    NORMALIZE,
+    autoencoder,
+    encoder,
+    noise,
+    randomize,
+    save_images,
+    seeded,
+    without_layout,
+)
 from torch import Tensor, nn
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.atomic import write_text
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.config import DecoderConfig, changed
+from vit.config import DecoderConfig
 from vit.inputs import to_float
-from vit.interpret import AttentionMaps
 from vit.masking import Mask, mask_from_noise, num_keep
-
-ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "torchvision", "matplotlib", "timm", "PIL")
-
-Shell = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture
-def shell() -> Shell:
-    """`shell(*argv, cwd=ROOT)`: Python called with `argv`."""
-
-    def shell(*argv: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, *map(str, argv)],
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    return shell
-
-
-@pytest.fixture(scope="session")
-def forks(tmp_path_factory) -> Iterator[Forks]:
-    """`forks(cwd, program)`: run beside what every command imports, which is light."""
-    with Forks(tmp_path_factory.mktemp("forks"), "import vit.cli") as forks:
-        yield forks
-
-
-@pytest.fixture
-def weighed(forks, tmp_path) -> Shell:
-    """`weighed(code)`: the code run in an empty folder; stdout ends with the names of the heavy modules that were imported."""
-
-    def weighed(code: str) -> subprocess.CompletedProcess:
-        imported = f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
-        return forks(tmp_path, f"import sys\ntry:\n    {code}\nfinally:\n    {imported}")
-
-    return weighed
-
-
-# ---- Of `vit attention` and `vit explore`: models, images, and the commands -----------------------------------------
 
 SIZES = dict(image_size=(12, 16), depth=3)
 CLASSES = ("cat", "dog", "<b>cow")
+TWO_BLOCKS = DecoderConfig(dim=16, depth=2, num_heads=2)
+FOUR_HEADS = DecoderConfig(dim=16, depth=2, num_heads=4)
 
 
 @pytest.fixture(scope="session")
@@ -79,34 +42,27 @@ def models(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
 
-    two_blocks = DecoderConfig(dim=16, depth=2, num_heads=2)
-    for name, model in {
-        "encoder": encoder(**SIZES, num_classes=3, registers=2, global_pool="token"),
-        "mae": autoencoder(decoder=two_blocks, **SIZES),
-        "mean": encoder(**SIZES, num_classes=3, global_pool="avg"),
-        "bare": autoencoder(decoder=two_blocks, **SIZES, class_token=False),
-        "registers": autoencoder(
-            False, changed(two_blocks, {"num_heads": 4}), **SIZES, registers=2
-        ),
-        "plain": encoder(**SIZES, class_token=False),
-        "run": autoencoder(**SIZES),
-    }.items():
-        classes = CLASSES if name in ("encoder", "mae", "mean") else ()
+    for name, classes, model in (
+        ("encoder", CLASSES, encoder(**SIZES, num_classes=3, registers=2, global_pool="token")),
+        ("mae", CLASSES, autoencoder(True, TWO_BLOCKS, **SIZES)),
+        ("mean", CLASSES, encoder(**SIZES, num_classes=3, global_pool="avg")),
+        ("bare", (), autoencoder(True, TWO_BLOCKS, **SIZES, class_token=False)),
+        ("registers", (), autoencoder(False, FOUR_HEADS, **SIZES, registers=2)),
+        ("plain", (), encoder(**SIZES, class_token=False)),
+        ("run", (), autoencoder(**SIZES)),
+    ):
         save_model(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
     for step in (0, 5, 20):
         model = randomize(autoencoder(**SIZES), 0.1 + step / 40)
-        save_model(
-            place / "run" / "snapshots" / f"step-{step:08d}", model, NORMALIZE, dtype=torch.float16
-        )
+        snapshot = place / "run" / "snapshots" / f"step-{step:08d}"
+        save_model(snapshot, model, NORMALIZE, dtype=torch.float16)
     shutil.copytree(place / "run", place / "training")
     (place / "training" / "model.safetensors").unlink()
-    pixels = np.random.default_rng(0)
-    for name in ("one", "two"):
-        Image.fromarray(pixels.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(
-            place / f"{name}.png"
-        )
-    for name in ("cat", "dog"):
-        save_images(place / "data" / name, pixels.integers(0, 255, (12, 12, 16, 3), dtype=np.uint8))
+    for number, name in enumerate(("one", "two")):
+        to_pil_image(noise(1, number, (30, 40))[0]).save(place / f"{name}.png")
+    for number, name in enumerate(("cat", "dog")):
+        images = noise(12, number, (12, 16)).permute(0, 2, 3, 1)
+        save_images(place / "data" / name, images.numpy())
     return place
 
 
@@ -149,37 +105,25 @@ def vit(models, tmp_path, monkeypatch, called):
 
 @pytest.fixture(scope="session")
 def shown(models):
-    """`shown(name, files)`: a model, its input, uint8 images."""
+    """`shown(name, files, ratio)`: a model, its input, uint8 images, and the mask that the commands draw.
 
-    def shown(name: str, files: Sequence[str] = ("one", "two")) -> tuple[nn.Module, Tensor, Tensor]:
+    Some patches are hidden or visible everywhere.
+    """
+
+    def shown(
+        name: str,
+        files: str = "one two",
+        ratio: float | None = None,
+        hide: Sequence[int] = (),
+        seed: int = 0,
+    ) -> tuple[nn.Module, Tensor, Tensor, Mask | None]:
         model = load_model(models / name)
-        pixels = model.origin.read_images([models / f"{file}.png" for file in files])
-        return model, model.origin.normalize(to_float(pixels, (12, 16))), pixels
+        pixels = model.origin.read_images([models / f"{file}.png" for file in files.split()])
+        mask = None
+        if ratio is not None:
+            noise = torch.rand(2, 12, generator=seeded(seed))
+            noise[:, list(hide)] = 2.0
+            mask = mask_from_noise(noise, num_keep(12, ratio))
+        return model, model.origin.normalize(to_float(pixels, (12, 16))), pixels, mask
 
     return shown
-
-
-@pytest.fixture(scope="session")
-def masked(shown):
-    """`masked(name, ratio)`: likewise, and the mask that the commands draw, some patches hidden or visible everywhere."""
-
-    def masked(
-        name: str, ratio: float, hide: Sequence[int] = (), show: Sequence[int] = (), seed: int = 0
-    ) -> tuple[nn.Module, Tensor, Tensor, Mask]:
-        noise = torch.rand(2, 12, generator=seeded(seed))
-        noise[:, list(hide)], noise[:, list(show)] = 2.0, -1.0
-        return *shown(name), mask_from_noise(noise, num_keep(12, ratio))
-
-    return masked
-
-
-@pytest.fixture(scope="session")
-def weights_of():
-    """`weights_of(model, inputs, *mask)`: all that `AttentionMaps` keeps."""
-
-    def weights_of(model: nn.Module, inputs: Tensor, *mask: Mask) -> AttentionMaps:
-        with torch.no_grad(), AttentionMaps(model) as maps:
-            model(inputs, *mask)
-        return maps
-
-    return weights_of

@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
+from forks import Forks
+from small import change
+from tiny import NORMALIZE, autoencoder, encoder
 
 import vit
+from vit.checkpoints import save_model
 from vit.cli import COMMANDS
 
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "torchvision", "matplotlib", "timm", "PIL")
 
-@pytest.fixture
-def vit_command(weighed):
-    """`vit_command(*argv)`: `vit argv`, weighed."""
-    return lambda *argv: weighed(f"from vit.cli import main; sys.exit(main({list(argv)!r}))")
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory):
+    """`light(line, before)`: `vit line`, after a statement, in an empty folder; nothing heavy is imported."""
+    place = tmp_path_factory.mktemp("forks")
+    with Forks(place, "import vit.cli") as forks:
+
+        def light(line, before="pass"):
+            code = f"import sys; from vit.cli import main; {before}"
+            work = f"    sys.exit(main({line.split()!r}))"
+            said = f"    print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
+            done = forks(place, f"{code}\ntry:\n{work}\nfinally:\n{said}")
+            assert done.stdout.endswith("imported:\n")
+            done.stdout = done.stdout.removesuffix("imported:\n")
+            return done
+
+        yield light
 
 
 @pytest.mark.parametrize("line", ["--help", "", *(f"{name} -h" for name in COMMANDS)])
-def test_vit_answers_without_heavy_imports(line, vit_command):
-    done = vit_command(*line.split())
-    assert done.returncode == 0, done.stderr
+def test_vit_answers_without_heavy_imports(line, light):
+    done = light(line)
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: vit ")
-    assert done.stdout.endswith("imported:\n")
-    assert not done.stderr
-
-
-def test_package_is_the_command_too(shell):
-    done = shell("-m", "vit", "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"vit {vit.__version__}\n", "")
-    assert shell("train.py", "-h").stdout.startswith("usage: python train.py [--config FILE]")
 
 
 @pytest.mark.parametrize(
     "line",
     ["fly", "--fly", "data --fly", "train --lr 3", "attention --layer x", "embed run scenes"],
 )
-def test_a_wrong_command_or_option_is_refused_without_heavy_imports(line, vit_command):
-    done = vit_command(*line.split())
-    assert done.returncode == 2
+def test_a_wrong_command_or_option_is_refused_without_heavy_imports(line, light):
+    done = light(line)
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("vit: error: ")
     assert done.stderr.count("\n") == 1
-    assert done.stdout == "imported:\n"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +75,55 @@ def test_what_does_not_exist_is_refused_by_its_name(line, refused, tmp_path, mon
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):
-    program = "import sys, vit.train; from vit.checkpoints import load_model"
-    program += "; load_model('vit-tiny-p4-cifar10')"
+def test_a_model_is_loaded_and_trained_without_the_libraries_of_others():
+    program = "import sys, vit.train; from vit.checkpoints import load_model; "
+    program += "load_model('vit-tiny-p4-cifar10'); "
     others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib', 'torch._dynamo'}"
-    assert shell("-c", f"{program}; print({others} & set(sys.modules))").stdout == "set()\n"
+    program += f"assert not {others} & set(sys.modules), sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_the_package_is_the_command_too_and_train_a_program():
+    def said(*words):
+        command = [sys.executable, *words]
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert said("-m", "vit", "--version") == f"vit {vit.__version__}\n"
+    assert said("train.py", "-h").startswith("usage: python train.py [--config FILE]")
+
+
+PROBED = {"linear": {"accuracy": 0.612}, "knn": {"accuracy": 0.5}, "tested_on": "test images"}
+
+
+def test_models_says_what_comes_with_the_package(tmp_path, monkeypatch, called, light):
+    save_model(
+        tmp_path / "a", autoencoder(image_size=(8, 16)), NORMALIZE, (), "noise", dtype=torch.half
+    )
+    elsewhere = PROBED | {"data": "other images", "linear": {"accuracy": 0.99}}
+    measured = [elsewhere, PROBED | {"data": "noise"}]
+    figures = {"test_loss": 0.50219, "measured": measured, "tested_on": "test images"}
+    change(tmp_path / "a", figures=figures)
+    classifier = encoder(image_size=(8, 8), num_classes=3)
+    save_model(tmp_path / "b", classifier, NORMALIZE, (), "odd\n\x1b[2Jname")
+    head = [{"protocol": "", "images": 9999, "accuracy": 0.9312, "baselines": {}}]
+    figures = {"scores": {"head": head}, "tested_on": "held-out training images"}
+    change(tmp_path / "b", figures=figures)
+
+    done = light(
+        "models", f"import pathlib, vit.pretrained as p; p.FOLDER = pathlib.Path('{tmp_path}')"
+    )
+    for row, parts in zip(done.stdout.splitlines()[1:], (
+        ("a ", "width 16 x 2 blocks, patch 4, image 8 x 16, decoder 16 x 1", "noise",
+         "loss 0.502, linear probe 61.2%, neighbours 50.0%"),
+        ("b ", "image 8, 3 classes", "odd \\x1b[2Jname", "93.1% on held-out training images"),
+    ), strict=True):  # fmt: skip
+        for part in parts:
+            assert part in row, part
+
+    monkeypatch.setattr("vit.pretrained.FOLDER", tmp_path)
+    known = json.loads(called("models --json")[1])
+    assert [model["name"] for model in known] == ["a", "b"]
+    for model in known:
+        files = (tmp_path / model["name"]).iterdir()
+        assert model["bytes"] == sum(path.stat().st_size for path in files)
+    assert known[0]["bytes"] < 3 * known[0]["parameters"] + 8000  # two bytes each, and the settings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
@@ -19,10 +19,10 @@ from vit.config import Config, DataConfig, read_settings
 from vit.errors import ConfigError
 
 SMALL = (
-    "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4"
+    "train --data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4"
     " --model.embed_dim 16 --model.depth 1 --model.num_heads 2 --model.decoder_dim 16"
     " --model.decoder_depth 1 --model.decoder_heads 2 --train.batch_size 20"
-    " --train.epochs 1 --train.precision fp32 --run.device cpu"
+    " --train.epochs 1 --train.precision fp32 --run.device cpu --out"
 )
 LINES = {
     "data": "scenes --data.limit 20 --out sheet.png",
@@ -34,20 +34,6 @@ LINES = {
     "report": "run --out page.html",
     "compare": "run",
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a finished run and a photograph."""
-    place = tmp_path_factory.mktemp("json")
-    with without_pictures():
-        assert main(["train", *SMALL.split(), "--out", str(place / "run")]) == 0
-    (place / "photos").mkdir()
-    for photo in ("photo.png", "photos/photo.png"):
-        Image.radial_gradient("L").convert("RGB").save(place / photo)
-    return place
-
-
 WRITERS = {
     "data scenes --data.limit 20 --out {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
@@ -55,127 +41,129 @@ WRITERS = {
     "similar run photo.png photos --out {}": "there.html",
     "explore run photo.png --out {}": "there.html",
     "explore run photo.png --numbers --out there/page.html": "there/page.npz",
-    "evaluate run scenes --limit 20 --method knn --out there": "there/results.json",
     "evaluate run scenes --limit 20 --out there": "there/confusion.png",
     "attention run photo.png --out there": "there/attention.npz",
 }
 """Commands, and a file that each would write."""
-OUTPUTS = [line for line in WRITERS if "{}" in line] + ["report run --out {}"]
+
+
+@pytest.fixture
+def place(models, tmp_path_factory, monkeypatch):
+    """The working folder, with a finished run and a photograph."""
+    place = tmp_path_factory.getbasetemp() / "laws"
+    if not place.exists():
+        with without_pictures():
+            assert main([*SMALL.split(), str(place / "run")]) == 0
+        shutil.copy(models / "one.png", place / "photo.png")
+        (place / "photos").mkdir()
+        shutil.copy(models / "one.png", place / "photos")
+    monkeypatch.chdir(place)
+    return place
 
 
 def refuse(constant: str):
     raise AssertionError(f"{constant} is no JSON")
 
 
-@pytest.mark.usefixtures("unpainted")
+@pytest.mark.usefixtures("unpainted", "place")
 @pytest.mark.parametrize(
     "command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "report")) for name in LINES]
 )
-def test_stdout_is_json_alone(command, place, capsys, monkeypatch):
-    monkeypatch.chdir(place)
+def test_stdout_is_json_alone(command, capsys):
+    assert {name for name, (*_, options) in COMMANDS.items() if JSON in options} == {*LINES}
     capsys.readouterr()
     assert main([*command.split(), *LINES[command].split(), "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out, parse_constant=refuse)
-
-
-def test_every_command_that_has_it_is_here():
-    assert {name for name, (*_, options) in COMMANDS.items() if JSON in options} == {*LINES}
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)
 
 
 @pytest.mark.parametrize("line", WRITERS)
-def test_what_is_there_is_replaced_only_where_that_is_asked_for(line, place, refused, monkeypatch):
-    monkeypatch.chdir(place)
+def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(line, place, refused):
     file = Path(WRITERS[line])
     file.parent.mkdir(exist_ok=True)
     file.write_text("somebody's own")
     before = sorted(place.rglob("*"))
-    argv = line.format(file).split()
-    error = refused(*argv)
+    error = refused(*line.format(file).split())
     assert f"{file} already exists; name another file, remove it first, or add --overwrite" in error
     assert file.read_text() == "somebody's own"
+    for name, said in (
+        ("there.odd", "name a file that ends in "),
+        (f"{'x' * 300}{file.suffix}", "File name too long"),
+        (f"photo.png/there{file.suffix}", "not a folder to write to"),
+    ):
+        if "{}" in line:
+            assert said in refused(*line.format(name).split())
     assert sorted(place.rglob("*")) == before
     file.unlink()
 
 
-@pytest.mark.parametrize("line", OUTPUTS)
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
-    line, place, refused, monkeypatch
-):
-    monkeypatch.chdir(place)
-    suffix = Path(WRITERS.get(line, "page.html")).suffix
-    before = sorted(place.rglob("*"))
-    for file, said in (
-        ("there.odd", "name a file that ends in "),
-        ("x" * 300 + suffix, "File name too long"),
-        (f"photo.png/there{suffix}", "not a folder to write to"),
-    ):
-        assert said in refused(*line.format(file).split())
-    assert sorted(place.rglob("*")) == before
-
-
-def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(place, refused, monkeypatch):
-    monkeypatch.chdir(place)
-    before = sorted(place.rglob("*"))
-    for line in (
+@pytest.mark.parametrize(
+    "line",
+    [
         "data photos --out photos/sheet.png",
         "evaluate vit-tiny-p4-cifar10 photos --out photos/look",
         "attention vit-tiny-p4-cifar10 photos --out run/../photos/look",
-    ):
-        assert "is within the folder of the images" in refused(*line.split())
+    ],
+)
+def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(line, place, refused):
+    before = sorted(place.rglob("*"))
+    assert "is within the folder of the images" in refused(*line.split())
     assert sorted(place.rglob("*")) == before
+    # but pictures may lie in a run among the images
+    (place / "run" / "showcase.safetensors").touch()
+    refuse_among_images(place / "run" / "evaluation", str(place))
 
 
-def test_pictures_may_lie_in_a_run_among_the_images(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "showcase.safetensors").touch()
-    refuse_among_images(tmp_path / "run" / "evaluation", str(tmp_path))
-    refuse_among_images(tmp_path.parent, str(tmp_path))
+@pytest.mark.parametrize("command", ["predict", "similar", "evaluate"])
+def test_images_that_cannot_be_read_are_left_out_on_request(
+    command, models, tmp_path, called, caplog
+):
+    shutil.copytree(models / "data", tmp_path / "data")
+    (tmp_path / "data" / "cat" / "bad.png").write_text("no image")
+    image = models / "one.png" if command == "similar" else ""
+    code, said, _ = called(
+        command, models / "encoder", image, tmp_path / "data", "--on-bad-image skip"
+    )
+    assert code == 0
+    assert "bad.png" in said + caplog.text
 
 
-def data_of(command, words):
+# --- Which data ----------------------------------------------------------------------------------
+
+
+def data_of(command, *words):
     """The data section that a command line asks for."""
-    _, options = parse([command, *["run"] * (command not in OF_SETTINGS), *words, "--out", "x.npz"])
-    if command in OF_SETTINGS:
+    model = [] if command in ("train", "data") else ["run"]
+    _, options = parse([command, *model, *words, "--out", "x.npz"])
+    if not model:
         return Config.of(read_settings(*options.config), given_settings(options)).data
-    data = options.data
-    if command != "evaluate":
-        data = images_or_data(options)[1]
+    data = options.data if command == "evaluate" else images_or_data(options)[1]
     return DataConfig(**named_data(data))
 
 
-OF_SETTINGS = ("train", "data")
-
-
-@pytest.mark.parametrize("command", [*OF_SETTINGS, "evaluate", "embed", "attention", "explore"])
+@pytest.mark.parametrize("command", ["train", "data", "evaluate", "embed", "attention", "explore"])
 def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pictures").mkdir()
-    for name, meant in (("cifar100", ("cifar100", "data")), ("pictures", ("folder", "pictures"))):
+    for name in ("pictures", "scenes"):
+        (tmp_path / name).mkdir()
+    for name, source, root in (
+        ("cifar100", "cifar100", "data"),
+        ("pictures", "folder", "pictures"),
+        ("./scenes", "folder", "./scenes"),
+    ):
         for words in [["--data", name]] + [[name]] * (command != "train"):
-            found = data_of(command, words)
-            assert (found.source, found.root) == meant
-    with pytest.raises(ConfigError, match="--data: 'gone' is neither cifar10, cifar100, scenes"):
-        data_of(command, ["--data", "gone"])
-
-
-@pytest.mark.parametrize("command", ["train", "evaluate", "embed"])
-def test_a_folder_that_is_called_as_built_in_data_is_told_apart(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenes").mkdir()
+            with warnings.catch_warnings(action="error"):
+                found = data_of(command, *words)
+            assert (found.source, found.root) == (source, root)
     with pytest.warns(UserWarning, match=r"not the folder scenes here: that is \./scenes$"):
-        assert data_of(command, ["--data", "scenes"]).source == "scenes"
-    with warnings.catch_warnings(action="error"):
-        data = data_of(command, ["--data", "./scenes"])
-    assert (data.source, data.root) == ("folder", "./scenes")
+        assert data_of(command, "--data", "scenes").source == "scenes"
+    with pytest.raises(ConfigError, match="--data: 'gone' is neither cifar10, cifar100, scenes"):
+        data_of(command, "--data", "gone")
 
 
 def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("data: {source: folder, root: mine}")
-    for argv, root in (
-        (["--data", "cifar10"], "data"),
-        (["--data.root", "there", "--data", "cifar10"], "there"),
-    ):
-        data = data_of("train", ["--config", "mine.yaml", *argv])
+    for words, root in (("", "data"), ("--data.root there", "there")):
+        line = f"--config mine.yaml --data cifar10 {words}"
+        data = data_of("train", *line.split())
         assert (data.source, data.root) == ("cifar10", root)

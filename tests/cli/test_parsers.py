@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib import import_module
 from pathlib import Path
 
@@ -22,16 +21,17 @@ def read(line: str, command: str = "attention"):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("", {"layer": None, "head": "all", "query": "auto", "overlay": False}),
         ("--layer -2 --head=1 --query 3,4", {"layer": -2, "head": 1, "query": (3, 4)}),
-        ("--layer all --overlay", {"layer": "all", "overlay": True}),
+        ("--layer all --overlay", {"layer": "all", "head": "all", "overlay": True}),
         ("--keep 0.5 --keep 1", {"keep": 1.0}),
         ("--allow head.* a --allow b,c", {"allow": ["head.*", "a", "b,c"]}),
         ("a.jpg --seed 3 b.jpg", {"images": ["a.jpg", "b.jpg"], "seed": 3}),
         ("-- -a.jpg --layer", {"images": ["-a.jpg", "--layer"], "layer": None}),
+        ("--root=~/data --branch=~", {"root": Path("/home/me/data"), "branch": "~"}),
     ],
 )
-def test_each_way_to_write_a_value(line, values):
+def test_each_way_to_write_a_value(line, values, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
     options = read(f"RUN --out look {line}")
     assert (options.checkpoint, options.out) == ("RUN", Path("look"))
     assert {name: getattr(options, name) for name in values} == values
@@ -41,13 +41,6 @@ def test_several_numbers_are_one_word():
     assert read("RUN --out x.html --layers -1,0", "explore").layers == (-1, 0)
     for words, seeds in (("", (0,)), ("--seeds 0,1,2", (0, 1, 2))):
         assert read(f"RUN scenes {words}", "evaluate").seeds == seeds
-
-
-def test_a_home_that_the_shell_leaves_as_it_is_becomes_the_users(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    options = read("RUN --out=~/look --data scenes --root=~/data --branch=~")
-    assert (options.out, options.root) == (Path("/home/me/look"), Path("/home/me/data"))
-    assert options.branch == "~"
 
 
 def test_the_loading_options_read_their_words():
@@ -63,11 +56,8 @@ def test_a_setting_that_an_option_stands_for_is_called_by_the_option(refused):
     assert "error: --threads: " in said
 
 
-def test_data_may_stand_in_place_of_an_option():
-    for words in ("scenes", "--data scenes"):
-        assert read(f"RUN {words}", "evaluate").data == "scenes"
-        assert images_or_data(read(f"RUN {words} --out x")) == ([], "scenes")
-        assert read(words, "data").data == "scenes"
+def test_one_place_is_data_or_an_image():
+    assert images_or_data(read("RUN scenes --out x")) == ([], "scenes")
     assert images_or_data(read("RUN a.jpg --out x")) == (["a.jpg"], None)
 
 
@@ -75,7 +65,6 @@ def test_data_may_stand_in_place_of_an_option():
     ("line", "message"),
     [
         ("checkpoint inspekt RUN", "did you mean checkpoint inspect?"),
-        ("checkpoint", "did you mean checkpoint inspect?"),
         ("attention --out look", "the following arguments are required: CHECKPOINT"),
         ("attention RUN --out=", "--out: '' cannot be used; name a file or a folder"),
         ("attention RUN --out look --kep 0.5", "--kep; did you mean --keep?"),
@@ -89,15 +78,7 @@ def test_what_cannot_be_read_is_one_line_with_what_may_be_meant(line, message):
     assert message in str(caught.value)
 
 
-def test_every_command_has_a_function_and_every_option_a_sentence():
-    for command, (*_, models, options) in COMMANDS.items():
-        module, _, work = command.partition(" ")
-        assert callable(getattr(import_module(f"vit.cli.{module}"), work or "run"))
-        parser = command_parser(command)
-        assert parser.prog == f"vit {command}"
-        explained = "".join(parser.format_help().split())  # it is wrapped, at hyphens too
-        sentences = [sentence for *_, sentence in options]
-        for model in models:
-            sentences += [field.description for field in model.model_fields.values()]
-        for sentence in sentences:
-            assert sentence == argparse.SUPPRESS or "".join(sentence.split()) in explained
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_function(command):
+    module, _, work = command.partition(" ")
+    assert callable(getattr(import_module(f"vit.cli.{module}"), work or "run"))
