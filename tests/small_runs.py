@@ -9,7 +9,6 @@ import torch
 from tiny import RECONSTRUCT, image_set, noise, without_layout
 
 from vit.atomic import write_json
-from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig, changed, flat_settings
 from vit.data import Dataset
 from vit.report.pictures import draw_pictures
@@ -63,17 +62,6 @@ def make_run(
     place.config.write_text(f"# a comment\n{config.to_yaml()}", encoding="utf-8")
     sample_images(images).save(place.showcase)
 
-    def save(where: Path, dtype: torch.dtype) -> None:
-        save_model(
-            where,
-            run.result,
-            run.normalize,
-            names,
-            data,
-            data_content_hash=images.content_hash,
-            dtype=dtype,
-        )
-
     callbacks = [MetricsFile(place.metrics, run)]
     if dynamics_every:
         callbacks.append(
@@ -81,13 +69,13 @@ def make_run(
         )
     for step in train_steps(run, callbacks):
         if snapshots and step.step in (1, 3, 6)[-snapshots:]:
-            save(place.snapshots / f"step-{step.step:08d}", torch.float16)
+            run.save_model(place.snapshots / f"step-{step.step:08d}", torch.float16)
         if not finished and step.step == 3:
             break
     save_state(run, callbacks, place.checkpoints)
     callbacks[0].close()
     if finished:
-        save(folder, torch.float32)
+        run.save_model(folder)
         measured = measure(run)
         summary = summarize(run, read_metrics(place.metrics), measured)
         write_json(place.summary, summary)

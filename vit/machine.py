@@ -136,10 +136,8 @@ def missing_for_compile(device: torch.device) -> str:
         return "Python's headers (python3-dev)"
 
     # triton launches its kernels through C; kernels for a CPU are written in C++
-    usual = "gcc" if cuda else {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    names = [os.environ.get("CC" if cuda else "CXX", usual)]
-    if cuda:
-        names.append("clang")
+    usual = "gcc" if cuda else "g++"
+    names = [os.environ.get("CC" if cuda else "CXX", usual), "clang", "clang++", "cl"]
     if not any(shutil.which(name) for name in names):
         return f"a compiler ({usual})"
     return ""

@@ -92,7 +92,7 @@ class Distributed:
 
     @contextmanager
     def using_all_cores(self) -> Iterator[None]:
-        """Within the block, compute with the CPU threads of all processes: the others have ended."""
+        """Within the block, compute with the CPU threads of all processes: others have ended."""
         threads = torch.get_num_threads()
         of_all = min(threads * self.local_world_size, usable_cores())
         torch.set_num_threads(max(threads, of_all))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +25,18 @@ if TYPE_CHECKING:
     from vit.training.run import Run
 
 QUANTITIES = ("gradient_norm", "drift")
-THIRDS_OF_QKV = ("W_Q", "W_K", "W_V")
-OUTSIDE = {
-    "W_E": "patch_embed.proj.weight",
-    "pos_embed": "pos_embed",
-    "head": "head.weight",
-    "embed": "embed.weight",
-    "pred": "pred.weight",
+MATRICES = {
+    "patch_embed.proj.weight": ["W_E"],
+    "pos_embed": ["pos_embed"],
+    "head.weight": ["head"],
+    "embed.weight": ["embed"],
+    "pred.weight": ["pred"],
+    "attn.qkv.weight": ["W_Q", "W_K", "W_V"],
+    "attn.proj.weight": ["W_O"],
+    "mlp.fc1.weight": ["fc1"],
+    "mlp.fc2.weight": ["fc2"],
 }
-"""Matrices outside the blocks, and their parameters."""
-IN_BLOCK = {"W_O": "attn.proj.weight", "fc1": "mlp.fc1.weight", "fc2": "mlp.fc2.weight"}
-"""The other matrices of a block, and their parameters."""
+"""The matrices in each parameter, by its name in encoder or decoder, or in one of their blocks."""
 
 
 def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
@@ -45,26 +47,18 @@ def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
         W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, as torch
         does, (outputs, inputs), which changes no norm. Which third of its rows; None for all.
     """
-    parts: dict[str, Any] = {"encoder": model.encoder, "decoder": model.decoder}
-    if model.decoder is None:
-        del parts["decoder"]
-
-    for part, module in parts.items():
-        parameters = dict(module.named_parameters())
-        # positions that are not learned
-        if part == "decoder" or module.config.pos_embed != "learned":
-            parameters.pop("pos_embed", None)
-        for name, key in OUTSIDE.items():
-            if key in parameters:
-                yield f"{part}.{name}", parameters[key], None
-
-    for part, module in parts.items():
-        for block in module.blocks:
-            if block.attn.qkv is not None:
-                for third, name in enumerate(THIRDS_OF_QKV):
-                    yield f"{part}.{name}", block.attn.qkv.weight, third
-            for name, key in IN_BLOCK.items():
-                yield f"{part}.{name}", block.get_parameter(key), None
+    # positions that are not learned are no matrix
+    fixed = ["decoder.pos_embed"]
+    if model.encoder.config.pos_embed != "learned":
+        fixed.append("encoder.pos_embed")
+    for part, module in (("encoder", model.encoder), ("decoder", model.decoder)):
+        if module is None:
+            continue
+        for key, parameter in module.named_parameters():
+            names = MATRICES.get(re.sub(r"^blocks\.\d+\.", "", key), [])
+            for third, name in enumerate(names):
+                if f"{part}.{name}" not in fixed:
+                    yield f"{part}.{name}", parameter, third if len(names) > 1 else None
 
 
 def rows_of(values: Tensor, third: int | None) -> Tensor:
@@ -195,8 +189,9 @@ class Dynamics:
 
     def names(self, part: str = "encoder") -> set[str]:
         """Return the names of the matrices of a part."""
-        names = [name.split(".") for name in self.recorded["drift"]]
-        return {name for of_part, name in names if of_part == part}
+        prefix = f"{part}."
+        names = self.recorded["drift"]
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
 
 def read_dynamics(path: str | Path) -> Dynamics:

@@ -140,8 +140,6 @@ class Run:
 
         The states of callbacks are by default those that the run resumed with.
         """
-        if callback_states is None:
-            callback_states = self.callback_states or {}
         # the objective's own modules and buffers, without the model, which has its own key
         objective = self.objective.state_dict().items()
         own = {key: value for key, value in objective if not key.startswith("model.")}
@@ -151,7 +149,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": own,
             "optimizer": self.optimizer.state_dict(),
-            "callbacks": callback_states,
+            "callbacks": callback_states or self.callback_states or {},
             "seconds": self.seconds,
             # what a resumed run is compared with
             "config": self.config.to_dict(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import shutil
 import struct
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import IO, Any, Self
 import torch
 
 from vit.atomic import PARTIAL, lock_folder, make_folder, replacing, write_text
-from vit.config import Config, RunConfig, changed, flat_settings
+from vit.config import Config, changed, flat_settings
 from vit.data import Dataset
 from vit.errors import ConfigError, RunError
 from vit.runs import RunFiles
@@ -92,21 +93,14 @@ def load_state(path: Path) -> dict[str, Any]:
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def load_latest_state(
-    folder: Path, last: int | None = None
-) -> tuple[dict[str, Any], list[str]] | None:
-    """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
-
-    Args:
-        folder: of the states.
-        last: the latest step that may be returned; None for any.
+def load_latest_state(folder: Path, last: float = math.inf) -> dict[str, Any] | None:
+    """Return the newest undamaged state in `folder`, none later than step `last`.
 
     Returns:
-        None if no such state has been saved; if all are damaged, that is a `RunError`.
+        The state; its key "notes" holds a line about each newer, damaged one. None if no such state
+        has been saved; if all are damaged, that is a `RunError`.
     """
-    paths = saved_states(folder)
-    if last is not None:
-        paths = [path for path in paths if step_of(path) <= last]
+    paths = [path for path in saved_states(folder) if step_of(path) <= last]
     if not paths:
         return None
 
@@ -114,7 +108,7 @@ def load_latest_state(
     damaged: list[str] = []
     for path in reversed(paths):
         try:
-            return load_state(path), damaged
+            return {**load_state(path), "notes": damaged}
         except (RunError, OSError) as error:
             damaged.append(str(error))
     raise RunError("; ".join([f"no usable state in {folder}", *damaged]))
@@ -126,13 +120,11 @@ def find_state(
     """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
 
     With another `train.epochs`, it is the newest that a run of that length would have had. The main
-    process reads it for all. Its key "notes" holds a line about each newer, damaged one. A state of
-    other data or settings is refused.
+    process reads it for all. A state of other data or settings is refused.
     """
-    latest = dist.broadcast_from_main(lambda: load_latest_state(folder))
-    if latest is None:
+    state = dist.broadcast_from_main(lambda: load_latest_state(folder))
+    if state is None:
         return None
-    state, notes = latest
     if state["data_content_hash"] != data.content_hash:
         raise RunError(
             "the training data has changed since this run began: its content hash was "
@@ -143,22 +135,22 @@ def find_state(
 
     # steps that a run of this length would not have made are not used
     epochs = state["config"]["train"]["epochs"]
-    before = changed(config, {"train.epochs": epochs, "run": RunConfig()})
-    held = min(config.held_steps(len(data.train)), before.held_steps(len(data.train)))
-    if epochs != config.train.epochs and state["step"] > held:
-        earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
-        if earlier is None:
-            raise ConfigError(
-                "train.epochs",
-                f"the run is at step {state['step']:,} of {epochs} epochs, and the first {held:,} "
-                f"steps, those of {config.train.epochs} epochs too, are not kept; {OTHER_RUN}",
-            )
-        state, notes = earlier
-        notes.append(
-            f"train.epochs {config.train.epochs}: it goes on from step {state['step']:,}, before "
-            f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+    before = changed(config, {"train.epochs": epochs})
+    held = min(one.held_steps(len(data.train)) for one in (config, before))
+    if epochs == config.train.epochs or state["step"] <= held:
+        return state
+    earlier = dist.broadcast_from_main(lambda: load_latest_state(folder, held))
+    if earlier is None:
+        raise ConfigError(
+            "train.epochs",
+            f"the run is at step {state['step']:,} of {epochs} epochs, and the first {held:,} "
+            f"steps, those of {config.train.epochs} epochs too, are not kept; {OTHER_RUN}",
         )
-    return {**state, "notes": notes}
+    earlier["notes"].append(
+        f"train.epochs {config.train.epochs}: it goes on from step {earlier['step']:,}, before "
+        f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+    )
+    return earlier
 
 
 def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, epochs: int) -> None:
