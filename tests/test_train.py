@@ -23,6 +23,7 @@ import pytest
 import torch
 from forks import Forks, calls, environment
 from PIL import Image
+from tiny import names
 
 from vit.checkpoints import load_model
 from vit.runs import read_metrics
@@ -83,13 +84,13 @@ class Done(NamedTuple):
 def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
     """`run(cwd, *argv, before, pictures, page)`: train.py in a fork that has imported all.
 
-    The program `before` runs first. Without `pictures` there are none. Without `page`, the page is
-    an empty file: no run is compared by it.
+    The program `before` runs first. Without `pictures`, which take longest, there are none, and
+    without `page` it is an empty file.
     """
     with Forks(tmp_path_factory.mktemp("server"), PREPARED) as forks:
 
         def run(
-            cwd: Path, *argv: str, before: str = "", pictures: bool = True, page: bool = False
+            cwd: Path, *argv: str, before: str = "", pictures: bool = False, page: bool = False
         ) -> Done:
             lines = ["from vit.report import page, pictures", before]
             lines += [] if pictures else ["pictures.draw_pictures = lambda *_: None"]
@@ -123,10 +124,11 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(place, run) -> tuple[Path, Done]:
-    """The folder and the words of a run that nothing interrupted."""
-    # the page, which takes longest, is drawn where the README's first command is run
-    return place / "runs" / "mine", run(place, "--config", "mine.yaml")
+def whole(place, run) -> Path:
+    """The folder of a run that nothing interrupted, without its pictures."""
+    done = run(place, "--config", "mine.yaml")
+    assert done.code == 0, done.err
+    return place / "runs" / "mine"
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -152,28 +154,34 @@ def timeless_summary(folder: Path) -> dict:
     return timeless(json.loads((folder / "summary.json").read_text()))
 
 
-def assert_same_run(folder: Path, other: Path, pictures: bool = True) -> None:
+def assert_same_run(folder: Path, other: Path) -> None:
     """The same settings, losses, weights, scores and, if they were drawn, pictures, to the bit."""
-    drawn = {path.name for path in other.glob("*.png")}
-    for name in ("model.safetensors", "config.json", "config.yaml", *(drawn if pictures else ())):
+    drawn = [path.name for path in other.glob("*.png")]
+    for name in ("model.safetensors", "config.json", "config.yaml", *drawn):
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
     for read in (timeless_lines, timeless_summary):
         assert read(folder) == read(other)
-    left = {path.name for path in other.iterdir()} - (set() if pictures else drawn)
-    assert {path.name for path in folder.iterdir()} == left
+    assert names(folder) == names(other)
     assert content(folder / "snapshots") == content(other / "snapshots")
+
+
+CLASSIFY = (
+    "--config=mine.yaml --train.objective=classify --model.init=runs/mine --classify.mixup=0.8 "
+    "--classify.cutmix=1 --optim.ema=0.9 --optim.layer_decay=0.7 --data.val_size=4 "
+    "--run.val_every=2 --model.global_pool=token"
+)
 
 
 # --- a whole run ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("made", "promised"), [("whole", PROMISED), ("classified", OF_CLASSES)])
-def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
-    folder, done = request.getfixturevalue(made)
+def test_run_ends_well_and_leaves_what_it_promises(place, whole, run):
+    done = run(place, *CLASSIFY.split(), "--out", "classified", pictures=True)
+    folder = place / "classified"
     assert done.code == 0, done.err
-    assert {path.name for path in folder.iterdir()} - {".lock"} == promised
+    assert names(folder) - {".lock"} == OF_CLASSES
     unnamed = {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "showcase.safetensors"}
-    for name in promised - unnamed:
+    for name in OF_CLASSES - unnamed:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):
         assert text.replace("\n", "").isprintable()  # no terminal, no control characters
@@ -190,7 +198,7 @@ def test_run_ends_well_and_leaves_what_it_promises(made, promised, request):
 
 
 def test_what_would_change_a_trained_run_is_refused(whole, place, run):
-    shutil.copytree(whole[0], place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(whole, place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
     for argv, said in {
         "--out bare --resume": "bare holds a trained run (summary.json) and no saved state",
@@ -198,9 +206,9 @@ def test_what_would_change_a_trained_run_is_refused(whole, place, run):
         "--out runs/mine --resume --config=other.yaml": "optim.blr",
         "--config runs/mine/config.yaml": "already holds",
     }.items():
-        before = [content(folder) for folder in (place / "bare", whole[0])]
+        before = [content(folder) for folder in (place / "bare", whole)]
         assert said in run(place, *argv.split()).error
-        assert [content(folder) for folder in (place / "bare", whole[0])] == before
+        assert [content(folder) for folder in (place / "bare", whole)] == before
 
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
@@ -210,11 +218,11 @@ def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, plac
         == -signal.SIGKILL
     )
     argv = "--out moving --resume --data.root moved --run.save_every 3"
-    done = run(place, *argv.split(), pictures=False)
+    done = run(place, *argv.split())
     assert done.code == 0, done.err
     assert "from step 5" in done.out
     # the metadata of the file name the data, which is elsewhere
-    weights = [load_model(folder).state_dict().values() for folder in (place / "moving", whole[0])]
+    weights = [load_model(folder).state_dict().values() for folder in (place / "moving", whole)]
     assert all(map(torch.equal, *weights))
 
 
@@ -276,9 +284,9 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     )
     assert not (folder / "summary.json").exists()
 
-    resumed = run(place, "--out", out, "--resume", pictures=False)
+    resumed = run(place, "--out", out, "--resume")
     assert resumed.code == 0, resumed.err
-    assert_same_run(folder, whole[0], pictures=False)
+    assert_same_run(folder, whole)
 
 
 @pytest.mark.parametrize("step", [3, SAVE_EVERY + 3], ids=["before the first state", "after it"])
@@ -292,10 +300,10 @@ def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, pla
     assert len(saved_states(folder / "checkpoints")) == step // SAVE_EVERY
     with (folder / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 9, "los')  # as when the kill comes while a line is written
-    resumed = run(place, "--out", out, "--resume", pictures=False)
+    resumed = run(place, "--out", out, "--resume")
     assert resumed.code == 0, resumed.err
     assert ("from step 5" in resumed.out) == (step > SAVE_EVERY)
-    assert_same_run(folder, whole[0], pictures=False)
+    assert_same_run(folder, whole)
 
 
 INTERRUPTIONS = {
@@ -329,11 +337,11 @@ def on_log(self, values):
 callbacks.MetricsFile.on_log = on_log
 """
     argv = ["--config", "mine.yaml", "--out", "unread"]
-    done = run(place, *argv, before=before, pictures=False)
+    done = run(place, *argv, before=before)
     assert done.code == 0
     assert "step 2/12" in done.err
     assert "step 12/12" not in done.err
-    assert_same_run(place / "unread", whole[0], pictures=False)
+    assert_same_run(place / "unread", whole)
 
 
 def test_run_that_has_lost_its_folder_ends_in_one_line_and_writes_nothing_there(whole, place, run):
@@ -344,32 +352,34 @@ import shutil, vit.train
 original = vit.train.measure
 def measure(*args, **options):
     shutil.move({str(out)!r}, {str(place / "away")!r})
-    shutil.copytree({str(whole[0])!r}, {str(out)!r})
+    shutil.copytree({str(whole)!r}, {str(out)!r})
     return original(*args, **options)
 vit.train.measure = measure
 """
-    done = run(place, "--config", "mine.yaml", "--out", "lost", before=before, pictures=False)
+    done = run(place, "--config", "mine.yaml", "--out", "lost", before=before)
     assert done.code == 2, done.err
     assert re.fullmatch(
         r"train\.py: error: [^\n]*was removed, renamed[^\n]*", done.err.splitlines()[-1]
     )
-    assert content(out) == content(whole[0])
+    assert content(out) == content(whole)
 
 
 @pytest.mark.slow
-def test_run_interrupted_everywhere_is_the_run_that_was_not(whole, place, run):
+def test_run_interrupted_everywhere_is_the_run_that_was_not(place, run):
     """One run: cut at each of these places in turn, killed and continued until it is through."""
+    assert run(place, "--config", "mine.yaml", "--out", "drawn", pictures=True).code == 0
     argv = ["--config", "mine.yaml", "--out", "patient"]
     for where, before in INTERRUPTIONS.items():
         for number, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
             resume = ["--resume"] if (place / "patient" / "config.yaml").exists() else []
-            done = run(place, *argv, *resume, before=before.replace("SIGTERM", number))
+            signalled = before.replace("SIGTERM", number)
+            done = run(place, *argv, *resume, before=signalled, pictures=True)
             assert done.code == code, (where, number, done.err)
             assert "Traceback" not in done.err
             assert not (place / "patient" / "summary.json").exists()
-    done = run(place, *argv, "--resume")
+    done = run(place, *argv, "--resume", pictures=True)
     assert done.code == 0, done.err
-    assert_same_run(place / "patient", whole[0])
+    assert_same_run(place / "patient", place / "drawn")
 
 
 @pytest.mark.slow
@@ -390,7 +400,7 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
     assert done.code == 0, done.err
     for path in folder.rglob(".*-*"):
         path.unlink()  # what was being written when the end came
-    assert_same_run(folder, whole[0])
+    assert_same_run(folder, whole)
 
 
 def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
@@ -448,29 +458,12 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path, ru
     data = "--train.epochs=1 --data.limit=64 --data.download=false"
     model = "--model.embed_dim=16 --model.depth=1 --model.num_heads=2"
     decoder = "--model.decoder_dim=16 --model.decoder_heads=2"
-    done = run(tmp_path, *data.split(), *model.split(), *decoder.split(), page=True)
+    done = run(tmp_path, *data.split(), *model.split(), *decoder.split(), pictures=True, page=True)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
-    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
+    assert names(folder) - {".lock"} == PROMISED | DYNAMICS
     summary = json.loads((folder / "summary.json").read_text())
     warning = " ".join(done.err.split())
     assert warning.count("WARNING: ") == 1
     assert "Warning" not in warning
     assert summary["data"]["warning"] in warning
-
-
-# --- classification -------------------------------------------------------------------------------
-
-MIXED = (
-    "--config=mine.yaml --train.objective=classify --model.init=runs/mine "
-    "--classify.mixup=0.8 --classify.cutmix=1"
-)
-AVERAGED = "--optim.ema=0.9 --optim.layer_decay=0.7 --data.val_size=4 --run.val_every=2"
-CLASSIFY = [*MIXED.split(), *AVERAGED.split(), "--model.global_pool=token"]
-
-
-@pytest.fixture(scope="module")
-def classified(whole, place, run) -> tuple[Path, Done]:
-    """The folder and the words of a fine-tuning of the whole run."""
-    done = run(place, *CLASSIFY, "--out", "classified")
-    return place / "classified", done

@@ -144,11 +144,8 @@ class RunFiles:
     def all(self) -> list[Path]:
         """Every path in the folder."""
         # A folder that is being written has other attributes too
-        paths = []
-        for name, path in vars(self).items():
-            if isinstance(path, Path) and name != "path":
-                paths.append(path)
-        return paths
+        values = vars(self).values()
+        return [path for path in values if isinstance(path, Path) and path != self.path]
 
     def saved_snapshots(self) -> dict[str, Path]:
         """Return the folders of the run's snapshots by name, e.g. "step 1,250", first to last."""

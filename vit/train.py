@@ -133,8 +133,7 @@ def carry_out(
 ) -> Run:
     """Carry out a parsed command line, up to the run's `summary`, which is not written yet.
 
-    Folder and `stop` are entered; train, test, callbacks and init are those of `fit`. Only the main
-    process saves and measures the model.
+    Folder and `stop` are entered; train, test, callbacks and init are those of `fit`.
     """
     with init_distributed(command.config) as dist:
         # Set up
@@ -277,15 +276,9 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
 
 
 def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]:
-    """Measure `run.result` on `run.data.test` by the methods that the objective names.
+    """Measure `run.result` on `run.data.test` by the objective's methods; see `vit.metrics`.
 
-    Args:
-        run: at the step to be measured.
-        baselines: also measure what the k-NN accuracy is compared with. Validation does not need
-            it.
-
-    Returns:
-        Its scores: see `vit.metrics`.
+    With `baselines`, also what the k-NN accuracy is compared with, which validation does not need.
     """
     config = run.config
     data = run.data

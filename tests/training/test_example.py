@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from vit import cli
 from vit.config import OBJECTIVES, Config
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
@@ -70,3 +71,8 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path):
     for part in ("model", "objective"):
         for name, value in state[part].items():
             assert torch.equal(value, again[part][name]), name
+
+    # another program knows the name alone
+    for registry in (OBJECTIVES, CLASSES):
+        registry.pop("Teach")
+    assert cli.main(["report", str(whole)]) == 0

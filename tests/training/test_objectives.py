@@ -20,7 +20,8 @@ from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
 from vit.masking import mask_from_noise
-from vit.training.objectives import TEMPERATURE, Objective, info_nce, objective_class
+from vit.training import objectives
+from vit.training.objectives import TEMPERATURE, Objective, info_nce
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
@@ -31,7 +32,7 @@ def objective_of(config: Config, classes: int = CLASSES) -> Objective:
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     both = image_set(images, tuple(map(str, range(classes))))
     data = Dataset("Shades", "folder", both, both)
-    kind = objective_class(config.train.objective)
+    kind = objectives.CLASSES[config.train.objective]
     encoder = config.model.vit_config(**kind.encoder_settings(config, data))
     return kind(kind.build_model(config, encoder), config, data)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vit.figures import Curve
 from vit.metrics import BASELINES, Scores
-from vit.training.objectives import objective_class
+from vit.training.objectives import CLASSES, Objective
 
 
 def curves_of(
@@ -30,7 +30,7 @@ def curves_of(
     end = f"{tested_on} at the end"
     # What the objective measures
     curves: list[Curve] = []
-    for measure in objective_class(settings["train.objective"]).measures:
+    for measure in CLASSES.get(settings["train.objective"], Objective).measures:
         if measure in CURVES:
             curves += CURVES[measure](settings, end, scores)
     if settings["reconstruct.contrast"]:

@@ -17,7 +17,7 @@ from vit.data import Dataset
 from vit.errors import ConfigError
 from vit.inputs import Normalization
 from vit.mae import Model
-from vit.training.objectives import objective_class
+from vit.training.objectives import CLASSES
 from vit.weights import checkpoint_hash
 
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
@@ -38,7 +38,7 @@ def initial_model(
         normalisation of its input: that of `loaded`, or of the training images. Notes on both. The
         `vit.weights.checkpoint_hash` of `loaded`; "" for random weights.
     """
-    objective = objective_class(config.train.objective)
+    objective = CLASSES[config.train.objective]
     derived = objective.encoder_settings(config, data)
     if config.model.init and loaded is None:
         # training loads none

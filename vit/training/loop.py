@@ -37,9 +37,7 @@ def train_and_save(
     the run is stopped.
 
     Args:
-        run: from `vit.training.run.setup`.
         callbacks: of this process; they are closed at the end.
-        checkpoints: folder for the states.
         stopping: called after a step, in every process; if true, the run ends there. Several
             processes on GPUs call it at steps of which a line is written, because they exchange
             their answers.
@@ -185,8 +183,7 @@ def take_step(
     On a GPU of CUDA the host decides nothing in here.
 
     Args:
-        run: at the step before.
-        forward: its objective, perhaps compiled.
+        forward: the run's objective, perhaps compiled.
         callbacks: are told when the gradient is complete.
         images, targets, draws: this process's, on the device; images uint8 (B, C, h, w).
         share: this process's, of the batch's images.

@@ -21,7 +21,7 @@ from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.initial import freeze, initial_model, restore_frozen_rows
-from vit.training.objectives import Objective, objective_class
+from vit.training.objectives import CLASSES, Objective
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder, save_state
 from vit.weights import Origin, architecture, save_model
@@ -221,7 +221,7 @@ def setup(
     compute = choose_compute(config.run, precision, total)
 
     # the model; new weights and the objective's own draw from the seed
-    objective_type = objective_class(config.train.objective)
+    objective_type = CLASSES[config.train.objective]
     with seeded_weights(config.train.seed):
         if state is None:
             model, normalize, notes, init_hash = initial_model(config, data, init)

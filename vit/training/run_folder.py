@@ -222,10 +222,8 @@ class RunFolder(RunFiles):
             return
 
         # files of a process that was killed while writing
-        for folder in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
-            for partial in self.path.glob(f"{folder}{PARTIAL}*"):
-                if not partial.is_dir():
-                    partial.unlink()
+        for partial in self.path.rglob(f"{PARTIAL}*"):
+            partial.unlink()
 
     def forget_later_steps(self, step: int) -> None:
         """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.

@@ -93,11 +93,7 @@ class Callback:
     name = ""
 
     def on_start(self, run: Run) -> dict[str, Any] | None:
-        """Called before a process's first step, with `run` at the step where it begins or resumes.
-
-        Returns:
-            As `on_step`.
-        """
+        """Called before a process's first step, and returns what `on_step` does."""
         return None
 
     def on_gradient(self, step: int) -> None:
