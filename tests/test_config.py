@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
@@ -31,15 +29,12 @@ SECTIONS = {name: type(section) for name, section in Config()}
 @pytest.mark.parametrize(
     ("section", "name", "value", "converted"),
     [
-        (TrainConfig, "epochs", "3", 3),
         (TrainConfig, "epochs", np.int64(3), 3),
         (OptimConfig, "blr", "4e-3", 4e-3),  # YAML 1.1 reads a number without a point as a text
         (OptimConfig, "betas", np.array([0.5, 0.25]), (0.5, 0.25)),
-        (DataConfig, "root", Path("a/b"), "a/b"),
         (RunConfig, "compile", False, "off"),  # YAML reads a bare on or off as true or false
         (ModelConfig, "image_size", "8,12", (8, 12)),
         (ModelConfig, "freeze", "[W_Q, mlp]", ("W_Q", "mlp")),
-        (LoadOptions, "allow", "head.*", ("head.*",)),
     ],
 )
 def test_a_value_becomes_the_type_of_its_setting(section, name, value, converted):
@@ -51,13 +46,9 @@ def test_a_value_becomes_the_type_of_its_setting(section, name, value, converted
 @pytest.mark.parametrize(
     ("section", "name", "value"),
     [
-        (TrainConfig, "epochs", 2.5),
         (TrainConfig, "epochs", "1_000"),
-        (TrainConfig, "seed", 2**64),
-        (OptimConfig, "blr", float("inf")),
         (DataConfig, "root", "ph\udcf6tos"),  # not UTF-8, as YAML must be
         (DataConfig, "root", ""),  # a shell's variable that is not set
-        (RunConfig, "compile", 0),
         (ModelConfig, "image_size", "x" * 5000),
         (ModelConfig, "embed_dim", 3_000_000),
         (TrainConfig, "objective", "mae"),

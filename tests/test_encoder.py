@@ -91,13 +91,6 @@ def test_hidden_pixels_change_not_a_bit(settings):
     assert tokens.shape == (3, encoder.num_prefix_tokens + 6, 16)
 
 
-def test_every_visible_patch_counts_and_no_hidden_one():
-    encoder, (images, mask) = small_encoder(), small_batch()
-    encoder(images.requires_grad_(), mask)[:, 0].square().sum().backward()
-    influence = patchify(images.grad, (4, 2)).abs().sum(-1)  # (B, L), on the class token
-    assert torch.equal(influence > 0, mask.mask == 0)
-
-
 def test_order_of_visible_patches_only_permutes_the_tokens():
     encoder, (images, mask) = small_encoder(registers=1), small_batch()
     order = torch.randperm(6)
@@ -105,14 +98,6 @@ def test_order_of_visible_patches_only_permutes_the_tokens():
     expected = torch.cat([tokens[:, :2], tokens[:, 2:][:, order]], dim=1)
     other = encoder(images, mask._replace(ids_keep=mask.ids_keep[:, order]))
     torch.testing.assert_close(other, expected, rtol=0, atol=1e-5)
-
-
-def test_seeing_all_patches_is_no_mask():
-    encoder, images = small_encoder(), torch.randn(3, 3, 8, 12)
-    everything = torch.arange(12).expand(3, -1)
-    nothing = everything[:, :0]
-    mask = Mask(everything, nothing, everything, torch.zeros(3, 12))
-    torch.testing.assert_close(encoder(images, mask), encoder(images), rtol=0, atol=1e-6)
 
 
 def test_images_of_another_size_would_get_wrong_positions():
@@ -203,8 +188,3 @@ def test_presets_build_and_have_timms_shapes(preset):
         assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
     shapes = {name: value.shape for name, value in model.encoder.state_dict().items()}
     assert shapes == {name: value.shape for name, value in timms.state_dict().items()}
-
-
-def test_impossible_pooling_is_refused():
-    with pytest.raises(ValueError, match="global_pool"):
-        small_encoder(global_pool="token", class_token=False)

@@ -80,11 +80,3 @@ def test_prefix_tokens_have_no_place_in_the_sincos_table_and_the_learned_one_lea
     assert not table[0, :2].any()
     assert torch.equal(table[0, 2:], sincos_positions((2, 3), 8))
     assert learned.shape == (1, 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("kind", "dim", "message"), [("sincos", 6, "multiple of 4"), ("rotary", 8, "'rotary'")]
-)
-def test_impossible_position_tables_are_refused(kind, dim, message):
-    with pytest.raises(ValueError, match=message):
-        position_table(kind, (2, 2), 1, dim)

@@ -11,9 +11,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from forks import Forks, calls, environment
+from forks import Forks, calls
 from PIL import Image
 from tiny import names
 
@@ -410,31 +407,6 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
     assert "SIGTERM" in stopped.err
     assert "--resume" not in stopped.err
     assert not (place / "unborn").exists()
-
-
-@pytest.mark.slow
-def test_signal_from_outside_and_a_second_process(place, run):
-    """A run that would go on for hours, as a user starts and stops it."""
-    argv = ["--config", "mine.yaml", "--train.epochs", "1000000", "--out", "long"]
-    folder = place / "long"
-    streams = dict(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    process = subprocess.Popen(
-        [sys.executable, TRAIN, *argv], cwd=place, env=environment(), **streams
-    )
-    try:
-        while process.poll() is None and not saved_states(folder / "checkpoints"):
-            time.sleep(0.05)
-        assert "another process" in run(place, "--out", "long", "--resume").error
-        process.send_signal(signal.SIGTERM)
-        err = process.communicate(timeout=600)[1]
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 143, err
-    assert err.splitlines()[-1].startswith("stopped by SIGTERM; continue with: ")
-    last = load_state(saved_states(folder / "checkpoints")[-1])["step"]
-    lines = [line["step"] for line in read_metrics(folder / "metrics.jsonl")]
-    assert lines == [1, *range(10, last + 1, 10)]  # in a long run, a line every 10 steps
 
 
 def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import CLASSES, TINY, dataset, randomize, seeded
 from torch import Tensor, nn
 
@@ -135,21 +134,6 @@ def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path,
         rows = [theirs.index(name) for name in ours]
         assert torch.equal(model.head.weight, before.head.weight[rows]) == kept
         assert torch.equal(model.head.bias, before.head.bias[rows]) == kept
-
-
-@pytest.mark.parametrize(
-    "theirs", [dict(reg_tokens=2, init_values=0.1), dict(depth=3, qkv_bias=False)], ids=str
-)
-def test_a_timm_model_goes_on_as_it_is(tmp_path, theirs):
-    sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
-    timms = randomize(TimmVisionTransformer(**sizes | theirs).eval())
-    torch.save(timms.state_dict(), tmp_path / "timm.pth")
-    model = initial(config(init=tmp_path / "timm.pth"))[0]
-    images = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4
-        )
 
 
 # --- the architecture of the checkpoint -----------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import random
 import signal
@@ -88,29 +89,24 @@ def test_a_folder_that_is_lost_gets_nothing_more_under_its_old_name(tmp_path, lo
     write_text(folder.metrics, "mine")
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from vit.training.run_folder import RunFolder
-folder = RunFolder(Path(sys.argv[1]))
-folder.begin("the first\\n")
-print("begun", flush=True)
-time.sleep(600)
-"""
-
-
 def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True
-    )
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        folder = RunFolder(tmp_path)
+        try:
+            folder.begin("the first\n")
+            os.write(writes, b"begun")
+            signal.pause()
+        finally:
+            os._exit(1)
     try:
-        assert child.stdout.readline() == "begun\n"
+        assert os.read(reads, 5) == b"begun"
         for config in ("the second\n", None):
             assert "another process" in refusal(RunFolder(tmp_path).begin, config)
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     RunFolder(tmp_path).begin(None)
     assert (tmp_path / "config.yaml").read_text() == "the first\n"
 
