@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from dataclasses import replace
 from functools import partial
@@ -81,15 +80,10 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 
-@pytest.mark.parametrize(("total", "count"), [(0, 3), (1000, 9), (5, 20)])
-def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first(total, count):
-    steps = snapshot_steps(total, count)
-    assert (steps[0], steps[-1]) == (0, total)
-    assert len(steps) == len(set(steps)) <= count
-    gaps = [after - before for before, after in itertools.pairwise(steps)]
-    # but for rounding
-    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))
-    assert (snapshot_steps(total, 0), snapshot_steps(total, 1)) == ([], [total])
+def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first():
+    assert snapshot_steps(1000, 5) == [0, 62, 250, 562, 1000]
+    assert snapshot_steps(2, 20) == [0, 1, 2]
+    assert (snapshot_steps(9, 0), snapshot_steps(9, 1)) == ([], [9])
 
 
 # --- scores ---------------------------------------------------------------------------------------
