@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,25 +172,14 @@ CONTENTS = {
 """What the user finds in the folder of a finished run."""
 
 
-def read_json(content: str) -> Any:
-    """Parse JSON, refusing nan and infinity, which could not be written again."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not a JSON number")
-
-    return json.loads(content, parse_constant=refuse)
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file."""
     if not path.is_file():
         return {}
-    parse: Callable[[str], Any] = read_json
-    if path.suffix == ".yaml":
-        parse = yaml.safe_load
+    parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
         value = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, yaml.YAMLError) as problem:
+    except (ValueError, yaml.YAMLError) as problem:
         raise RunError(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
         raise RunError(f"{path} is damaged: keys and values are expected")
@@ -264,7 +253,7 @@ def read_sample_images(path: Path) -> SampleImages:
     try:
         # names and facts travel as JSON in the file's header
         with safe_open(path, framework="pt") as file:
-            text = read_json(file.metadata()["showcase"])
+            text = json.loads(file.metadata()["showcase"])
             images = file.get_tensor("images")
         return SampleImages(images, text["labels"], text["class_names"], text["data"])
     except Exception as error:
