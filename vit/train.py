@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, ModelConfig, changed
+from vit.config import Config, changed
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
@@ -103,7 +103,9 @@ def fit(
     if objective is not None:
         config = changed(config, {"train.objective": register(objective)})
     if resume and config_of_run(out).model.init:
-        config = with_saved_model(config, config_of_run(out).model)
+        # the architecture was the checkpoint's
+        chosen = {key: getattr(config.model, key) for key in ("drop_path", "global_pool", "freeze")}
+        config = changed(config, {"model": changed(config_of_run(out).model, chosen)})
     if init is not None and Path(config.model.init) != Path(init.origin.source):
         config = changed(config, {"model.init": init.origin.source})
     if keep_freed_memory:
@@ -114,12 +116,6 @@ def fit(
         if run.dist.is_main:
             write_json(folder.summary, run.summary)
     return run
-
-
-def with_saved_model(config: Config, saved: ModelConfig) -> Config:
-    """Return the settings of a run that began with a checkpoint: the architecture is that one's."""
-    chosen = {key: getattr(config.model, key) for key in ("drop_path", "global_pool", "freeze")}
-    return changed(config, {"model": changed(saved, chosen)})
 
 
 def carry_out(
