@@ -14,7 +14,7 @@ from vit.data import Dataset
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import measure
-from vit.training.callbacks import MetricsFile, sample_images, summarize
+from vit.training.callbacks import MetricsFile, save_samples, summarize
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import save as save_state
 from vit.training.loop import train_steps
@@ -60,7 +60,7 @@ def make_run(
     place, run = RunFolder(folder), setup(config, images)
     folder.mkdir(parents=True)
     place.config.write_text(f"# a comment\n{config.to_yaml()}", encoding="utf-8")
-    sample_images(images).save(place.showcase)
+    save_samples(images, place.showcase)
 
     callbacks = [MetricsFile(place.metrics, run)]
     if dynamics_every:

@@ -8,7 +8,7 @@ import torch
 from vit.data import Dataset, ImageSet
 from vit.errors import RunError
 from vit.runs import read_mapping, read_metrics, read_sample_images
-from vit.training.callbacks import SAMPLES, sample_images
+from vit.training.callbacks import SAMPLES, save_samples
 
 
 def test_what_is_not_there_is_empty_and_a_line_that_was_cut_short_is_left_out(tmp_path):
@@ -30,7 +30,7 @@ def test_sample_images_come_back_as_they_were(tmp_path, count):
     data = Dataset("a \u202e name", "folder", split, split, warning="w")
     path = tmp_path / "showcase.safetensors"
     for file in (path, tmp_path / "again"):
-        sample_images(data).save(file)
+        save_samples(data, file)
     assert path.read_bytes() == (tmp_path / "again").read_bytes()
     found = read_sample_images(path)
     chosen = data.test.showcase(SAMPLES)

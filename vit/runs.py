@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from safetensors import safe_open
 
-from vit.atomic import replacing
 from vit.config import CONFIGS, Config, config_file, flat_settings, read_settings
 from vit.errors import ConfigError, RunError
 
@@ -234,18 +233,6 @@ class SampleImages:
     labels: list[str]
     class_names: list[str]
     data: dict[str, Any]
-
-    def save(self, path: Path) -> None:
-        """Write showcase.safetensors, complete or not at all."""
-        # torch, which a command that only reads settings does without
-        from safetensors.torch import save
-
-        text = {"labels": self.labels, "class_names": self.class_names, "data": self.data}
-        content = save(
-            {"images": self.images.contiguous()}, metadata={"showcase": json.dumps(text)}
-        )
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
 
 
 def read_sample_images(path: Path) -> SampleImages:

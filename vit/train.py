@@ -40,7 +40,7 @@ from vit.training.callbacks import (
     Snapshots,
     Validation,
     announce,
-    sample_images,
+    save_samples,
     summarize,
 )
 from vit.training.distributed import Distributed, init_distributed
@@ -246,7 +246,7 @@ def set_up(
             folder.forget_later_steps(run.step)
         write_text(folder.config, settings)
     metrics = MetricsFile(folder.metrics, run)
-    sample_images(data).save(folder.showcase)
+    save_samples(data, folder.showcase)
     announce(run, folder)
     # baselines stay as they are while a model learns
     validation = Validation(partial(measure, baselines=False))

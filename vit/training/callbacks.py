@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors.torch import save
 
 from vit.atomic import make_folder, replacing
 from vit.data import Dataset
@@ -20,7 +21,7 @@ from vit.device import device_name
 from vit.errors import one_line, plural
 from vit.machine import versions
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar, say
-from vit.runs import SampleImages, read_saved_part
+from vit.runs import read_saved_part
 from vit.training.run import Run, describe_compute
 from vit.training.run_folder import RunFolder
 from vit.training.step import Callback, Step
@@ -290,9 +291,17 @@ def summarize(
     }
 
 
-def sample_images(data: Dataset) -> SampleImages:
-    """Return some test images, spread over the classes, which a run keeps and its pictures show."""
+def save_samples(data: Dataset, path: Path) -> None:
+    """Keep some test images, spread over the classes, which the run's pictures show.
+
+    `vit.runs.read_sample_images` reads them.
+    """
     samples = data.test.subset(data.test.showcase(SAMPLES))
-    return SampleImages(
-        samples.images[:], samples.label_names, list(samples.class_names), data.facts
-    )
+    text = {
+        "labels": samples.label_names,
+        "class_names": list(samples.class_names),
+        "data": data.facts,
+    }
+    images = {"images": samples.images[:].contiguous()}
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(images, metadata={"showcase": json.dumps(text)}))
