@@ -3,7 +3,6 @@
 import pytest
 import timm
 import torch
-import torchvision
 import transformers as hf
 from tiny import randomize, wide_encoder
 from torch import Tensor
@@ -16,7 +15,6 @@ from vit.interpret import (
     AttentionMaps,
     attention_rollout,
     faithfulness,
-    head_ablation,
     legrad,
     relevance,
 )
@@ -56,35 +54,23 @@ def test_relevance_by_its_definition_image_by_image():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
+def test_a_score_is_one_number_per_image():
+    """Index 1 of tokens would be the second token, not a class."""
     model, images = small_model(), torch.randn(2, 3, 8, 12)
-    # Index 1 of tokens would be the second token, not a class
-    with pytest.raises(AttentionError, match="give run="):
-        relevance(model, images, 1)
-    with pytest.raises(AttentionError, match="there is no class"):
-        relevance(model, images, -1, run=run_head(model))
-    with pytest.raises(AttentionError, match="one number per image"):
-        relevance(model, images, lambda tokens: tokens[:, 0])
+    for score in (1, lambda tokens: tokens[:, 0]):
+        with pytest.raises(AttentionError, match="one number per image"):
+            relevance(model, images, score)
 
 
 def test_measures_are_the_same_under_any_mode_of_torch():
     model, images = small_model(), torch.randn(2, 3, 8, 12)
     weights = torch.randn(2, 3, 13, 13).softmax(-1)
     expected = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
-
-    def assert_same():
-        results = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
-        assert all(map(torch.equal, results, expected))
-        assert head_ablation(model, lambda: model(images).mean()).dtype is torch.float32
-
     for mode in (torch.no_grad, torch.inference_mode, lambda: torch.device("cpu")):
         with mode():
-            assert_same()
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert_same()
-    finally:
-        torch.set_default_dtype(torch.float32)
+            results = [relevance(model, images, 1, run_head(model))]
+            results.append(attention_rollout([weights] * 2))
+            assert all(map(torch.equal, results, expected))
 
     # Autocast computes the model in half precision, and what follows in full
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -92,13 +78,6 @@ def test_measures_are_the_same_under_any_mode_of_torch():
         assert torch.equal(attention_rollout([weights] * 2), expected[1])
     assert rough.dtype is torch.float32
     assert (rough - expected[0]).abs().max() < 0.05 * expected[0].abs().max()
-
-    # An input of inference mode is copied; weights are not
-    with torch.inference_mode():
-        frozen, inputs = small_model(), images.clone()
-    assert torch.equal(relevance(model, inputs, 1, run_head(model)), expected[0])
-    with pytest.raises(AttentionError, match="was made under torch"):
-        relevance(frozen, images, 1, run_head(frozen))
 
 
 # --- LeGrad --------------------------------------------------------------------------------------
@@ -156,19 +135,6 @@ def test_legrad_of_other_libraries_models():
     head = lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])  # noqa: E731
     assert (legrad(model, images, 2, head) > 0).any()
 
-    model = randomize(torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 8, num_classes=3)).eval()
-    head = lambda tokens: model.heads(model.encoder.ln(tokens)[:, 0])  # noqa: E731
-    assert legrad(model, images, 2, head).shape == (2, 5)
-    with pytest.raises(AttentionError, match="there is no class 3"):
-        legrad(model, images, 3, head)
-
-
-def test_an_attention_layer_outside_of_blocks_has_no_score():
-    settings = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=4, num_classes=3)
-    pooling = timm.models.VisionTransformer(**settings, global_pool="map", class_token=False)
-    with pytest.raises(AttentionError, match="in no block of its own"):
-        legrad(pooling, torch.randn(1, 3, 8, 8), 0)
-
 
 def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once():
     """The model is left with its gradient checkpointing."""
@@ -205,12 +171,6 @@ def test_curves_and_areas_of_a_sum():
     torch.testing.assert_close(curves.insertion_area[0], area)
     torch.testing.assert_close(curves.deletion_area[0], 1 - area)
 
-    # No order is better than the patches' own
-    for _ in range(20):
-        other = faithfulness(lambda x: x, images[:1], torch.rand(1, 2, 3), sum_of_patches)
-        assert other.insertion_area[0] <= area + 1e-6
-        assert other.deletion_area[0] >= 1 - area - 1e-6
-
 
 def test_steps_baselines_and_the_probability_of_a_class():
     images = torch.randn(1, 3, 8, 6)
@@ -228,18 +188,8 @@ def test_steps_baselines_and_the_probability_of_a_class():
     torch.testing.assert_close(curves.insertion[:, 0], replaced)
     torch.testing.assert_close(curves.insertion[:, -1], whole)
 
-    # Only the order of a map counts; equal patches come in reading order
-    scaled = faithfulness(logits, images, VALUES[None] * 3 - 1, 0, steps=3, baseline=2 * images)
-    assert torch.equal(scaled.deletion, curves.deletion)
-    flat = faithfulness(logits, images, torch.zeros(1, 2, 3), 0)
-    reading = faithfulness(logits, images, -torch.arange(6.0).view(1, 2, 3), 0)
-    assert torch.equal(flat.insertion, reading.insertion)
 
-
-def test_what_has_no_curve():
-    images, maps = torch.ones(2, 3, 8, 6), torch.ones(2, 2, 3)
-    for bad, message in ((maps[:1], "one per image"), (maps * torch.nan, "nan in places")):
-        with pytest.raises(AttentionError, match=message):
-            faithfulness(lambda x: x, images, bad, sum_of_patches)
-    with pytest.raises(AttentionError, match="one number per image"):
-        faithfulness(lambda x: x, images, maps, lambda x: x)
+def test_a_masked_map_has_no_curve():
+    images, maps = torch.ones(2, 3, 8, 6), torch.full((2, 2, 3), torch.nan)
+    with pytest.raises(AttentionError, match="nan in places"):
+        faithfulness(lambda x: x, images, maps, sum_of_patches)

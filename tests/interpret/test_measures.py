@@ -1,6 +1,7 @@
 """Law: each measure of attention is what its paper defines, one image and one layer at a time."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
+    AttentionMaps,
     Geometry,
     attention_distance,
     attention_entropy,
     attention_rollout,
+    attention_statistics,
     head_ablation,
-    relevance,
+    measures,
     top_mass_mask,
 )
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
@@ -67,8 +70,6 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
     # Also of a query of which nothing remains
     rest = attention_rollout([weights], discard=0.99, num_prefix_tokens=0)
     torch.testing.assert_close(rest.sum(-1), torch.ones(1, 13))
-    with pytest.raises(AttentionError, match="discard is a share"):
-        attention_rollout([weights], discard=1.0)
 
 
 def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
@@ -100,8 +101,6 @@ def test_distance_in_pixels_of_a_grid_that_is_not_square():
     half = weights * 0.5
     half[..., 0] += 0.5
     torch.testing.assert_close(attention_distance(half, GRID), distance)
-    with pytest.raises(AttentionError, match="12 tokens are not the 13"):
-        attention_distance(weights[:, :, 1:, 1:], GRID)
 
 
 def test_entropy_in_bits():
@@ -190,13 +189,44 @@ def test_half_precision_does_not_overflow(dtype):
         torch.testing.assert_close(half, measure(weights), rtol=0.02, atol=1e-3)
 
 
-def test_relevance_through_layers_of_different_lengths_raises():
-    model = small_autoencoder()
-    mask = make_mask("random", 1, (2, 6), 0.5, seeded())
-    with pytest.raises(AttentionError, match="different numbers of tokens"):
-        relevance(
-            model,
-            torch.randn(1, 3, 8, 12),
-            lambda filled: filled.sum((1, 2)),
-            run=lambda x: model(x, mask),
-        )
+# --- Means over a data set -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "batch"), [(dict(registers=2), 3), ({}, 7)], ids=str)
+def test_batches_add_up_to_the_whole(settings, batch):
+    model, images = wide_encoder(**settings), torch.randn(7, 3, 8, 12)
+    means = attention_statistics(model.train(), images.split(batch), layers=[-1, 0])
+    assert model.training
+    assert (means.images, means.layers.tolist()) == (7, [0, 2])
+    with torch.no_grad(), AttentionMaps(model.eval()) as maps:
+        model(images)
+    patches = maps.geometry.patches
+    for place, layer in enumerate((0, 2)):
+        weights = maps.weights[layer]
+        distance = attention_distance(weights, maps.geometry)
+        mass = weights[:, :, patches, : patches.start].sum(-1).mean((0, 2))
+        for found, expected, off in (
+            (means.distance, distance.mean(0), 1e-5),
+            (means.distance_spread, distance.std(0, correction=0), 1e-3),
+            (means.entropy, attention_entropy(weights[:, :, patches]).mean(0), 1e-5),
+            (means.prefix_mass, mass, 1e-5),
+        ):
+            torch.testing.assert_close(found[place], expected, rtol=0, atol=off)
+
+
+def test_no_weights_are_kept_while_batches_pass(monkeypatch):
+    """Of a batch, at most one layer's weights are alive, as weak references show."""
+    alive: list[weakref.ref] = []
+    most = 0
+    measure = measures.attention_distance
+
+    def watched(weights, geometry):
+        nonlocal most
+        alive.append(weakref.ref(weights))
+        most = max(most, sum(reference() is not None for reference in alive))
+        return measure(weights, geometry)
+
+    monkeypatch.setattr(measures, "attention_distance", watched)
+    attention_statistics(wide_encoder(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
+    assert len(alive) == 30
+    assert most <= 2  # this layer's, and the one before while it is replaced

@@ -10,13 +10,14 @@ from vit.interpret.explanations import Faithfulness, faithfulness, legrad, relev
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
+    AttentionStatistics,
     attention_distance,
     attention_entropy,
     attention_rollout,
+    attention_statistics,
     head_ablation,
     top_mass_mask,
 )
-from vit.interpret.statistics import AttentionStatistics, attention_statistics
 
 __all__ = [
     "AttentionError",

@@ -70,9 +70,9 @@ class AttentionMaps:
         layers: numbers of the layers to keep, from 0, ascending.
 
     Raises:
-        AttentionError: the model is closed (compiled, exported), has no such layer or one of
-            another kind, a layer attends more than once per pass or computes nan, a layer gave no
-            maps (the block never ends with fewer maps than `layers`).
+        AttentionError: the model has no such layer or one of another kind, a layer attends more
+            than once per pass or computes nan, a layer gave no maps (the block never ends with
+            fewer maps than `layers`).
     """
 
     def __init__(
@@ -137,17 +137,12 @@ class AttentionMaps:
         if kind is not None or not missing:
             return
 
-        # An empty map would look like a finding: name a few, and what usually helps
+        # An empty map would look like a finding
         names = ", ".join(self.names[layer] or "the model itself" for layer in missing[:4])
-        advice = ""
-        if self._captured:
-            advice += "; layers= can leave them out"
-        if getattr(self._model, "decoder", None) is not None:
-            advice += "; a decoder runs only under a mask: for the encoder, pass model.encoder"
         raise AttentionError(
             f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
             "they did not run within the `with` block and in its thread, or compute attention in "
-            f"another way{advice}"
+            "another way; layers= can leave them out, and a decoder runs only under a mask"
         )
 
     def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:

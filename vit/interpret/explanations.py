@@ -5,7 +5,6 @@ Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S s
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -42,8 +41,9 @@ def relevance(
         (B, N, N): row = token, column = the input token that it depends on.
 
     Raises:
-        AttentionError: there is no such class, no score per image, layers get different tokens, or
-            the model was made under torch.inference_mode().
+        AttentionError: there is no score per image.
+        RuntimeError: layers get different tokens, or the model was made under
+            torch.inference_mode().
     """
     if run is None:
         run = model
@@ -58,14 +58,7 @@ def relevance(
             scores.sum(), layers, allow_unused=True, materialize_grads=True
         )
 
-    # All layers must have the same tokens, or their matrices cannot be multiplied
     batch, _, tokens, _ = layers[0].shape
-    if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
-        raise AttentionError(
-            "these attention layers get different numbers of tokens; "
-            "follow a part, model.encoder, and give run= for the whole"
-        )
-
     # Before the first layer, each token depends on itself alone
     result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
     for weights, gradient in zip(layers, gradients, strict=True):
@@ -100,8 +93,8 @@ def legrad(
         and are scaled to 0 to 1.
 
     Raises:
-        AttentionError: there is no such class, no score per image, the model's blocks or its head
-            are unknown, or the model was made under torch.inference_mode().
+        AttentionError: there is no score per image, or the model has no head.
+        KeyError: an attention layer is in no block of its own, whose tokens would have a score.
     """
     parts: Any = model
     if head is None and getattr(getattr(model, "config", model), "num_classes", None) == 0:
@@ -149,12 +142,6 @@ def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
         inside = [layer for layer in layers if f"{layer}.".startswith(f"{name}.")]
         if len(inside) == 1 and inside[0] not in blocks:
             blocks[inside[0]] = block
-    for layer in layers:
-        if layer not in blocks:
-            raise AttentionError(
-                f"{layer or 'the model itself'} is in no block of its own, whose tokens would have "
-                "a score"
-            )
     return [blocks[layer] for layer in layers]
 
 
@@ -202,24 +189,12 @@ def faithfulness(
             broadcasts to the inputs, e.g. these blurred; None for 0, the mean colour.
 
     Raises:
-        AttentionError: shapes do not fit, a map is nan, or there is no step or class.
+        AttentionError: a map is nan.
     """
-    # What can be ordered
-    if maps.ndim != 3 or inputs.ndim != 4 or len(maps) != len(inputs):
-        raise AttentionError(
-            f"maps are (images, rows, columns), one per image; got {tuple(maps.shape)} for inputs "
-            f"of {tuple(inputs.shape)}"
-        )
     rows, columns = maps.shape[1:]
     height, width = inputs.shape[2:]
-    if height % rows or width % columns:
-        raise AttentionError(
-            f"a map of {rows} x {columns} patches does not divide {height} x {width} pixels"
-        )
     if bool(maps.isnan().any()):
         raise AttentionError("the maps are nan in places, as under a mask: they have no order")
-    if steps < 1:
-        raise AttentionError(f"steps are at least 1, got {steps}")
 
     # The rank of each patch, and how many patches are taken after each step
     patches = rows * columns
@@ -255,13 +230,6 @@ def faithfulness(
 @contextmanager
 def _gradients_on(model: nn.Module) -> Iterator[None]:
     """Compute gradients within the block, with the model in eval mode, whatever is around it."""
-    # Such weights cannot have a part in a gradient
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_inference():
-            raise AttentionError(
-                f"{name} was made under torch.inference_mode(), so nothing has a gradient; "
-                "build or load the model outside of it"
-            )
     with ExitStack() as undo:
         # Gradient checkpointing computes a block again, whose weights would be other ones
         for part in model.modules():
@@ -275,21 +243,10 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
 
 def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
     """Return one score per image (B,): the logit of a class, or what a function says."""
-    if callable(score):
-        scores = score(result)
-        if scores.shape != (images,):
-            raise AttentionError(
-                f"score gives {tuple(scores.shape)} for {images} images; "
-                "one number per image is needed"
-            )
-        return scores
-    if result.ndim != 2 or len(result) != images:
+    scores = score(result) if callable(score) else result[:, score]
+    if scores.shape != (images,):
         raise AttentionError(
-            "a class has a score among logits (B, classes), and the model returns "
-            f"{tuple(result.shape)}; give run=, e.g. lambda x: model.forward_head(model(x)), "
-            "or a function as score"
+            f"score gives {tuple(scores.shape)} for {images} images; one number per image is"
+            " needed, such as the logit of a class; run= may return logits"
         )
-    number = operator.index(score)
-    if not 0 <= number < result.shape[1]:
-        raise AttentionError(f"there is no class {number}: the model has {result.shape[1]}, from 0")
-    return result[:, number]
+    return scores

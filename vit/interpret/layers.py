@@ -38,15 +38,6 @@ def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
         model: any.
         every: refuse a model that also has attention layers of another kind.
     """
-    for name, part in model.named_modules():
-        is_compiled = hasattr(part, "_orig_mod")
-        was_compiled_in_place = getattr(part, "_compiled_call_impl", None) is not None
-        is_program = isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule)
-        if is_compiled or was_compiled_in_place or is_program:
-            raise AttentionError(
-                f"{name or 'the model'} ({type(part).__name__}) is compiled, scripted or exported "
-                "and cannot be inspected; pass the model itself (._orig_mod of a compiled one)"
-            )
     candidates = [(name, part) for name, part in model.named_modules() if _is_attention(part)]
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
