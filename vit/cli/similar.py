@@ -18,9 +18,8 @@ from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.document import SIMILAR, ShownImage, render_page
 from vit.look.datasets import of_images
-from vit.look.photos import photo_of, png_of_input
 from vit.look.predict import Nearest, embed, nearest
-from vit.look.subject import model_caption
+from vit.look.subject import model_caption, photo_of, png_of_input
 from vit.mae import Model
 from vit.weights import Origin, checkpoint_hash
 

@@ -18,7 +18,7 @@ from vit.data.images import choose_test_images, evenly_spaced
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import decode
-from vit.look.collection import Collection, of_files
+from vit.look.subject import Collection, of_files
 from vit.progress import track
 
 OnBadImage = Literal["stop", "skip"]

@@ -75,17 +75,7 @@ def artifact_scores(tokens: Tensor, num_prefix_tokens: int = 0) -> Tensor:
         float32 (B, L) on the CPU: (length - median) / deviation, over all patches of all images;
         the deviation is 1.4826 times the median absolute deviation. If half of the lengths or more
         are equal to the median, 0 for these, and infinity or minus infinity for the others.
-
-    Raises:
-        AttentionError: the tokens have another shape, or are not finite.
     """
-    if tokens.ndim != 3 or tokens.shape[1] <= num_prefix_tokens or not tokens.numel():
-        raise AttentionError(
-            f"tokens are (images, tokens, width) with patches after {num_prefix_tokens} prefix "
-            f"tokens, got {tuple(tokens.shape)}"
-        )
-    if not bool(tokens.isfinite().all()):
-        raise AttentionError("the tokens are nan or infinite; the weights are damaged")
     # In double precision too
     lengths = tokens.detach()[:, num_prefix_tokens:].cpu().double().norm(dim=-1)  # (B, L)
     above = lengths - lengths.median()

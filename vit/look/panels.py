@@ -16,7 +16,6 @@ from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
 from vit.interpret.explanations import legrad, relevance
 from vit.interpret.measures import rollout_step
 from vit.look.features import pca_colours
-from vit.look.predict import require_head
 from vit.look.subject import ModelWithImages
 
 
@@ -162,6 +161,9 @@ def class_relevance(
         A panel per image, each patch's relevance as a share of all input tokens'; and per image
         its class, and that class's probability.
     """
+    # what predicts takes modules that a map does not need
+    from vit.look.predict import require_head
+
     require_head(subject.model)
     encoder = subject.model.encoder
 

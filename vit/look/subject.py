@@ -1,29 +1,95 @@
-"""A model with images that are prepared as in its training, and the mask and query token to use.
+"""Images to show a model, and a model with them, prepared as in its training.
 
 Letters: B batch, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from vit.device import Compute
 from vit.errors import plural
+from vit.inputs import decode, size_of
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.look.collection import Collection
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
+from vit.weights import Origin
+
+if TYPE_CHECKING:
+    from vit.evaluation.reconstruction import Reconstruction
 
 # The most tokens in a batch, and attention weights of one layer; more would only take memory
 MAX_TOKENS = 8192
 MAX_WEIGHTS = 8 << 20
+# Pixels of a photograph's longer side on a page: all that a screen shows
+PHOTO = 512
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images, of which files are read when they are needed.
+
+    Attributes:
+        images: files, or uint8 (B, 3, h, w) of any size: what `vit.embed` takes.
+        files: how each is called: its path as it was given, or within a folder; of a data set its
+            split and number, "test/00007".
+        title: what they are, for a caption.
+        splits: of each image "train" or "test"; "" if it has none.
+        labels: of each image an index into `class_names`; -1 if it has none.
+        class_names: of all of them, in order.
+    """
+
+    images: Sequence[str | Path] | Tensor
+    files: list[str]
+    title: str
+    splits: list[str]
+    labels: list[int]
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def names(self) -> list[str]:
+        """What to write beside each image: its class, or else its file without the suffix."""
+        names = []
+        for file, label in zip(self.files, self.labels, strict=True):
+            names.append(self.class_names[label] if label >= 0 else Path(file).stem)
+        return names
+
+    def path(self, number: int) -> str | Path | None:
+        """Return an image's file; None for one of a data set."""
+        if isinstance(self.images, Tensor):
+            return None
+        return self.images[number]
+
+    def load(self, numbers: Sequence[int], origin: Origin) -> Tensor:
+        """Return some images as a model takes them: uint8 (B, C, H, W).
+
+        Args:
+            origin: of the model.
+        """
+        if isinstance(self.images, Tensor):
+            return origin.fit(self.images[list(numbers)])
+        return origin.read_images([self.images[number] for number in numbers])
+
+
+def of_files(paths: Sequence[str | Path]) -> Collection:
+    """Return image files, which have neither splits nor classes."""
+    count = len(paths)
+    files = [str(path) for path in paths]
+    return Collection(paths, files, "image files", [""] * count, [-1] * count)
 
 
 @dataclass
@@ -145,6 +211,16 @@ class ModelWithImages:
         nearest = candidates.flatten(1).argmin(1)  # (B,)
         return [divmod(number, columns) for number in nearest.tolist()]
 
+    def fill_in(self) -> Reconstruction:
+        """Return the images with their masked patches as the model's decoder fills them in."""
+        # what measures reconstructions takes modules that a map does not need
+        from vit.evaluation.reconstruction import reconstruct
+
+        assert self.mask is not None
+        model: Any = self.model  # one with a decoder
+        normalize = model.origin.normalize
+        return reconstruct(model, self.pixels, normalize, self.mask, Compute(self.device))
+
     # --- Words for captions ---
 
     @property
@@ -157,6 +233,51 @@ class ModelWithImages:
         """How many patches of each image are masked."""
         masked = self.masked[0]
         return f"{int(masked.sum())} of {masked.numel()} patches masked"
+
+
+# --- Image files, as a page shows them ---
+
+
+def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
+    """Return the crop of an image file that the model takes, with more pixels, as a JPEG.
+
+    Args:
+        path: of the file.
+        origin: of the model.
+        longest: the most pixels of its longer side.
+
+    Returns:
+        the JPEG; empty if the crop has no more pixels than the model's input, or is unreadable.
+    """
+    width, height = size_of(str(path)) or (0, 0)
+    rows, columns = origin.image_size
+
+    # How many times more pixels the crop has than the input, as far as a screen shows them
+    share = origin.prepared.crop_share
+    scale = min(longest / max(rows, columns), share * width / columns, share * height / rows)
+    if scale <= 1:
+        return b""
+    size = (round(scale * rows), round(scale * columns))
+    content = decode(str(path), size, origin.prepared)
+    if isinstance(content, str):
+        return b""
+
+    pixels = np.frombuffer(content, np.uint8).reshape(3, *size).transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="jpeg", quality=85)
+    return file.getvalue()
+
+
+def png_of_input(path: str | Path, origin: Origin) -> bytes:
+    """Return an image file as the model takes it, pixel by pixel, as a PNG."""
+    pixels = origin.read_images([path])[0]  # (C, H, W)
+    colours = pixels.expand(3, -1, -1).permute(1, 2, 0)  # grey is three equal channels
+    file = io.BytesIO()
+    Image.fromarray(colours.numpy()).save(file, format="png")
+    return file.getvalue()
+
+
+# --- Words ---
 
 
 def model_caption(model: Model) -> str:
