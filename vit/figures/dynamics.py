@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
@@ -64,48 +64,29 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)
-        axes.set_title(words)
-        _over_steps(axes, steps.numpy())
-        _logarithmic(axes)
+        # The axis of values spans at most `DECADES`; zeros, of frozen matrices, have no place on it
+        values = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines])
+        positive = values[values > 0]
+        if not positive.size:
+            positive = np.ones(1)
+        high = positive.max()
+        low = min(max(positive.min(), high / 10.0**DECADES), high / 1.5)
+        axes.set(title=words, xlabel="step", ylim=(low / 1.2, high * 1.2), yscale="log")
+        # Steps too are logarithmic: most happens early
+        axes.set(xlim=(steps[0] / 1.12, steps[-1] * 1.2), xscale="log")
+        _label(axes.xaxis, float(steps[-1] / steps[0]), "{x:,.0f}")
+        _label(axes.yaxis, high / low, "{x:g}")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=across, fontsize=8)
     return figure
 
 
-def _over_steps(axes: Axes, steps: np.ndarray) -> None:
-    """Make the axis of steps logarithmic: most happens early."""
-    axes.set_xscale("log")
-    axes.set_xlim(steps[0] / 1.12, steps[-1] * 1.2)
-    axes.xaxis.set_major_locator(_powers_of_ten(steps[0], steps[-1]))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("step")
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Make the axis of values logarithmic, to fit what is drawn; it spans at most `DECADES`."""
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
-    # Zeros, of frozen matrices, have no place on the axis
-    positive = values[np.isfinite(values) & (values > 0)]
-    if not positive.size:
-        positive = np.ones(1)
-    low = positive.min()
-    high = positive.max()
-    low = min(max(low, high / 10.0**DECADES), high / 1.5)
-    margin = (high / low) ** 0.06
-
-    # The limits come first: if all values are 0 (frozen), a logarithmic scale has nothing to fit
-    axes.set_ylim(low / margin, high * margin)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(_powers_of_ten(low, high))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_locator(NullLocator())
-
-
-def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Return a locator of up to six powers of ten; over a short range, of 2 and 5 times each."""
+def _label(axis: Axis, ratio: float, form: str) -> None:
+    """Label up to six powers of ten; where an axis spans a small ratio, also 2 and 5 times each."""
     # Over a short range powers of ten alone would leave one tick
-    multiples = [1.0, 2.0, 5.0]
-    if high > 30 * low:
-        multiples = [1.0]
-    return LogLocator(subs=multiples, numticks=6)
+    multiples = [1.0]
+    if ratio <= 30:
+        multiples = [1.0, 2.0, 5.0]
+    axis.set_major_locator(LogLocator(subs=multiples, numticks=6))
+    axis.set_major_formatter(form)
+    axis.set_minor_locator(NullLocator())

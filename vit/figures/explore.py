@@ -189,17 +189,11 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
     there are several, and none is masked). If no head qualifies, it is the mean of the last layer's
     heads, (last, -1).
     """
-    # For each image, the visible patches near each visible patch, (L, L)
+    # Patches in the same or the next row and column are neighbours
     number = torch.arange(math.prod(grid))
     row = number // grid[1]
     column = number % grid[1]
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
-    neighbours = []
-    for image in images:
-        visible = torch.ones_like(row, dtype=torch.bool)
-        if image.hidden is not None:
-            visible = ~image.hidden.flatten()
-        neighbours.append(near[visible][:, visible])
     unmasked = len(images) > 1 and all(image.hidden is None for image in images)
 
     # Without a head that qualifies, the mean of the last layer
@@ -209,13 +203,15 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
         # Per head, means over images: attention on patches, on neighbours, and its entropy
         shares = []
         measured = []
-        for image, close in zip(images, neighbours, strict=True):
+        for image in images:
+            visible = torch.ones_like(near[0])
+            if image.hidden is not None:
+                visible = ~image.hidden.flatten()
             weights = image.weights[layer][:, prefix:, prefix:].detach().cpu().double()  # (h, L, L)
             share = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
             shares.append(share)
-            bits = -share * share.clamp(min=1e-12).log2()
-            sums = [part.sum(-1).mean(-1) for part in (weights, share * close, bits)]
-            measured.append(torch.stack(sums))  # (3, h)
+            parts = (weights, share * near[visible][:, visible], torch.special.entr(share))
+            measured.append(torch.stack([part.sum(-1).mean(-1) for part in parts]))  # (3, h)
         on_patches, on_neighbours, entropy = torch.stack(measured).mean(0)
 
         # A head that looks at something in particular, of its own choice, in each image
