@@ -277,6 +277,9 @@ def test_pixels_are_the_numbers(page, geometry):
             )
             percents = (100 * shares[head, :prefix]).tolist()
             assert page.numbers() == pytest.approx(percents, abs=0.051)
+            # a small map in the table, whose first column is the mean
+            small = page.drawn(f"#grid tr:nth-child({layer + 1}) td:nth-child({head + 3}) canvas")
+            assert_drawn(small, shares[head, prefix:].reshape(grid), shares[:, prefix:].max())
     page.follow("query=1,2&mode=rollout&scale=row&layer=1")
     exact = [torch.from_numpy(decoded(given[layer]))[None] for layer in range(2)]
     rollout = attention_rollout(exact)[0, prefix + columns + 2, prefix:].reshape(grid).numpy()
@@ -287,52 +290,30 @@ def test_pixels_are_the_numbers(page, geometry):
         assert_drawn(page.drawn(), shares[0].reshape(grid), shares.max())
 
 
-def test_small_maps_are_the_same_numbers_and_choose(page):
-    arguments = example(layers=3, heads=3)
-    given = arguments["moments"][0].images[0].weights
-    page.open(arguments, "#layer=2&head=0&query=3,4")
-    page["grid"].find_elements(By.TAG_NAME, "button")[1 * 4 + 3].click()
-    assert page.text("sentence").startswith("layer 1, head 2, patch row 3 column 4: ")
-    shares = decoded(given[1])[:, 1 + 28, 1:].reshape(3, 8, 8)
-    assert_drawn(page.drawn(), shares[2], shares.max())
-    for i, one in enumerate([shares.mean(0), *shares], 2):
-        small = page.drawn(f"#grid tbody tr:nth-child(2) td:nth-child({i}) canvas")
-        assert_drawn(small, one, shares.max())
+def test_pointer_and_keys_choose_the_query_layer_and_head(page):
+    def asks(who: str) -> None:
+        assert f", {who}: " in page.text("sentence")
 
-
-def asks(page) -> str:
-    """Who asks, by the words under the map."""
-    return re.search(
-        r", ((patch row \d+ column \d+|class token|register \d+)):", page.text("sentence")
-    )[1]
-
-
-def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
     grid = (3, 5)
-    page.open(example(grid=grid))
-    for stage in ("map", "picture"):
-        for row, column in ((0, 0), (2, 4), (1, 3)):
-            page.at(stage, row, column, grid).perform()
-            assert asks(page) == f"patch row {row} column {column}"
-    page.at("map", 0, 1, grid).click().perform()
-    page.at("map", 2, 2, grid).perform()
-    assert asks(page) == "patch row 0 column 1"  # held
+    page.open(example(grid, registers=1, layers=3), "#layer=2&head=0")
     page.press(Keys.ESCAPE)
-    page.at("map", 1, 2, grid).perform()
-    assert asks(page) == "patch row 1 column 2"
-
-
-def test_keys_move_everything(page):
-    page.open(example(grid=(3, 5), registers=1, layers=3), "#layer=2&head=0&query=1,1")
-    page.run("document.getElementById('map').focus()")
+    for stage in ("map", "picture"):
+        for row, column in ((0, 0), (2, 4)):
+            page.at(stage, row, column, grid).perform()
+            asks(f"patch row {row} column {column}")
+    page.at("map", 1, 1, grid).click().perform()
+    page.at("map", 2, 2, grid).perform()
+    asks("patch row 1 column 1")  # held
     page.press(Keys.ARROW_RIGHT, *[Keys.ARROW_DOWN] * 2)  # to the edge
-    assert asks(page) == "patch row 2 column 2"
+    asks("patch row 2 column 2")
     page.press("c", "c")
-    assert asks(page) == "register 0"
+    asks("register 0")
     page.press(Keys.ARROW_LEFT)
-    assert asks(page) == "patch row 2 column 2"  # back where the grid was left
+    asks("patch row 2 column 2")  # back where the grid was left
+    page["grid"].find_elements(By.TAG_NAME, "button")[1 * 3 + 2].click()
     for keys, start in (
-        ("lLh", "layer 2, head 1,"),
+        ("", "layer 1, head 1,"),
+        ("lLl", "layer 2, head 1,"),
         ("hm", "layer 2, mean of heads, who looks at"),
         ("m", "rollout up to layer 2,"),
     ):

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 import torchvision
 import transformers as hf
 from timm.layers import HybridEmbed
-from timm.models.cait import Cait
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.models.xcit import Xcit
 from tiny import autoencoder, seeded
@@ -247,12 +246,11 @@ class Mixer(nn.Module):
 
 @torch.no_grad()
 def test_a_layer_of_ones_own_that_calls_the_fused_attention_is_followed():
-    model, x = nn.Sequential(Mixer(), nn.LayerNorm(8), Mixer()), torch.randn(3, 5, 8)
+    model, x = Mixer(), torch.randn(3, 5, 8)
     expected = model(x)
     with AttentionMaps(model) as maps:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
-    assert maps.names == ["0", "2"]
-    q, k, _ = model[0].qkv(x).chunk(3, dim=-1)
+    q, k, _ = model.qkv(x).chunk(3, dim=-1)
     weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)[:, None]
     torch.testing.assert_close(maps.weights[0], weights, rtol=0, atol=1e-6)
 
@@ -269,16 +267,11 @@ def test_what_has_no_attention_or_an_unknown_layout_is_refused():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kind", "unknown"), [(Cait, "TalkingHeadAttn"), (Xcit, "XCA")])
-def test_unknown_attention_is_not_left_out_unless_layers_are_chosen(kind, unknown):
-    """CaiT mixes its heads' logits, XCiT attends from channel to channel.
-
-    Both end in layers whose only query is the class token, which can be followed.
-    """
-    model = kind(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
+def test_unknown_attention_is_not_left_out_unless_layers_are_chosen():
+    """XCiT attends from channel to channel, and ends in a layer whose only query is the class token."""
+    model = Xcit(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
     images = torch.randn(2, 3, 16, 16)
-    message = rf"blocks\.0\.attn \({unknown}\) attends in a way"
-    with pytest.raises(AttentionError, match=message):
+    with pytest.raises(AttentionError, match=r"blocks\.0\.attn \(XCA\) attends in a way"):
         AttentionMaps(model)
     with AttentionMaps(model, layers=[-1]) as maps:
         model(images)
@@ -346,28 +339,16 @@ def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
     if name != "MLCD":
         torch.testing.assert_close(others, others[..., :1].expand_as(others), rtol=0, atol=1e-6)
     assert ((grid[0, :, 1, 2] - others[0, :, 0]).abs() > 1e-4).any()
-    if maps.geometry.class_token:
-        assert maps.to_grid(0, "cls").maps.shape == (1, 4, 4, 4)
 
 
-def test_the_usual_query_is_a_token_on_which_the_output_depends():
-    outputs = []
+def test_the_usual_query_is_what_the_output_depends_on():
     for settings, query in (
         (dict(num_classes=2, global_pool="avg"), "mean"),
         (dict(num_classes=2, global_pool="token"), "cls"),
         (dict(), "cls"),
         (dict(class_token=False), (1, 3)),
     ):
-        encoder = ours(**settings).eval()
-        assert usual_query(encoder) == query
-        if encoder.config.num_classes:
-            # the part of the last layer's output that the logits read
-            hook = encoder.blocks[-1].register_forward_hook(lambda *call: outputs.append(call[2]))
-            logits = encoder.forward_head(encoder(torch.randn(1, 3, 8, 12)))
-            hook.remove()
-            (gradient,) = torch.autograd.grad(logits.sum(), outputs[-1])
-            read = gradient[0].abs().sum(-1) > 0  # (N,)
-            assert read.tolist() == [query == "cls"] + [query == "mean"] * 12
+        assert usual_query(ours(**settings)) == query
 
 
 @torch.no_grad()

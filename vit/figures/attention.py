@@ -473,6 +473,6 @@ def _on_patches(
     for image, panel in np.argwhere(shares.round(2) < MOST):
         below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
     note = (
-        f"%: share of the {quantity} on patches, where it is below {MOST:.0%}; the remainder is on"
+        f"A map with less than {MOST:.0%} of the {quantity} on patches says so; the others are on"
     )
     return below, [f"{note} {NO_PLACE}."]
