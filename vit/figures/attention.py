@@ -22,6 +22,7 @@ from vit.figures.mosaic import (
     mosaic,
     outlined,
     resized,
+    tile_size,
     to_bytes,
     with_size,
 )
@@ -312,15 +313,12 @@ class Sheet:
         if beside and tiles <= 3:
             self.across = math.ceil(len(images) / math.ceil(len(images) * tiles / 6))
 
-        # Dots for a pixel: a whole number, if they are large enough to show. A very wide image is
-        # up to twice as wide, a tall one up to three times as high
-        height, width = self.size = images.shape[-2:]
-        rows, columns = maps.shape[2:]
+        # A whole number of dots for a patch
+        self.size = images.shape[-2:]
         side = min(max(FILLED / (self.across * tiles) - GAP, NARROWEST_TILE), WIDEST_TILE)
-        scale = side / max(min(width, 2 * height), height / 3)
-        if scale >= 3:
-            scale = round(scale)
-        self.patch = max(int(height / rows * scale), 1), max(int(width / columns * scale), 1)
+        size = tile_size(self.size, side)
+        rows, columns = maps.shape[2:]
+        self.patch = max(size[0] // rows, 1), max(size[1] // columns, 1)
         self.tile = self.patch[0] * rows, self.patch[1] * columns
         self.pictures = self.tiles(images)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from vit.figures.mosaic import (
     image_bytes,
     mosaic,
     resized,
+    tile_size,
     with_size,
 )
 from vit.figures.style import COLOURS, styled
@@ -45,7 +45,7 @@ def reconstruction_figure(
         subtitle: model, data, mask, and the source of the brightness of masked patches.
     """
     # Up to seven images fill the width; with more, they shrink to 90 dots
-    size = _tile(original, min(max(1050 / len(original), 90), 150))
+    size = tile_size(original.shape[2:], min(max(1050 / len(original), 90), 150))
     pixels = image_bytes(original)
     masked = np.where(hidden.permute(0, 2, 3, 1).numpy(), as_bytes(COLOURS.absent), pixels)
     rows = []
@@ -66,7 +66,7 @@ def mistakes_figure(
         mistakes: of each image its "class", what was "predicted", and the "confidence".
     """
     tiles = []
-    pictures = resized(image_bytes(images / 255), _tile(images, 150))
+    pictures = resized(image_bytes(images / 255), tile_size(images.shape[2:], 150))
     for picture, mistake in zip(pictures, mistakes, strict=True):
         prediction = f"{mistake['predicted']}, {mistake['confidence']:.0%}"
         tiles.append(Tile(picture, mistake["class"], prediction))
@@ -94,7 +94,7 @@ def sheet_figure(
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
     """
-    size = _tile(images, 93)
+    size = tile_size(images.shape[2:], 93)
     tiles = [*map(Tile, resized(image_bytes(images / 255), size), labels)]
     halves = [tiles]
     legend = {}
@@ -113,18 +113,6 @@ def sheet_figure(
             row += [*in_row, *[None] * (columns - len(in_row))]
         rows.append(row)
     return mosaic(rows, with_size(title, images.shape[2:]), subtitle, group=columns, legend=legend)
-
-
-def _tile(images: Tensor, side: float) -> tuple[int, int]:
-    """Return the (height, width) in dots of a tile for images (..., H, W), `side` wide at most.
-
-    A small image gets a whole number of dots per pixel; a tall one is narrower.
-    """
-    height, width = images.shape[-2:]
-    scale = side * min(math.sqrt(width / height), 1) / width
-    if scale > 1:
-        scale = round(scale)
-    return max(round(scale * height), 1), max(round(scale * width), 1)
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:

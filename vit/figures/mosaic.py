@@ -198,6 +198,19 @@ def image_bytes(images: Tensor) -> np.ndarray:
     return to_bytes(colours.nan_to_num().numpy())
 
 
+def tile_size(size: Sequence[int], side: float) -> tuple[int, int]:
+    """Return the (height, width) in dots of a tile for images of (H, W) pixels, about `side` wide.
+
+    A small image gets a whole number of dots per pixel. A very wide one is up to twice as wide, a
+    tall one up to three times as high.
+    """
+    height, width = size
+    scale = side / max(min(width, 2 * height), height / 3)
+    if scale > 1:
+        scale = round(scale)
+    return max(round(scale * height), 1), max(round(scale * width), 1)
+
+
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3): `size` is (height, width).
 
