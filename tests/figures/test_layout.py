@@ -77,14 +77,6 @@ def masked():
     )
 
 
-def strongest():
-    found, panels = maps(4, 2), ["mean", "head 0"]
-    options = dict(share=0.6, masses=torch.full((4, 2), 0.1), query=(0, 0))
-    return draw.strongest_figure(
-        rand(4, 3, 12, 20), found, found > 1 / 15, panels, HOSTILE[4:], *T, **options
-    )
-
-
 def reconstruction(count: int, size: tuple[int, int] = (16, 16)):
     labels = list(itertools.islice(itertools.cycle(HOSTILE), count))
     images = rand(count, 3, *size)
@@ -112,7 +104,6 @@ BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
 
 FIGURES = {
     "16 images, one map": lambda: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4)),
-    "strongest": strongest,
     "masked": masked,
     "confusion": lambda: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T),
     "reliability": lambda: draw.reliability_figure(BINS, 0.1, *T),

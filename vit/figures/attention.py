@@ -470,7 +470,5 @@ def _on_patches(
     shares = 1 - masses.detach().cpu().double().numpy()
     for image, panel in np.argwhere(shares.round(2) < MOST):
         below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
-    note = (
-        f"A map with less than {MOST:.0%} of the {quantity} on patches says so; the others are on"
-    )
-    return below, [f"{note} {NO_PLACE}."]
+    note = f"A map with less than {MOST:.0%} of the {quantity} on patches says so;"
+    return below, [f"{note} the remainder is on {NO_PLACE}."]

@@ -88,15 +88,35 @@ def curves_figure(
 
 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:
-    """Draw a curve and its axes."""
-    if curve.exact:
-        epoch, values = _series(metrics, curve.key)
-        axes.plot(epoch, values, color=COLOURS.series[0], linewidth=1, **line_look(len(values)))
-    else:
-        _draw_measured(axes, metrics, curve)
+    """Draw a curve, and values measured on held-out images, with their axes."""
+    blue, orange, green, purple, *_ = COLOURS.series
+    epochs, values = _series(metrics, curve.key)
+    # Values measured in training are pale under their running mean
+    mean = values
+    width = 1.0
+    if not curve.exact:
+        mean = smoothed(values)
+        width = 1.8
+    if not np.array_equal(mean, values):
+        axes.plot(epochs, values, color=blue, alpha=0.25, linewidth=0.8)
+    if len(values):
+        look: dict[str, Any] = {"linewidth": width, "label": "training, on augmented images"}
+        axes.plot(epochs, mean, color=blue, **look, **line_look(len(mean)))
+    epochs, held_out = _series(metrics, curve.val_key)
+    if len(held_out):
+        # Many marks would merge into a band
+        mark = "o" if len(held_out) <= MARKED else ""
+        look = {"marker": mark, "markersize": 3, "label": "held-out images"}
+        axes.plot(epochs, held_out, color=purple, **look)
 
-    # A linear axis would show a spike and nothing else
-    if has_spikes(_series(metrics, curve.key)[1]):
+    # Measurements at the end of the run, and what they are compared with
+    styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
+    for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
+        label = f"{name}: {curve.write(value)}"
+        axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
+
+    # A linear axis would show a spike, of more than a hundred times the median, and nothing else
+    if len(values) and values.max() > 100 * np.median(values) > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     elif curve.exact:
@@ -109,40 +129,11 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
 
 
-def _draw_measured(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> None:
-    """Draw values measured in training, pale under their running mean, and on held-out images."""
-    blue, orange, green, purple, *_ = COLOURS.series
-    if curve.key:
-        epoch, values = _series(metrics, curve.key)
-        mean = smoothed(values)
-        if not np.array_equal(mean, values):
-            axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-        look: dict[str, Any] = {"linewidth": 1.8, "label": "training, on augmented images"}
-        axes.plot(epoch, mean, color=blue, **look, **line_look(len(mean)))
-    epoch, values = _series(metrics, curve.val_key)
-    if len(values):
-        # Many marks would merge into a band
-        mark = "o" if len(values) <= MARKED else ""
-        look = {"marker": mark, "markersize": 3, "label": "held-out images"}
-        axes.plot(epoch, values, color=purple, **look)
-
-    # Measurements at the end of the run, and what they are compared with
-    styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
-    for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
-        label = f"{name}: {curve.write(value)}"
-        axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
-
-
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the epochs and values of the lines that have `key`."""
     # A line of a step has no measurements on held-out images, and the other way round
     lines = [line for line in metrics if key in line]
     return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
-
-
-def has_spikes(values: np.ndarray) -> bool:
-    """Return whether the largest value (n,) is more than a hundred times the median."""
-    return len(values) > 0 and bool(values.max() > 100 * np.median(values) > 0)
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
