@@ -116,12 +116,11 @@ def test_values_are_multiples_of_uniform_attention_over_the_visible_patches():
 
 
 def test_a_scale_is_shared_or_the_rows_own():
-    maps = weights()
+    maps = weights(2, 1)
     louder = maps * torch.tensor([2.0, 1.0])[:, None, None, None]
-    for scale, unchanged, count in (("shared", False, 1), ("log", False, 1), ("row", True, 2)):
+    for scale, unchanged, count in (("shared", False, 1), ("row", True, 2)):
         first, second = (draw(part, scale=scale) for part in (maps, louder))
-        pairs = zip(crops(first)[5:8], crops(second)[5:8], strict=True)
-        assert all((a == b).all() for a, b in pairs) == unchanged, scale
+        assert (crops(first)[3] == crops(second)[3]).all() == unchanged, scale
         assert len(first.axes[0].child_axes) == count
 
 
@@ -268,7 +267,7 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
 @pytest.mark.parametrize(
     ("grid", "image"), [((14, 14), (224, 224)), ((2, 9), (8, 36)), ((1, 1), (7, 5))]
 )
-@pytest.mark.parametrize("maps", [1, 13, 40])
+@pytest.mark.parametrize("maps", [1, 14])
 def test_every_patch_covers_as_many_whole_dots_and_no_picture_touches_another(grid, image, maps):
     names = [f"layer {layer}" for layer in range(maps)]
     figure = attention_figure(

@@ -22,6 +22,22 @@ HOSTILE = [
 ]
 
 
+class Read(HTMLParser):
+    """What a browser would take for tags and for text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
 @pytest.fixture
 def template(tmp_path):
     """`template(text)`: the path of a template with style and script beside it."""
@@ -36,14 +52,10 @@ def template(tmp_path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_text_and_attributes_come_back_as_they_were(name, template):
-    """Read as a browser would."""
-    seen = []
-    reader = HTMLParser()
-    reader.handle_starttag = lambda tag, attributes: seen.append((tag, *attributes))
-    reader.handle_data = seen.append
     page = template('<p title="{{ name }}">{{ name }}{{ nothing }}{{ markup }}</p>')
-    reader.feed(render_page(page, name=name, nothing=None, markup=Markup("<br>")))
-    assert seen == [("p", ("title", name)), name, ("br",)]
+    read = Read(render_page(page, name=name, nothing=None, markup=Markup("<br>")))
+    assert read.tags == [("p", {"title": name}), ("br", {})]
+    assert "".join(read.text) == name
 
 
 def test_controls_and_direction_are_replaced(template):
