@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,9 +41,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         raise CheckpointError(
             "this model was not loaded by load_model: nothing says how its input is normalised"
         )
-    if not isinstance(to, str) or to not in (*FOREIGN, "safetensors"):
-        raise CheckpointError(f"formats are timm, huggingface and safetensors, got {to!r}")
-    if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (out.is_file() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
 
     # the model as it is now

@@ -167,16 +167,15 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
 
     # Whether it is where the format's code has its head and reads what that does: of transformers'
     # classes, those that classify have one; somebody's own module may have the pooler before it.
-    usual = set()
-    for rule in network.format.rules:
-        if rule.ours.startswith("head."):
-            usual.add(rule.theirs[0].partition(".")[0])
     classes = network.source.config.get("architectures")
     has_none = bool(classes) and "ForImageClassification" not in str(classes)
     has_pooler = any(key.endswith("pooler.dense.weight") for key in tensors)
-    is_inside = name.startswith(network.prefix)
     place = name.removeprefix(network.prefix).partition(".")[0]
-    network.own_head = has_none or has_pooler or not is_inside or place not in usual
+    is_theirs = name.startswith(network.prefix) and any(
+        rule.ours == "head.@" and rule.theirs[0].startswith(f"{place}.")
+        for rule in network.format.rules
+    )
+    network.own_head = has_none or has_pooler or not is_theirs
 
     # its tensors; without a bias, it has one of zeros here
     key = f"{linear}.weight"

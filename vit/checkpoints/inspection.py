@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vit.checkpoints.loading import origin_of
-from vit.checkpoints.network import Network, count_not_finite
+from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.errors import one_line
 
@@ -22,18 +22,11 @@ SHOWN = (
 def facts(network: Network) -> dict[str, Any]:
     """Return what a checkpoint is, and its report, in plain values.
 
-    Every tensor is read once to count nan and infinite values: a problem if `load_model` would
-    refuse them, a note if it would ignore or allow them.
+    Every tensor for the model is read once to count nan and infinite values, a problem unless they
+    are allowed.
     """
-    # the tensors for the model, then all others, and those that the options allow
     source = network.source
-    problems = network.bad_values()
-    network.report.problems += problems.values()
-    for key, value in source.tensors.items():
-        count = count_not_finite(value)
-        if count and key not in problems:
-            network.note(f"{key} holds {count} values that are nan or infinite")
-
+    network.report.problems += network.bad_values().values()
     # its origin, before the report is copied, to which it adds notes
     origin = origin_of(network)
     decoder = network.decoder

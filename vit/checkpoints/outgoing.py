@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vit.checkpoints.formats.huggingface import (
-    BODY,
     DECODER,
     DECODER_SETTINGS,
-    DINOV2_BLOCK,
-    DINOV2_SWIGLU,
     ENCODER_SETTINGS,
     FILTERS,
     HEAD,
@@ -91,42 +87,27 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
 
 
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
-    """Write for transformers' `from_pretrained`.
-
-    It becomes a ViTMAE if it is an autoencoder, a Dinov2 if it has layer scales, else a ViT.
-    """
-    # the settings that all of them have
+    """Write for transformers' `from_pretrained`: a ViTMAE if it is an autoencoder, else a ViT."""
+    # the settings that both have; of a square, one number is enough
     settings = model.encoder.config
-    height, width = settings.image_size
     config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
     config["intermediate_size"] = _hidden(settings)
-    required = {"class_token": True, "qkv": "linear", "no_embed_class": False, "mlp": "gelu"}
-
-    # and the class's own; only ViT takes other shapes than squares, of which one number is enough
-    squares = {}
     for key in ("image_size", "patch_size"):
-        side = config[key][0]
-        squares[key] = (side, side)
-        if config[key] == squares[key]:
+        side, width = config[key]
+        if side == width:
             config[key] = side
-    target = "transformers' ViT"
-    if model.decoder is not None:
-        target = "transformers' ViTMAE"
-        required |= squares
-        rules = _vit_mae(target, model, config)
-    elif settings.layer_scale is not None:
-        target = "transformers' Dinov2"
-        required |= squares | {"mlp": settings.mlp}
-        rules = _dinov2(target, settings, config)
-    else:
-        rules = _vit(settings, origin, config)
 
-    # the tensors; Dinov2 has a token for masked patches, which is used in its training only
+    # the class's own, and the tensors
+    required = {"class_token": True, "qkv": "linear", "no_embed_class": False, "mlp": "gelu"}
+    if model.decoder is None:
+        target = "transformers' ViT"
+        rules = _vit(settings, origin, config)
+    else:
+        target = "transformers' ViTMAE"
+        rules = _vit_mae(target, model, config)
     _require(target, settings, required)
     tensors, notes = _renamed(target, model, rules, "head.")
-    if settings.layer_scale is not None:
-        tensors["embeddings.mask_token"] = torch.zeros(1, settings.embed_dim)
     if settings.global_pool == "avg":
         notes.append(
             "its features are the mean of the patches, which transformers' settings do not say: "
@@ -134,6 +115,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         )
 
     # how the input is prepared: resized, then cropped to the model's share of it
+    height, width = settings.image_size
     share = origin.prepared.crop_share
     size = {"shortest_edge": round(height / share)}
     if height != width or origin.squash:
@@ -165,7 +147,11 @@ def _vit_mae(target: str, model: Model, config: dict[str, Any]) -> tuple[KeyRule
     """Add ViTMAE's own settings to config.json, and return its table."""
     assert model.decoder is not None
     settings = model.encoder.config
-    # one setting there is that of all blocks, so the decoder's must be the encoder's
+    # one setting there is that of all blocks, so the decoder's must be the encoder's; only ViT
+    # takes other shapes than squares
+    for key in ("image_size", "patch_size"):
+        side = getattr(settings, key)[0]
+        _require(target, settings, {key: (side, side)})
     decoder = model.decoder.config.blocks(settings)
     same = {"qkv_bias": settings.qkv_bias, "norm_eps": settings.norm_eps}
     _require(target, decoder, {"qkv": "linear", "mlp": "gelu", **same})
@@ -196,32 +182,3 @@ def _vit(settings: ViTConfig, origin: Origin, config: dict[str, Any]) -> tuple[K
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     config["label2id"] = {label: i for i, label in enumerate(labels)}
     return (*within(VIT_ENCODER, "", "vit."), *HEAD)
-
-
-def _dinov2(target: str, settings: ViTConfig, config: dict[str, Any]) -> tuple[KeyRule, ...]:
-    """Add Dinov2's own settings to config.json, and return its table."""
-    # transformers computes the hidden width from a whole ratio, for SwiGLU as two thirds of it in
-    # steps of 8
-    width = settings.embed_dim
-    is_swiglu = settings.mlp == "swiglu"
-    ratio = round(settings.mlp_ratio)
-    theirs = width * ratio
-    block = DINOV2_BLOCK
-    if is_swiglu:
-        ratio = round(settings.mlp_ratio * 3 / 2)
-        theirs = (width * ratio * 2 // 3 + 7) // 8 * 8
-        block = (*DINOV2_SWIGLU, *DINOV2_BLOCK)
-    hidden = config.pop("intermediate_size")
-    if theirs != hidden:
-        raise CheckpointError(
-            f"{target} has no MLP of {hidden} hidden values on a width of {width}"
-        )
-
-    config |= {
-        "model_type": "dinov2",
-        "architectures": ["Dinov2Model"],
-        "mlp_ratio": ratio,
-        "use_swiglu_ffn": is_swiglu,
-        "layerscale_value": settings.layer_scale,
-    }
-    return (*BODY, *within(block, "blocks.#.", "encoder.layer.#."))

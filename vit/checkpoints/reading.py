@@ -11,7 +11,6 @@ import json
 import re
 import threading
 import warnings
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -197,11 +196,8 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                first = archive.namelist()[0]
-            if first.endswith(".npy"):
-                return _read_numpy(path)
+        if path.suffix == ".npz":
+            return _read_numpy(path)
         # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
         # then let a tensor that is longer than its storage read the bytes behind it. One thread at
         # a time, because what is ignored and allowed meanwhile is so in all.

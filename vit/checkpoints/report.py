@@ -73,23 +73,14 @@ def _ranges(lines: list[str]) -> list[str]:
         numbers = [int(digits) for digits in number.findall(line)]
         groups.setdefault(number.sub("#", line), []).append(numbers)
 
-    # in place of each #, the range of its numbers
+    # in place of each #, the range of its numbers, or all of them
     result = []
     for text, rows in groups.items():
         for column in zip(*rows, strict=True):
-            text = text.replace("#", _runs(set(column)), 1)
+            numbers = sorted(set(column))
+            shown = ", ".join(map(str, numbers))
+            if numbers[-1] - numbers[0] == len(numbers) - 1 > 0:
+                shown = f"{numbers[0]}-{numbers[-1]}"
+            text = text.replace("#", shown, 1)
         result.append(text)
     return result
-
-
-def _runs(numbers: set[int]) -> str:
-    """Return numbers in order, those in a row as a range: 0-2, 5."""
-    texts = []
-    for first in sorted(numbers):
-        if first - 1 in numbers:
-            continue
-        last = first
-        while last + 1 in numbers:
-            last += 1
-        texts.append(str(first) if first == last else f"{first}-{last}")
-    return ", ".join(texts)

@@ -93,10 +93,8 @@ class Format:
         name: for the user.
         anchor: regular expression for the end of the patch embedding's key; what precedes it is the
             prefix.
-        marks: regular expressions; one of them must match a key after the prefix, a name in
-            `Source.values`, "config.json says FORMAT", or "arch NAME".
-        around: regular expressions of whole keys, which may stand beside the network; they are
-            marks, too.
+        marks: regular expressions; one of them must match a key, whole or after the prefix, a name
+            in `Source.values`, "config.json says FORMAT", or "arch NAME".
         rules: the table of names.
         dropped: regular expressions of keys to leave out, each with the reason.
         hints: reads the settings, and returns values of `Hints`.
@@ -110,7 +108,6 @@ class Format:
     anchor: str
     rules: tuple[KeyRule, ...]
     marks: tuple[str, ...] = ()
-    around: tuple[str, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], dict[str, Any]] = lambda source: {}
     global_pool: str = ""
@@ -124,12 +121,10 @@ class Format:
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Return whether the tensors under `prefix`, or the settings, mark this format."""
-        if not self.marks and not self.around:
-            return True
-        if any(re.fullmatch("|".join(self.around), key) for key in source.tensors):
+        if not self.marks:
             return True
         # a mark is a regular expression for the name of a tensor or of a value
-        names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+        names = [key.removeprefix(prefix) for key in source.tensors] + list(source.tensors)
         names += source.values
         names.append(f"config.json says {source.config.get('format')}")
         names.append(f"arch {source.values.get('arch')}")

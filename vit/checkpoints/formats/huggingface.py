@@ -86,7 +86,11 @@ DINOV2_SWIGLU = table("""
     mlp.fc1.@       mlp.gate_proj.@ mlp.up_proj.@
     mlp.fc2.@       mlp.down_proj.@
 """)
-DINOV2_BODY = (*BODY, *table("reg_token embeddings.register_tokens"))
+DINOV2_ENCODER = (
+    *BODY,
+    *table("reg_token embeddings.register_tokens"),
+    *within((*DINOV2_BLOCK, *DINOV2_SWIGLU), "blocks.#.", "encoder.layer.#."),
+)
 
 
 def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
@@ -309,11 +313,7 @@ DINOV2 = Format(
     name="Hugging Face Dinov2",
     anchor=rf"(?:dinov2(?:_with_registers)?\.)?{ANCHOR}",
     marks=(r"(dinov2(_with_registers)?\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1",),
-    rules=_anywhere(
-        (*DINOV2_BODY, *within((*DINOV2_BLOCK, *DINOV2_SWIGLU), "blocks.#.", "encoder.layer.#.")),
-        "dinov2.",
-        "dinov2_with_registers.",
-    ),
+    rules=_anywhere(DINOV2_ENCODER, "dinov2.", "dinov2_with_registers."),
     dropped=(
         (
             r"(.*\.)?embeddings\.mask_token",

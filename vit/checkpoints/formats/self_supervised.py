@@ -190,8 +190,7 @@ def jepa_hints(source: Source) -> dict[str, Any]:
 MOCO = Format(
     name="MoCo v3",
     anchor=ANCHOR,
-    marks=(r"arch vit_(conv_)?(small|base)",),
-    around=(r"(.*\.)?(base|momentum)_encoder\..*",),
+    marks=(r"arch vit_(conv_)?(small|base)", r"(.*\.)?(base|momentum)_encoder\..*"),
     rules=ENCODER,
     hints=moco_hints,
     global_pool="token",
@@ -200,7 +199,7 @@ MOCO = Format(
 JEPA = Format(
     name="I-JEPA or MSN",
     anchor=ANCHOR,
-    around=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
+    marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
     rules=ENCODER,
     hints=jepa_hints,
 )
