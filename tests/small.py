@@ -19,7 +19,7 @@ from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import map_out
 from vit.config import DecoderConfig, ViTConfig
 from vit.errors import CheckpointError
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
 TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
@@ -96,3 +96,18 @@ def same(one: nn.Module, other: nn.Module) -> None:
 
 def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def agree(ours: Model, theirs: nn.Module) -> None:
+    """Tokens and answers of both are close, if `theirs`, of any library, gives them."""
+    encoder = ours.encoder
+    images = torch.randn(2, encoder.config.channels, *encoder.config.image_size)
+    tokens = encoder(images)
+    answer = theirs(images)
+    if hasattr(answer, "last_hidden_state"):
+        close(tokens, answer.last_hidden_state)
+    else:
+        close(encoder.forward_head(tokens), getattr(answer, "logits", answer))
+    if hasattr(theirs, "forward_features"):
+        close(tokens, theirs.forward_features(images))

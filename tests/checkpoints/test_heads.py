@@ -11,7 +11,7 @@ import timm
 import torch
 import torchvision
 import transformers as hf
-from small import HUGGINGFACE, close, random_model, refused, timm_model, under
+from small import HUGGINGFACE, agree, close, random_model, refused, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -151,16 +151,16 @@ def load(source: object, **options: object):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("place", MODELS)
-def test_a_replaced_head_gives_the_models_own_logits(place, head, images):
+def test_a_replaced_head_gives_the_models_own_logits(place, head):
     theirs = MODELS[place](HEADS[head]())
     ours = load({"state_dict": under("module.", theirs.state_dict())})
-    close(ours.forward_head(ours(images)), logits_of(theirs, images))
+    agree(ours, theirs)
     assert not ours.origin.report.unexpected
 
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("place", MODELS)
-def test_a_replaced_head_in_memory_needs_no_guess(place, head, images):
+def test_a_replaced_head_in_memory_needs_no_guess(place, head):
     """What a module of one's own computes between the library's model and its head is one."""
     theirs = MODELS[place](HEADS[head]())
     if "torchvision" in place:
@@ -168,7 +168,7 @@ def test_a_replaced_head_in_memory_needs_no_guess(place, head, images):
         return
     with warnings.catch_warnings(record=True, action="always") as caught:
         ours = load_model(theirs, mean=(0.5,) * 3, std=(0.5,) * 3)
-    close(ours.forward_head(ours(images)), logits_of(theirs, images))
+    agree(ours, theirs)
     texts = [str(warning.message) for warning in caught]
     if "own" in place:
         texts = [text for text in texts if "its head reads" not in text]
@@ -192,13 +192,13 @@ def test_a_lost_classifier_is_a_warning_that_names_it(place, head):
     assert not any("classifier" in str(warning.message) for warning in caught)
 
 
-def test_an_option_names_the_head(images):
+def test_an_option_names_the_head():
     theirs = Net("answer", nn.ModuleDict({"layer": linear()}).layer)
     state = under("net.", theirs.state_dict())
     assert load(state).config.num_classes == 0
     for name in ("answer", "net.answer"):
         ours = load(state, classifier=name)
-        close(ours.forward_head(ours(images)), theirs(images))
+        agree(ours, theirs)
     assert "no module 'reply'" in refused(state, classifier="reply", **SIZES)
     more = under("net.", Net("answer", two_layers()).state_dict())
     assert "net.answer computes more than one linear layer" in refused(
@@ -251,7 +251,7 @@ def test_heads_of_a_pretraining_are_no_classifiers():
     assert not any("classifier" in str(warning.message) for warning in caught)
 
 
-def test_settings_need_not_know_of_a_replaced_head(images, tmp_path):
+def test_settings_need_not_know_of_a_replaced_head(tmp_path):
     """timm saves the settings as they were."""
     sizes = dict(img_size=16, patch_size=8, depth=1)
     theirs = timm.create_model("vit_tiny_patch16_224", **sizes)
@@ -259,7 +259,7 @@ def test_settings_need_not_know_of_a_replaced_head(images, tmp_path):
     random_model(theirs)
     timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
     ours = load_model(tmp_path)
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
     assert "its settings say 1000 classes, its head has 7" in ours.origin.report.notes
 
 
@@ -298,7 +298,7 @@ def test_a_head_that_computes_more_is_left_out_wherever_it_is(case, around):
         load_model(around(of_transformers(ACTIVE[case]())))
 
 
-def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess(images):
+def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess():
     theirs = MeanOfPatches("head", linear())
     vit = TransformersNet("classifier", linear())
     vit.vit = vit.backbone  # transformers' own place for it
@@ -309,13 +309,13 @@ def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess(images):
         ):
             load_model(source)
     ours = load_model(theirs, global_pool="avg")
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
 
     # the pooling of the library's model is the better guess
     theirs = Net("head", linear(), timm_model(num_classes=0, global_pool="avg", fc_norm=False))
     with pytest.warns(UserWarning, match="nothing says what its head reads; assuming the mean"):
         ours = load_model(theirs)
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
 
 
 # --- what stands between the network and its head -------------------------------------------------

@@ -14,9 +14,9 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 from small import (
+    agree,
     autoencoder,
     change,
-    close,
     refused,
     timm_model,
     timm_state,
@@ -206,16 +206,16 @@ def test_an_option_that_contradicts_the_settings_is_refused(tmp_path):
 
 
 @torch.no_grad()
-def test_a_model_in_memory_needs_no_guess(images):
+def test_a_model_in_memory_needs_no_guess():
     theirs = timm_model(num_heads=2, global_pool="avg", class_token=False, init_values=0.1)
     with warnings.catch_warnings(action="error"):  # nothing is a guess
         ours = load_model(theirs)
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
         ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
-    close(ours(images), whole(images).last_hidden_state)
+    agree(ours, whole)
     assert "computes something else" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 

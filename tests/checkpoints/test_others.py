@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from small import close, random_model, refused
+from small import agree, close, random_model, refused
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -105,7 +105,7 @@ def google_arrays(model: nn.Module, table: str, prefix: str) -> dict[str, np.nda
         (LATER, "params/", dict(class_token=False, global_pool="avg", fc_norm=False)),
     ],
 )
-def test_googles_arrays_load_as_timm_loads_them(table, prefix, settings, images, tmp_path):
+def test_googles_arrays_load_as_timm_loads_them(table, prefix, settings, tmp_path):
     path = tmp_path / "ViT-B_16.npz"
     np.savez(path, **google_arrays(plain(**settings), table, prefix))
     theirs = timm.create_model("vit_tiny_patch16_224", **SIZES | settings).eval()
@@ -113,8 +113,7 @@ def test_googles_arrays_load_as_timm_loads_them(table, prefix, settings, images,
     with warnings.catch_warnings(action="error"):  # the file says how many heads there are
         ours = load_model(path)
     assert ours.encoder.config.num_heads == 4
-    close(ours(images), theirs.forward_features(images))
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
     assert (ours.origin.normalize.mean, ours.origin.squash) == ([0.5] * 3, True)
 
 
@@ -163,7 +162,7 @@ MMPRETRAIN = r"""
         (MMPRETRAIN, dict(global_pool="avg"), "mmpretrain"),
     ],
 )
-def test_other_names_for_the_same_encoder(table, settings, name, images, tmp_path):
+def test_other_names_for_the_same_encoder(table, settings, name, tmp_path):
     theirs = plain(**settings)
     state = renamed(theirs.state_dict(), table)
     if table == SWAG:
@@ -177,8 +176,7 @@ def test_other_names_for_the_same_encoder(table, settings, name, images, tmp_pat
     ours = load_model(tmp_path / "theirs.pth", num_heads=4)
     assert ours.origin.format == name
     assert not ours.origin.report.dropped
-    close(ours(images), theirs.forward_features(images))
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
 
 
 # ---- Refused -------------------------------------------------------------------------------------

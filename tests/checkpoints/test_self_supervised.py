@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from small import close, random_model, refused, under
+from small import agree, random_model, refused, under
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -38,7 +38,9 @@ head_v = torch.ones(4, 2)
 
 
 def jepa(state: dict[str, Tensor], **others: object) -> dict:
-    return {"encoder": under("module.", state), "target_encoder": under("module.", state)} | others
+    context = {name: torch.zeros_like(value) for name, value in state.items()}
+    file = {"encoder": under("module.", context), "target_encoder": under("module.", state)}
+    return file | others
 
 
 PREDICTOR = {"module.predictor_blocks.0.norm1.bias": torch.ones(8)}
@@ -71,13 +73,16 @@ def test_a_file_that_says_its_code_needs_no_guess(case, tmp_path):
         settings["init_values"] = 0.1
     if case == "I-JEPA":
         settings |= dict(class_token=False, global_pool="avg", fc_norm=False)
+    if case == "MAE, fine-tuned":
+        settings |= dict(global_pool="avg", num_classes=3)
     model = theirs(width, heads, **settings)
     torch.save(file(model.state_dict()), tmp_path / "checkpoint.pth")
     with warnings.catch_warnings(action="error"):
         ours = load_model(tmp_path / "checkpoint.pth")
     assert ours.config.num_heads == heads
-    images = torch.randn(2, 3, 16, 16)
-    close(ours(images), model.forward_features(images))
+    # 224 of 256 pixels, as MAE's code evaluates
+    assert ours.origin.crop_share == {"MAE, fine-tuned": 0.875}.get(case, 1)
+    agree(ours, model)
 
 
 @pytest.mark.parametrize(("fixed", "heads"), [(True, 12), (False, 6)])
@@ -90,8 +95,7 @@ def test_a_classifier_on_moco_is_told_by_its_fixed_positions(fixed, heads):
     file = {"arch": "vit_small", "state_dict": under("module.", model.state_dict())}
     with warnings.catch_warnings(record=True, action="always") as caught:
         ours = load_model(file)
-    images = torch.randn(2, 3, 16, 16)
-    close(ours.forward_head(ours(images)), model(images))
+    agree(ours, model)
     assert any("guess" in str(warning.message) for warning in caught) == (not fixed)
 
 

@@ -14,6 +14,7 @@ import torch
 import transformers as hf
 from small import (
     HUGGINGFACE,
+    agree,
     autoencoder,
     close,
     mae_state,
@@ -46,10 +47,10 @@ def test_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_st
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
 
-def test_positions_without_the_class_tokens_stay_as_they_are(images):
+def test_positions_without_the_class_tokens_stay_as_they_are():
     theirs = timm_model(no_embed_class=True)
     ours = load_model(theirs.state_dict(), num_heads=4)
-    close(ours(images), theirs.forward_features(images))
+    agree(ours, theirs)
 
 
 def test_the_final_norm_is_never_left_untrained():
@@ -121,7 +122,7 @@ def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it
     ("prefix", "keys"),
     [("", ()), ("module._orig_mod.", ("state_dict",)), ("model.module.", ("checkpoint", "model"))],
 )
-def test_wrappings_in_any_order_and_nesting(prefix, keys, images, tmp_path):
+def test_wrappings_in_any_order_and_nesting(prefix, keys, tmp_path):
     theirs = timm_model()
     # in front of any module that is compiled, sharded or recomputed
     names = [r"(blocks\.1|attn)\.", r"\1._fsdp_wrapped_module."]
@@ -131,7 +132,7 @@ def test_wrappings_in_any_order_and_nesting(prefix, keys, images, tmp_path):
         file = {key: file, "epoch": 3}
     torch.save(file, tmp_path / "any.pth")
     ours = load_model(tmp_path / "any.pth", num_heads=4)
-    close(ours.forward_head(ours(images)), theirs(images))
+    agree(ours, theirs)
 
 
 @pytest.mark.parametrize("to", ["safetensors", "huggingface"])

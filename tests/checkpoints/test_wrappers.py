@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from small import close, refused, timm_model, under
+from small import agree, refused, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -35,7 +35,7 @@ BESIDE = {
 @torch.no_grad()
 def right(source: object, theirs: nn.Module, images: Tensor, **options: object):
     ours = load_model(source, **{"num_heads": 4} | options)
-    close(ours.encoder(images), theirs.forward_features(images))
+    agree(ours, theirs)
     return ours
 
 
