@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def refused(source: object, **asked: object) -> str:
         load_model(source, **asked)
     assert error.value.exit_code == 2
     return str(error.value)
+
+
+def warned(source: object, **asked: object) -> str:
+    """What `load_model` warns of."""
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load_model(source, **asked)
+    return " ".join(str(warning.message) for warning in caught)
 
 
 def same(one: nn.Module, other: nn.Module) -> None:

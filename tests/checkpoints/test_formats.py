@@ -14,7 +14,17 @@ import torch
 import torchvision
 import transformers as hf
 from safetensors.torch import load_file
-from small import HUGGINGFACE, agree, change, close, random_model, refused, timm_model, under
+from small import (
+    HUGGINGFACE,
+    agree,
+    change,
+    close,
+    random_model,
+    refused,
+    timm_model,
+    under,
+    warned,
+)
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -291,6 +301,7 @@ def test_huggingface_vit(kind, settings, left_out, tmp_path):
 # the reason why the other parts are left out
 OF_VIT = {
     "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, "", ""),
+    "ViTMSN, classifier": (hf.ViTMSNForImageClassification, hf.ViTMSNConfig, "vit", ""),
     "DeiT": (hf.DeiTModel, hf.DeiTConfig, "", "the pooler"),
     "DeiT, classifier": (hf.DeiTForImageClassification, hf.DeiTConfig, "deit", ""),
     "DeiT, two heads": (
@@ -301,6 +312,8 @@ OF_VIT = {
     ),
     "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit", "SimMIM's token"),
     "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, "", ""),
+    "I-JEPA, classifier": (hf.IJepaForImageClassification, hf.IJepaConfig, "ijepa", ""),
+    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, hf.ViTConfig, "vit", "SimMIM's token"),
 }
 
 
@@ -380,8 +393,10 @@ def test_torchvision(published, size):
     [
         ("ViT_B_16_Weights.IMAGENET1K_V1", 768, 224),
         ("ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1", 768, 384),
+        ("ViT_L_16_Weights.IMAGENET1K_V1", 1024, 224),
         ("ViT_L_32_Weights.IMAGENET1K_V1", 1024, 224),
         ("ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1", 1280, 518),
+        ("ViT_H_14_Weights.IMAGENET1K_SWAG_LINEAR_V1", 1280, 224),
     ],
 )
 def test_the_published_files_of_torchvision_get_their_own_preparation(name, width, size):
@@ -404,8 +419,7 @@ def test_the_heads_of_torchvisions_functions_are_known_and_those_of_its_class_ar
         layers = theirs.encoder.layers
         assert torchvision_heads[theirs.hidden_dim, len(layers)] == layers[0].num_heads
     other = torchvision.models.VisionTransformer(16, 8, 2, 8, 768, 16)
-    with pytest.warns(UserWarning, match="12 heads of the encoder are a guess"):
-        load_model(other.state_dict())
+    assert "12 heads of the encoder are a guess" in warned(other.state_dict())
 
 
 # --- refused --------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ def google_arrays(model: nn.Module, table: str, prefix: str) -> dict[str, np.nda
 @pytest.mark.parametrize(
     ("table", "prefix", "settings"),
     [
+        (FIRST, "", {}),
         (FIRST, "opt/target/", {}),
+        (LATER, "params/", {}),
         (LATER, "params/", dict(class_token=False, global_pool="avg", fc_norm=False)),
     ],
 )
@@ -158,6 +160,7 @@ MMPRETRAIN = r"""
     ("table", "settings", "name"),
     [
         (SWAG, {}, "facebookresearch/SWAG"),
+        (MMPRETRAIN, {}, "mmpretrain"),
         (MMPRETRAIN, dict(init_values=0.1), "mmpretrain"),
         (MMPRETRAIN, dict(global_pool="avg"), "mmpretrain"),
     ],

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from small import agree, random_model, refused, under
+from small import agree, random_model, refused, under, warned
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -48,6 +48,9 @@ PREDICTOR = {"module.predictor_blocks.0.norm1.bias": torch.ones(8)}
 # the heads of a width in the code, and the file as it writes it
 SAYS_ITS_CODE = {
     "MoCo v3, small": (384, 12, lambda state: moco(state, "vit_small")),
+    "MoCo v3, base": (768, 12, lambda state: moco(state, "vit_base")),
+    "DINO, tiny": (192, 3, lambda state: dino(state, arch="deit_tiny")),
+    "DINO, without its options": (384, 6, dino),
     "DINO, small": (384, 6, lambda state: dino(state, arch="vit_small")),
     "iBOT, large": (1024, 16, lambda state: dino(state, arch="vit_large", shared_head=True)),
     "MSN": (384, 6, lambda state: jepa(state, prototypes=torch.ones(8, 4))),
@@ -110,8 +113,7 @@ def test_a_classifier_on_moco_is_told_by_its_fixed_positions(fixed, heads):
 )
 def test_an_architecture_that_is_not_the_codes_is_a_guess_and_options_set_it(file):
     state = file(theirs(384, 12).state_dict())
-    with pytest.warns(UserWarning, match="6 heads of the encoder are a guess"):
-        load_model(state)
+    assert "6 heads of the encoder are a guess" in warned(state)
     assert load_model(state, num_heads=12).config.num_heads == 12
 
 

@@ -40,7 +40,6 @@ NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 KINDS = {
     "bicubic": {},
-    "bilinear": dict(interpolation="bilinear"),
     "cut": dict(interpolation="bilinear", crop_share=0.8),
     "squashed": dict(squash=True, crop_share=0.9),
     "grey": {},
@@ -132,7 +131,7 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(inputs):
         for _, name in files
     ]
     shown = []
-    for name in ("bilinear", "cut"):
+    for name in ("squashed", "cut"):
         inputs.clear()
         assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
         transform = load_model(name).origin.transform
@@ -175,15 +174,18 @@ def test_a_large_jpeg_stays_as_it_is_and_is_within_rounding_of_its_file(folder, 
     assert picture.size == (800, 600)
 
 
+def test_inputs_and_fit_show_the_same_part_of_an_image(folder):
+    origin = load_model(folder / "cut").origin
+    images = torch.randint(0, 256, (2, 3, 20, 28), dtype=torch.uint8, generator=seeded(0))
+    difference = origin.inputs(images) - origin.normalize(origin.fit(images))
+    assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
+
+
 def test_other_tensors_and_pictures_that_cannot_be_read_are_refused(folder, tmp_path):
     half = tmp_path / "half.png"
     half.write_bytes((folder / "images" / "a" / "colour.png").read_bytes()[:1000])
     transform = load_model(folder / "bicubic").origin.transform
-    for wrong in (
-        torch.rand(3, 20, 20),
-        torch.zeros(4, 9, 9).byte(),
-        Image.open(half),
-    ):
+    for wrong in (torch.rand(3, 20, 20), torch.zeros(4, 9, 9).byte(), Image.open(half)):
         with pytest.raises(DataError):
             transform(wrong)
 
@@ -213,15 +215,10 @@ def smooth():
 def test_timm_prepares_the_same_pixels(crop_pct, interpolation, crop_mode, photo, tmp_path):
     settings = dict(img_size=144, patch_size=48, depth=1, num_classes=3)
     theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
-    theirs.pretrained_cfg |= {
-        "crop_pct": crop_pct,
-        "interpolation": interpolation,
-        "crop_mode": crop_mode,
-        "input_size": (3, 144, 144),
-    }
-    timm.models.save_for_hf(
-        theirs, tmp_path / "timm", model_args=settings, safe_serialization="both"
-    )
+    theirs.pretrained_cfg |= dict(crop_pct=crop_pct, interpolation=interpolation)
+    theirs.pretrained_cfg |= dict(crop_mode=crop_mode, input_size=(3, 144, 144))
+    place = tmp_path / "timm"
+    timm.models.save_for_hf(theirs, place, model_args=settings, safe_serialization="both")
     expected = create_transform(**resolve_data_config({}, model=theirs))(photo)
     ours = load_model(tmp_path / "timm")
     assert torch.equal(ours.origin.transform(photo), expected)
@@ -231,7 +228,6 @@ def test_timm_prepares_the_same_pixels(crop_pct, interpolation, crop_mode, photo
         convert_model(ours, to, tmp_path / f"as {to}")
         again = load_model(tmp_path / f"as {to}").origin
         assert torch.equal(again.transform(photo), expected)
-        assert ("the middle 90.0%" in repr(again.transform)) == (crop_pct < 1)
 
 
 @pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "lanczos")])
@@ -264,17 +260,6 @@ def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share,
         ours.origin.transform(picture) - torch.as_tensor(np.asarray(theirs))[0]
     ).abs() * 0.25
     assert difference.mean() < 4 / 255  # a picture cut before or after it is resized
-
-
-def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
-    encoder = VisionTransformer(
-        ViTConfig(image_size=(32, 48), patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
-    )
-    save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
-    origin = load_model(tmp_path).origin
-    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=seeded(0))
-    difference = origin.inputs(images) - origin.normalize(origin.fit(images))
-    assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
 
 
 @pytest.mark.parametrize("size", [{"shortest_edge": 256}, {"height": 256, "width": 256}])
@@ -310,16 +295,28 @@ HALF = {"image_mean": 127.5, "image_std": 127.5}
 # the settings that are carried out, whatever the class of the preprocessor
 CARRIED_OUT = {
     "squashed": VIT,
+    "a number": VIT | {"size": 32},
     "a list": VIT | {"size": [32, 32]},
     "an old file": {"feature_extractor_type": "ViTFeatureExtractor", "size": 32, "resample": 3},
+    "no class": {"size": 32},
     "nothing said": BIT | {"crop_size": None, "do_center_crop": None} | SQUARE,
     "not rescaled, by null": VIT | {"do_rescale": None} | HALF,
+    "bicubic": VIT | {"resample": 3},
+    "cropped": BIT,
+    "a number of Bit": BIT | {"size": 40},
     "cropped from more": BIT | {"size": {"shortest_edge": 40}, "crop_size": [32, 32]},
+    "Bit without a crop": BIT | {"do_center_crop": False, "size": SQUARE["size"]},
     "ViT does not crop": VIT | {"crop_size": 16},
     "squashed, then cropped": DEIT | {"size": 40, "crop_size": 32},
     "CLIP": BIT | {"image_processor_type": "CLIPImageProcessorFast"},
+    "means of the channels": VIT | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
     "not normalised": VIT | {"do_normalize": False},
+    "not rescaled": VIT | {"do_rescale": False} | HALF,
+    "another factor": VIT | {"rescale_factor": 1 / 127.5, "image_mean": 1, "image_std": 1},
     "another factor, not normalised": VIT | {"rescale_factor": 1 / 127.5, "do_normalize": False},
+    "a factor not used": VIT | {"rescale_factor": 2.0, "do_rescale": False} | HALF,
+    "another class's steps": VIT | {"do_flip_channel_order": True, "rescale_offset": True},
+    "to RGB": VIT | {"do_convert_rgb": True},
 }
 
 
@@ -344,6 +341,12 @@ def test_what_a_preprocessor_says_is_carried_out(case, smooth, tmp_path):
 WARNED_OF = {
     "another filter": (VIT | {"resample": 0}, "nearest"),
     "padded": (BIT | {"crop_size": 48}, "not done here.*crop_size"),
+    "padded at the end": (
+        VIT | {"do_pad": True, "pad_size": SQUARE["size"]},
+        "not done here.*do_pad",
+    ),
+    "not resized": (BIT | {"do_resize": False}, "not done here.*do_resize"),
+    "other shares": (BIT | {"size": {"height": 40, "width": 64}}, "not done here.*64"),
     "a longest side": (
         BIT | {"size": {"shortest_edge": 32, "longest_edge": 40}},
         "not done here.*longest_edge",
@@ -362,7 +365,7 @@ def test_what_a_preprocessor_says_and_is_not_done_is_a_warning(case, photo, tmp_
         ours = load_model(tmp_path)
     expected = theirs(photo, return_tensors="pt")["pixel_values"][0]
     found = ours.origin.transform(photo)
-    if expected.shape == found.shape:
+    if expected.shape == found.shape and case != "padded at the end":
         assert (found - expected).abs().max() > 0.05
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*image_size")

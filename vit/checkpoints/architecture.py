@@ -42,7 +42,7 @@ def read_architecture(network: Network) -> None:
 
     # the decoder, whose norms have the encoder's eps unless the settings say otherwise
     hints = network.hints.decoder
-    width, _ = network.shape("decoder.embed.weight", 2)
+    width, _ = network.shape("decoder.embed.weight")
     decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
     _compare(network, decoder, hints)
     decoder["norm_eps"] = hints.get("norm_eps", network.encoder.norm_eps)
@@ -69,7 +69,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     hints = network.hints.encoder
 
     # patches and blocks
-    width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
+    width, channels, p, q = network.shape("patch_embed.proj.weight")
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     encoder |= _read_blocks(network, "encoder", width)
 
@@ -93,7 +93,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # prefix tokens, then positions, whose table may have rows for them
     encoder["class_token"] = "cls_token" in tensors
-    encoder["registers"] = network.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
+    encoder["registers"] = network.shape("reg_token")[1] if "reg_token" in tensors else 0
     _read_positions(network, encoder)
     _compare(network, encoder, hints)
     _read_head(network, encoder)
@@ -117,8 +117,8 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     blocks = {match[0] for match in map(pattern.match, tensors) if match}
 
     # The MLP: fc1.weight (hidden, D) and fc2.weight (D, hidden). A SwiGLU's fc1 makes gates, too.
-    hidden = network.shape(f"{first}mlp.fc2.weight", 2)[1]
-    rows = network.shape(f"{first}mlp.fc1.weight", 2)[0]
+    hidden = network.shape(f"{first}mlp.fc2.weight")[1]
+    rows = network.shape(f"{first}mlp.fc1.weight")[0]
     mlp = "swiglu" if rows == 2 * hidden else "gelu"
     # the settings may round: ratio x width is rounded here and truncated in timm
     mlp_ratio = hints.get("mlp_ratio", 0)
@@ -157,7 +157,7 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
     # the norm of the queries shows the size of a head
     q_norm = f"{BLOCKS[part]}0.attn.q_norm.weight"
     if heads is None and q_norm in network.tensors:
-        heads = max(width // network.shape(q_norm, 1)[0], 1)
+        heads = max(width // network.shape(q_norm)[0], 1)
         if heads == 1:
             network.guess(
                 f"assuming one head of the {part}, because its q_norm is as wide as its tokens; "
@@ -191,7 +191,7 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     """Set in `encoder` the size of the images, the kind of positions, and whose the rows are."""
-    _, length, dim = network.shape("pos_embed", 3)
+    _, length, dim = network.shape("pos_embed")
     table = network.tensors["pos_embed"]
     hints = network.hints.encoder
     registers = encoder["registers"]
@@ -275,7 +275,7 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
     """
     hints = network.hints.encoder
     options = network.options
-    classes = network.shape("head.weight", 2)[0] if "head.weight" in network.tensors else 0
+    classes = network.shape("head.weight")[0] if "head.weight" in network.tensors else 0
     keeps_head = classes > 0 and options.num_classes in (None, classes)
 
     # a head that the settings name and the file lacks is reported as missing; who replaces a head

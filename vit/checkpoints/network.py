@@ -115,17 +115,14 @@ class Network:
         self.report.guesses.append(text)
         warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
 
-    def shape(self, name: str, dimensions: int) -> Shape:
+    def shape(self, name: str) -> Shape:
         """Return the shape of a tensor that every model must have."""
         if name not in self.tensors:
             raise self.error(
                 f"no {name} in it, so this is not a vision transformer that can be loaded "
                 f"({self.format.name})"
             )
-        shape = tuple(self.tensors[name].value.shape)
-        if len(shape) != dimensions:
-            raise self.error(f"{name} has the shape {size_text(shape)}, not {dimensions} sides")
-        return shape
+        return tuple(self.tensors[name].value.shape)
 
     def drop(self, name: str, reason: str) -> None:
         """Leave a tensor out, if it is there."""
