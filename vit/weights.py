@@ -352,7 +352,7 @@ def match_classes(names: Sequence[str], class_names: Sequence[str]) -> list[int]
         theirs = [int(name) for name in class_names]
 
     # each is there once
-    number_of = {name: number for number, name in enumerate(ours)}
-    if len(number_of) != len(ours) or len(ours) != len(theirs) or set(theirs) != set(ours):
+    if len(set(ours)) < len(ours) or sorted(ours) != sorted(theirs):
         return None
+    number_of = {name: number for number, name in enumerate(ours)}
     return [number_of[name] for name in theirs]

