@@ -117,15 +117,6 @@ def test_an_architecture_that_is_not_the_codes_is_a_guess_and_options_set_it(fil
     assert load_model(state, num_heads=12).config.num_heads == 12
 
 
-def test_what_deits_main_saves():
-    model = theirs(384, 6, num_classes=3)
-    args = argparse.Namespace(model="deit_small_patch16_LS", eval_crop_ratio=0.9)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        ours = load_model({"model": model.state_dict(), "args": args})
-    assert (ours.config.num_heads, ours.origin.crop_share) == (6, 0.9)
-    assert not caught
-
-
 def test_retfounds_classifier_is_left_out_by_name():
     """Its code applies the final norm to the mean of the patches, and again in timm's head."""
     model = theirs(1024, 16, num_classes=3, global_pool="avg")

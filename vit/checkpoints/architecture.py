@@ -246,9 +246,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
         network.note(assumed)
 
     # the rows of the prefix
-    encoder["no_embed_class"] = count == length and (
-        prefix > 0 or hints.get("no_embed_class", False)
-    )
+    encoder["no_embed_class"] = count == length and hints.get("no_embed_class", prefix > 0)
     if count == length - 1 and registers and encoder["class_token"]:
         positions = table.value  # (1, N, D)
         zeros = positions.new_zeros(1, registers, dim)
@@ -282,10 +280,7 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
     # does not change the settings
     encoder["num_classes"] = options.num_classes
     if options.num_classes is None:
-        stated = hints.get("num_classes", 0)
-        encoder["num_classes"] = classes or stated
-        if classes and stated not in (0, classes):
-            network.note(f"its settings say {stated} classes, its head has {classes}")
+        encoder["num_classes"] = classes or hints.get("num_classes", 0)
     elif not keeps_head:
         reason = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
         network.drop("head.weight", reason)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format
+from vit.checkpoints.formats.format import Format
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 
@@ -21,8 +20,6 @@ DEIT_III = table("""
 # DeiT's token for distillation, whose head stands beside that of the class token
 DISTILLATION = table("reg_token dist_token")
 TWO_HEADS = "one of DeiT's two heads, of two tokens, whose mean is its answer"
-# heads by width, in the code of DeiT and DeiT III
-DEIT_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
 OTHER_INPUTS = "DeiT, DINO and MAE use these; timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
@@ -35,26 +32,12 @@ def describes_itself(source: Source) -> bool:
 
 
 def timm_hints(source: Source) -> dict[str, Any]:
-    """Read what describes the model, if anything does.
-
-    It may be timm's config.json, the model in memory, or what DeiT's main.py saves: its
-    architecture, and the share of an image that it evaluates.
-    """
+    """Read what describes the model, if anything does: timm's config.json, or itself in memory."""
     hints: dict[str, Any] = {}
-    name = str(source.values.get("args.model"))
     if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
         hints = timm_models.hints(source)
-    elif re.fullmatch(r"deit_([a-z_]+)_patch\d+_(\d+|LS)", name):
-        hints = {
-            "encoder": {"global_pool": "token"},
-            "mean": IMAGENET[0],
-            "std": IMAGENET[1],
-            "crop_share": source.values.get("args.eval_crop_ratio"),
-            "blocks_known": True,
-            "code_heads": DEIT_HEADS,
-        }
     if any(key.endswith("head_dist.weight") for key in source.tensors):
         hints["head_problem"] = f"is {TWO_HEADS}"
     return hints
