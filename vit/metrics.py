@@ -26,11 +26,6 @@ FEW_IMAGES = 1000
 """Below so many images, a percentage has no decimals: one image is a tenth of a percent or more."""
 
 
-def standard_error(share: float, count: int) -> float:
-    """Return the standard error of a share p that was measured on n images: sqrt(p (1 - p) / n)."""
-    return math.sqrt(share * (1 - share) / count)
-
-
 @dataclass(frozen=True)
 class Measure:
     """A kind of score: how it is called and written.
@@ -52,13 +47,11 @@ class Measure:
             images: behind the value, 0 if unknown; a percentage of few has no decimals.
             brief: with fewer digits.
         """
-        full_format, brief_format = FORMATS[self.kind]
+        form = FORMATS[self.kind][brief]
         # Decimals of few images would claim what they cannot tell
-        if 0 < images < FEW_IMAGES and full_format.endswith("%"):
-            return format(value, ".0%")
-        if brief:
-            return format(value, brief_format)
-        return format(value, full_format)
+        if 0 < images < FEW_IMAGES and form.endswith("%"):
+            form = ".0%"
+        return format(value, form)
 
     def write_error(self, value: float, images: int, brief: bool = False) -> str:
         """Return how sure an accuracy on `images` images is: its standard error, "± 0.5%".
@@ -67,7 +60,8 @@ class Measure:
         """
         if self.kind != "accuracy" or not images:
             return ""
-        error = standard_error(value, images)
+        # of a share p on n images, sqrt(p (1 - p) / n)
+        error = math.sqrt(value * (1 - value) / images)
         if error == 0:
             return f"({round(value * images):,} of {images:,})"
         return f"± {self.write(error, images, brief)}"
@@ -98,12 +92,14 @@ BASELINES = {
     "nearest_visible_patch": "the nearest visible patch",
 }
 """What scores are compared with: what needs no training."""
-OLD_BASELINES = {
+OLD_NAMES = {
+    "encoder_accuracy": "accuracy",
     "raw_pixel_accuracy": "raw_pixels",
-    "mean_of_visible_patches": "mean_of_visible_patches",
-    "nearest_visible_patch": "nearest_visible_patch",
+    "test_accuracy": "accuracy",
+    "test_calibration_error": "expected_calibration_error",
+    "test_confusion": "confusion",
 }
-"""What they were called until 0.1."""
+"""What measures and baselines were called until 0.1."""
 
 
 def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -111,40 +107,29 @@ def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     if "scores" in document:
         return dict(document["scores"])
 
-    # until 0.1, summary.json had other names than results.json
-    methods = {
-        key: document[key] for key in ("knn", "linear", "reconstruction", "head") if key in document
-    }
-    neighbours = document.get("neighbours")
-    if neighbours:
-        methods["knn"] = neighbours | {"accuracy": neighbours["encoder_accuracy"]}
+    # until 0.1, scores stood at the top, those of summary.json under other names
+    methods = {method: document[method] for method, _ in MEASURES if method in document}
+    if document.get("neighbours"):
+        methods["knn"] = document["neighbours"]
     if "test_accuracy" in document:
-        methods["head"] = {
-            "accuracy": document["test_accuracy"],
-            "cross_entropy": document["test_loss"],
-            "expected_calibration_error": document["test_calibration_error"],
-            "confusion": document.get("test_confusion"),
-        }
+        methods["head"] = {**document, "cross_entropy": document["test_loss"]}
     elif "test_loss" in document:
-        row = {"loss": document["test_loss"]}
-        methods["reconstruction"] = row | document.get("test_loss_of_baselines", {})
+        methods["reconstruction"] = {"loss": document["test_loss"]}
+        methods["reconstruction"] |= document.get("test_loss_of_baselines", {})
 
-    # and a method one row, whose baselines were among its measures
+    # baselines were among a row's measures, and the number of images beside the data
     data = document.get("data")
     images = (data if isinstance(data, dict) else document).get("test_images", 0)
     scores: dict[str, list[dict[str, Any]]] = {}
     for method, rows in methods.items():
         scores[method] = []
-        for row in rows if isinstance(rows, list) else [rows]:
-            baselines = {}
-            for old_name, name in OLD_BASELINES.items():
-                if old_name in row:
-                    baselines[name] = row[old_name]
-            protocol = ""
+        for old in rows if isinstance(rows, list) else [rows]:
+            row = {OLD_NAMES.get(name, name): value for name, value in old.items()}
+            row["baselines"] = {name: row[name] for name in BASELINES if name in row}
+            row["protocol"] = ""
             if "mask" in row:
-                protocol = f"{row['mask']} mask, {row['ratio']:.0%} masked"
-            new = {"protocol": protocol, "images": images, "baselines": baselines}
-            scores[method].append(row | new)
+                row["protocol"] = f"{row['mask']} mask, {row['ratio']:.0%} masked"
+            scores[method].append(row | {"images": images})
     return scores
 
 

@@ -20,14 +20,7 @@ from vit.data.augment import (
     sample_boxes,
     shuffle_patches,
 )
-from vit.data.draws import (
-    RAND_MAGNITUDE,
-    Draws,
-    crop_boxes,
-    draw_operations,
-    draw_step,
-    make_generator,
-)
+from vit.data.draws import Draws, crop_boxes, draw_step
 from vit.data.randaugment import rand_augment
 from vit.inputs import Normalization, Preparation, cut_to_shape, to_float
 from vit.patches import patchify
@@ -50,21 +43,6 @@ def varied_by(images: Tensor, settings: Config) -> Tensor:
     return augment(images, draws_of(settings, len(images)), settings)
 
 
-def whole_box(batch: int) -> Tensor:
-    return torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(batch, -1)
-
-
-@pytest.mark.parametrize("image_size", [(12, 16), (7, 5), (24, 20)])
-def test_flip_mirrors_just_the_images_it_names(image_size):
-    images = noise(4, size=SIZE)
-    flip = torch.tensor([True, False, True, False])
-    boxes = crop_boxes(4, (12, 16), (0.2, 0.8), (0.75, 1.33), seeded())
-    straight = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), image_size)
-    expected = torch.where(flip[:, None, None, None], straight.flip(-1), straight)
-    flipped = sample_boxes(images, boxes, flip, image_size)
-    torch.testing.assert_close(flipped, expected, rtol=0, atol=1e-5)
-
-
 # top, left, height, width in whole pixels; size to give back
 @pytest.mark.parametrize(
     ("box", "size"),
@@ -78,7 +56,9 @@ def test_flip_mirrors_just_the_images_it_names(image_size):
 def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
     images = noise(4, size=SIZE)
     boxes = (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1)
-    ours = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), size)
+    flip = torch.tensor([True, False, True, False])
+    sampled = sample_boxes(images, boxes, flip, size)
+    ours = torch.where(flip[:, None, None, None], sampled.flip(-1), sampled)
     theirs = torchvision.resized_crop(images.float() / 255, *box, list(size), antialias=False)
 
     # An enlarged crop has a rim beyond its outer pixels' centres: there torchvision sees no
@@ -95,8 +75,8 @@ def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
     torch.testing.assert_close(ours[..., *inner], theirs[..., *inner], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(12, 16), (16, 16), (20, 10)])
-def test_crops_have_the_stated_area_and_aspect(size):
+@pytest.mark.parametrize("size", [(12, 16), (20, 10)])
+def test_crops_have_the_stated_area_and_aspect_and_stay_within_the_image(size):
     # too small to reach over a border, so that nothing is shortened
     scale = (0.2, 0.3)
     ratio = (0.7, 1.4)
@@ -121,7 +101,7 @@ def test_crops_have_the_stated_area_and_aspect(size):
         assert (place + side <= 1 + 1e-6).all()
 
 
-@pytest.mark.parametrize("padding", [0, 1, 3])
+@pytest.mark.parametrize("padding", [0, 3])
 def test_padded_crop_is_a_window_of_the_padded_image(padding):
     images = noise(200, size=(5, 6))
     padded = torch.nn.functional.pad(images, (padding,) * 4)
@@ -150,30 +130,24 @@ def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_si
     monkeypatch.setattr("vit.data.draws.CROP_RATIO", (1.0, 1.0))
     settings = config(image_size, crop_scale=(1.0, 1.0), flip=0)
     images = noise(4, size=SIZE)
+    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, -1)
     cut = cut_to_shape(images, image_size)
-    expected = sample_boxes(cut, whole_box(4), torch.zeros(4, dtype=torch.bool), image_size)
+    expected = sample_boxes(cut, whole, torch.zeros(4, dtype=torch.bool), image_size)
     torch.testing.assert_close(varied_by(images, settings), expected, rtol=0, atol=1e-5)
-    for crop in CROPS:
-        varied = varied_by(images, config(image_size, crop=crop))
-        assert (varied.shape, varied.dtype) == ((4, 3, *image_size), torch.float32)
-        assert 0 <= varied.min() <= varied.max() <= 1
 
 
-@pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])
+@pytest.mark.parametrize("size", [(6, 8), (5, 7), (24, 20)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
     images = noise(4, size=SIZE)
     # the largest part of that shape
-    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(size, (12, 16))
+    height, width = {(6, 8): (12, 16), (5, 7): (11, 16), (24, 20): (12, 10)}[size]
     cut = torchvision.center_crop(images, [height, width]).float() / 255
     theirs = torchvision.resize(
         cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
     )
     ours = to_float(images, size, Preparation(interpolation))
     torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
-    assert 0 <= ours.min() <= ours.max() <= 1
-    if interpolation == "bicubic":
-        assert torch.equal(to_float(images, size), ours)
 
 
 def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
@@ -184,15 +158,12 @@ def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(normalize.invert(inputs), floats, rtol=0, atol=1e-6)
-    assert torch.equal(normalize(images), normalize(images.float() / 255))
     # a constant image is not divided by nothing
     flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
     assert Normalization.of(flat)(flat).abs().max() < 1e-3
     for wrong in (images.int(), images.float(), floats - 1):
         with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
             normalize(wrong)
-    # for the model to show
-    assert normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()
 
 
 @pytest.mark.parametrize("crop", CROPS)
@@ -219,18 +190,6 @@ def test_colours_are_jittered_as_torchvision_does():
     # torchvision's weights of the colours have four digits
     torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
     torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
-
-
-def test_randaugment_comes_before_flip():
-    images = noise(24, size=SIZE)
-    settings = config(crop="none", rand_augment=2)
-    draws = draws_of(settings, 24)
-    generator = make_generator(0, "augment", 0)
-    flip = torch.rand(24, generator=generator) < settings.augment.flip
-    varied = rand_augment(images, *draw_operations(24, 2, RAND_MAGNITUDE, generator))
-    expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
-    torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
-    assert not torch.equal(varied, images)
 
 
 # --- shuffled patches -----------------------------------------------------------------------------
@@ -262,11 +221,14 @@ def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
         assert len((values % 100).unique(dim=0)) == 6
 
 
-@pytest.mark.parametrize("kind", ["within", "across"])
-def test_shuffling_comes_after_all_that_varies_an_image(kind):
-    images = noise(6, size=SIZE)
-    settings = config(color_jitter=0.4, shuffle=kind)
-    varied = varied_by(images, config(color_jitter=0.4))
-    order = draws_of(settings, 6).shuffle
-    expected = shuffle_patches(varied, order, (2, 2), kind == "across")
-    assert torch.equal(varied_by(images, settings), expected)
+def test_an_image_is_varied_step_by_step_in_a_fixed_order():
+    images = noise(24, size=SIZE)
+    settings = config(crop="none", rand_augment=2, color_jitter=0.4, shuffle="within")
+    draws = draws_of(settings, 24)
+    # RandAugment as drawn after the flips, flip, colours, shuffling
+    expected = rand_augment(images, draws.operations, draws.strengths)
+    assert not torch.equal(expected, images)
+    expected = torch.where(draws.flip[:, None, None, None], expected.flip(-1), expected)
+    expected = color_jitter(expected.float() / 255, draws.jitter)
+    expected = shuffle_patches(expected, draws.shuffle, (2, 2), across=False)
+    torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)

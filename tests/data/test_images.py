@@ -1,21 +1,23 @@
-"""Laws of image sets and their subsets: hashes, classes, and that a seed fixes a choice."""
+"""Laws of image sets and of which images are used: hashes, seeds, copies, held-out images."""
+
+from __future__ import annotations
 
 import unicodedata
-from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import torch
-from tiny import seeded
+from tiny import noise, save_images, seeded
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit import data as data_module
-from vit.data import ImageSet, content_hash
-from vit.data.images import (
-    evenly_spaced,
-    hold_out,
-    spread_over_classes,
-    with_test_images,
-)
+from vit.config import DataConfig
+from vit.data import Dataset, ImageSet, content_hash
+from vit.data.images import evenly_spaced, hold_out, spread_over_classes, with_test_images
+from vit.data.sources import load_data
+from vit.errors import DataError
 from vit.weights import match_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
@@ -50,6 +52,21 @@ def test_content_hash_knows_pixels_labels_and_shape():
     assert part.content_hash == content_hash(part.images, part.labels) != original.content_hash
 
 
+def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hashes(monkeypatch):
+    images = image_set([number % 3 for number in range(50)], ("a", "b", "c"))
+    hashes = images.image_hashes
+    for indices in (torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0):
+        copy = images.subset(indices)
+        with monkeypatch.context() as patch:
+            patch.setattr(data_module, "LARGE", 0)
+            part = images.subset(indices)
+        assert isinstance(part.images, data_module.Rows)
+        assert torch.equal(part.images[:], copy.images)
+        assert (part.content_hash, part.label_names) == (copy.content_hash, copy.label_names)
+        assert torch.equal(part.image_hashes, hashes[indices])
+        assert torch.equal(part.subset(torch.tensor([1, 0])).images[:], copy.images[[1, 0]])
+
+
 def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     ten = spread_over_classes(LABELS, 10, 3, "labels")
     forty = spread_over_classes(LABELS, 40, 3, "labels")
@@ -62,18 +79,11 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert not spread_over_classes(alone, 50, 3, "holdout")[500]
 
 
-# --- images to hold out ---------------------------------------------------------------------------
-
-
-def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
-    return evenly_spaced(len(among), most)
-
-
-@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (19, 1), (20, 2), (25_000, 1000)])
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (20, 2), (25_000, 1000)])
 def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
     images = torch.arange(count)[:, None].view(torch.uint8).view(count, 2, 2, 2)
     dataset = ImageSet(images, torch.arange(count), (), "")
-    train, test = with_test_images(dataset, None, "", "folder", (2, 2))
+    train, test = with_test_images(dataset, None, "folder", (2, 2))
     numbers = torch.arange(held_out) * count // held_out
     assert torch.equal(test.labels, numbers)
     assert sorted([*train.labels.tolist(), *numbers.tolist()]) == list(range(count))
@@ -81,10 +91,8 @@ def test_without_copies_held_out_images_are_evenly_spaced(count, held_out):
 
 # which image each is, in their order; how many are held out of 100
 COPIES = {
-    "pairs side by side": (torch.arange(100) // 2, 10),
     "one folder twice": (torch.arange(100) % 50, 10),
     "ten of each, side by side": (torch.arange(100) // 10, 10),
-    "ten of each, in turn": (torch.arange(100) % 10, 10),
     "a third is blank": (torch.arange(100) * (torch.arange(100) % 3 > 0), 6),
     "all but one are blank": (torch.arange(100) == 50, 1),
 }
@@ -92,41 +100,16 @@ COPIES = {
 
 @pytest.mark.parametrize("case", COPIES)
 def test_copies_of_an_image_are_on_one_side(case):
+    def evenly(among: torch.Tensor, most: int) -> torch.Tensor:
+        return evenly_spaced(len(among), most)
+
     originals, count = COPIES[case]
     held_out = hold_out(originals.long() * 7919, 10, evenly)
     assert not set(originals[held_out].tolist()) & set(originals[~held_out].tolist())
     assert int(held_out.sum()) == count
-
-
-def test_copies_of_the_only_image_are_held_out_like_others():
+    # those of the only image are held out like others
     assert hold_out(torch.zeros(5, dtype=torch.int64), 2, evenly).tolist() == [1, 0, 1, 0, 0]
 
-
-def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hashes(monkeypatch):
-    images = image_set([number % 3 for number in range(50)], ("a", "b", "c"))
-    hashes = images.image_hashes
-    assert len(hashes.unique()) == 50
-    subsets = [torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0]
-    copies = [images.subset(indices) for indices in subsets]
-    monkeypatch.setattr(data_module, "LARGE", 0)
-    for indices, copy in zip(subsets, copies, strict=True):
-        part = images.subset(indices)
-        assert isinstance(part.images, data_module.Rows)
-        assert torch.equal(part.images[:], copy.images)
-        assert torch.equal(part.labels, copy.labels)
-        assert part.content_hash == copy.content_hash
-        assert torch.equal(part.image_hashes, hashes[indices])
-        assert torch.equal(part.subset(torch.tensor([1, 0])).images[:], copy.images[[1, 0]])
-
-    # with known hashes, it need not be read to have a hash of its own
-    monkeypatch.setattr(data_module, "HASHED", 0)
-    known = replace(images, known_hashes=hashes)
-    found = [known.subset(torch.tensor(rows)) for rows in ([3, 1], [3, 1], [1, 3], [3, 0])]
-    assert found[0].content_hash == found[1].content_hash
-    assert len({part.content_hash for part in found}) == 3
-
-
-# --- classes by name ------------------------------------------------------------------------------
 
 NUMBERS = tuple(map(str, range(12)))
 NFC = ("bee", "caf\u00e9")
@@ -141,7 +124,6 @@ NFD = tuple(unicodedata.normalize("NFD", name) for name in NFC)
         ((), tuple(sorted(NUMBERS)), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
         (NFD, NFC[::-1], [1, 0]),
         ((), ("ape", "bee"), None),
-        (("ape", "bee"), ("ape", "cat"), None),
         (("ape", "bee"), ("ape", "bee", "cat"), None),
         (("crane", "crane"), ("crane", "crane"), [0, 1]),
         (("crane", "crane", "ape"), ("ape", "crane", "crane"), None),
@@ -149,3 +131,129 @@ NFD = tuple(unicodedata.normalize("NFD", name) for name in NFC)
 )
 def test_classes_are_matched_by_name_whatever_their_order(names, wanted, order):
     assert match_classes(names, wanted) == order
+
+
+# --- the images of a run --------------------------------------------------------------------------
+
+COUNTS = {"ape": 30, "bee": 18, "cat": 12}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Sixty training images and nine test images, each of a colour of its own, which names it."""
+    root = tmp_path_factory.mktemp("loading") / "images"
+    number = 0
+    for split, counts in (("train", COUNTS), ("test", dict.fromkeys(COUNTS, 3))):
+        for name, count in counts.items():
+            colours = range(number, number + count)
+            images = (np.full((4, 4, 3), colour, np.uint8) for colour in colours)
+            save_images(root / split / name, images)
+            number += count
+    return root
+
+
+def load(root: Path, **settings: object) -> Dataset:
+    cache = str(root.parent / "cache")
+    return load_data(DataConfig(source="folder", root=str(root), cache=cache, **settings), (4, 4))
+
+
+def numbers(images: ImageSet) -> set[int]:
+    """The colours of the images, which are their numbers."""
+    colours = images.images[:, 0, 0, 0].tolist()
+    assert len(colours) == len(set(colours)) == len(images)
+    return set(colours)
+
+
+def assert_stratified(images: ImageSet) -> None:
+    """Each class has its share of the images, give or take one."""
+    for label, total in enumerate(COUNTS.values()):
+        assert abs(int((images.labels == label).sum()) - len(images) * total / 60) <= 1
+
+
+def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root):
+    data = load(root)
+    assert (numbers(data.train), numbers(data.test)) == (set(range(60)), set(range(60, 69)))
+    assert data.tested_on == "test images"
+    whole = data.content_hash
+    for count in (1, 10, 30):
+        data = load(root, val_size=count)
+        assert numbers(data.train) | numbers(data.test) == set(range(60))
+        assert (len(data.train), len(data.test)) == (60 - count, count)
+        assert_stratified(data.test)
+        assert data.tested_on == "held-out training images"
+        assert data.content_hash == load(root, val_size=count).content_hash
+        assert data.facts["whole_content_hash"] == whole != data.content_hash
+
+
+def test_a_share_of_the_labels_is_a_share_of_the_training_images(root):
+    for share in (0.001, 0.1, 0.9):
+        data = load(root, labels=share)
+        assert len(data.train) == max(1, round(share * 60))
+        assert_stratified(data.train)
+        assert data.test.content_hash == load(root).test.content_hash
+        # also of a class that has no image left
+        assert data.train.class_names == ("ape", "bee", "cat")
+
+        # with images held out, it is a share of the remaining ones
+        limited = load(root, val_size=20, labels=share)
+        assert len(limited.train) == max(1, round(share * 40))
+        assert not numbers(limited.train) & numbers(load(root, val_size=20).test)
+
+
+def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
+    settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)
+    with pytest.raises(DataError, match="--data scenes"):
+        load_data(DataConfig(**settings), (32, 32))
+    data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
+    scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
+    assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
+    assert data.warning.startswith("CIFAR-10 is not available")
+    assert scenes.warning is None
+
+
+def test_a_bad_image_counts_once(tmp_path):
+    save_images(tmp_path / "root", noise(12).permute(0, 2, 3, 1).numpy())
+    (tmp_path / "root" / "bad.png").write_bytes(b"bad")
+    data = load(tmp_path / "root", val_size=4, on_bad_image="skip")
+    assert data.facts["skipped"] == sum("left out" in note for note in data.notes) == 1
+
+
+def shared_images(data: Dataset) -> int:
+    """The number of test images whose pixels are among the training images."""
+    train = {pixels.numpy().tobytes() for pixels in data.train.images}
+    return sum(pixels.numpy().tobytes() in train for pixels in data.test.images)
+
+
+@pytest.mark.parametrize("settings", [{}, dict(val_size=12), dict(limit=40, val_size=6)], ids=str)
+def test_copies_of_an_image_are_never_trained_and_measured_on(tmp_path, settings):
+    """Thirty images in three classes, each twice, as a PNG and as a BMP."""
+    images = noise(30, size=(4, 4))
+    for number, image in enumerate(images):
+        path = tmp_path / "doubled" / "abc"[number % 3]
+        path.mkdir(parents=True, exist_ok=True)
+        to_pil_image(image).save(path / f"{number:02}.png")
+        to_pil_image(image).save(path / f"{number:02} (copy).bmp")
+    # the second time from the cache
+    for _ in range(2):
+        data = load(tmp_path / "doubled", **settings)
+        assert shared_images(data) == data.facts["test_images_in_train"] == 0
+        assert 0 < len(data.test) <= 18
+    if not settings:
+        assert (len(data.train), len(data.test)) == (54, 6)
+        assert [note for note in data.notes if "30 are copies of another image" in note]
+    # those of a caller's data set, too
+    items = [(image, number % 3) for number, image in enumerate(images)] * 2
+    config = DataConfig(cache=str(tmp_path / "cache"), **settings)
+    assert shared_images(load_data(config, (4, 4), items)) == 0
+
+
+def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):
+    pixels = noise(16, size=(4, 4)).permute(0, 2, 3, 1).numpy()
+    for shared in (0, 2):
+        root = tmp_path / str(shared) / "root"
+        save_images(root / "train" / "a", pixels[:10])
+        save_images(root / "test" / "a", pixels[10 - shared : 16 - shared])
+        data = load(root)
+        assert data.facts["test_images_in_train"] == shared_images(data) == shared
+        notes = [note for note in data.facts["notes"] if "training images too" in note]
+        assert [note.partition(" of ")[0] for note in notes] == ["2"] * (shared > 0)

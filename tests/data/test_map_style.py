@@ -10,6 +10,7 @@ import shutil
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 import pytest
 import torch
@@ -63,56 +64,37 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load):
     assert list((folder.parent / "cache").glob("ImageFolder*")) == []
 
 
-class Counted:
-    """Images that know who read them: an open file's position, all who fork would share."""
-
-    def __init__(self, images: torch.Tensor):
-        self.images = images
-        self.readers: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, number: int) -> torch.Tensor:
-        self.readers.append((os.getpid(), threading.get_ident()))
-        return self.images[number]
-
-
-def test_a_data_set_is_read_in_this_process_and_thread(load):
-    dataset = Counted(noise(600, size=SIZE))
-    assert torch.equal(load(dataset, dataset).train.images, dataset.images)
-    assert len(dataset.readers) >= 1200
-    assert set(dataset.readers) == {(os.getpid(), threading.get_ident())}
-
-
 FORMS = {
-    "tensors": (lambda pixels, label: pixels, False),
     "pictures": (lambda pixels, label: to_pil_image(pixels), False),
     "pairs": (lambda pixels, label: (pixels, label), True),
-    "a tensor as label": (
-        lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "ignored"),
-        True,
-    ),
+    "triples": (lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"), True),
     "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
     "mappings of another key": (lambda pixels, label: {"image": pixels, "target": 0}, False),
-    "no label": (lambda pixels, label: (pixels, None), False),
     "a label of -1": (lambda pixels, label: (pixels, -1), False),
 }
+
+
+class Items(list):
+    """Items that know which threads have read them: an open file's position, all would share."""
+
+    readers: ClassVar[set[tuple[int, int]]] = set()
+
+    def __getitem__(self, number):
+        self.readers.add((os.getpid(), threading.get_ident()))
+        return super().__getitem__(number)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_items_of_many_forms_give_their_pixels_to_the_bit(load, form):
     make, labelled = FORMS[form]
     pixels = noise(9, size=SIZE)
-    items = [make(image, number % 3) for number, image in enumerate(pixels)]
-    labels = [-1] * 9
-    if labelled:
-        labels = [0, 1, 2] * 3
+    items = Items(make(image, number % 3) for number, image in enumerate(pixels))
     data = load(items, items)
     for split in (data.train, data.test):
         assert torch.equal(split.images, pixels)
-        assert split.labels.tolist() == labels
+        assert split.labels.tolist() == ([0, 1, 2] * 3 if labelled else [-1] * 9)
         assert split.class_names == ("0", "1", "2") * labelled
+    assert Items.readers == {(os.getpid(), threading.get_ident())}
     # labels of another key are not dropped in silence
     assert labelled or [note for note in data.notes if "0 classes" in note and "'label'" in note]
 
@@ -155,10 +137,7 @@ PIXELS = noise(9, size=SIZE)
 REFUSED = {
     "floats": [torch.rand(3, 8, 8)] * 4,
     "whole numbers, which 16-bit grey has too": [torch.full((1, 8, 8), 200)] * 4,
-    "channels last": [torch.zeros(8, 8, 3, dtype=torch.uint8)] * 4,
     "one without a label": [(PIXELS[0], None), *((image, 0) for image in PIXELS)],
-    "a stream": iter(PIXELS),
-    "one image": PIXELS[:1],
 }
 
 
@@ -220,10 +199,9 @@ def test_it_is_decoded_once_and_again_when_it_changes(datasets, saved, load, mon
         patch.setattr(map_style, "_read", None)
         again = datasets.load_from_disk(saved)["train"]
         assert_same_images(load(again, again).train, full.train)
-    for part in (dataset.select([7, 2, 5]), Subset(dataset, [7, 2, 5])):
-        some = load(part, dataset).train
-        assert torch.equal(some.images, full.train.images[[7, 2, 5]])
-        assert some.class_names == ("ape", "bee", "cat")
+    some = load(dataset.select([7, 2, 5]), dataset).train
+    assert torch.equal(some.images, full.train.images[[7, 2, 5]])
+    assert some.class_names == ("ape", "bee", "cat")
 
 
 def test_a_picture_in_a_file_is_decoded_again_when_the_file_changes(datasets, tmp_path, load):
@@ -266,16 +244,9 @@ def test_a_class_around_a_data_set_of_hugging_face_has_no_cache_of_its(datasets,
     assert brightest[0] == 0 < brightest[1]
 
 
-TRANSFORMS = {
-    "other keys": lambda rows: {"pixel_values": [torch.zeros(3, 8, 8)] * len(rows["img"])},
-    "floats": lambda rows: {"img": [torch.zeros(3, 8, 8)] * len(rows["img"]), "kind": rows["kind"]},
-    "labels of another name": lambda rows: {"img": rows["img"], "labels": rows["kind"]},
-}
-
-
-@pytest.mark.parametrize("case", TRANSFORMS)
-def test_a_transformed_data_set_is_refused(datasets, saved, load, case):
-    dataset = datasets.load_from_disk(saved)["train"].with_transform(TRANSFORMS[case])
+def test_a_transform_that_renames_the_labels_is_refused(datasets, saved, load):
+    dataset = datasets.load_from_disk(saved)["train"]
+    dataset = dataset.with_transform(lambda rows: {"img": rows["img"], "labels": rows["kind"]})
     for part in (dataset, Subset(dataset, range(6))):
         with pytest.raises(DataError):
             load(part, dataset)

@@ -88,19 +88,9 @@ def test_each_operation_is_pillows(name, strength):
         assert (difference > 0).float().mean() < 0.02
 
 
-def test_images_without_contrast_stay():
-    flat = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
-    for name in ("auto contrast", "equalize", "contrast", "sharpness", "color"):
-        assert torch.equal(OPERATIONS[name](flat, torch.full((2, 1, 1, 1), 0.9)), flat), name
-
-
-def drawn(batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    return draw_operations(batch, count=2, magnitude=9, generator=seeded(seed))
-
-
 def test_a_batch_is_what_its_images_drew():
     images = pictures(40)
-    operations, strengths = drawn(40, seed=1)
+    operations, strengths = draw_operations(40, 2, 9.0, seeded(1))
     before = images.clone()
     varied = rand_augment(images, operations, strengths)
     assert torch.equal(images, before)
@@ -111,13 +101,11 @@ def test_a_batch_is_what_its_images_drew():
             if operation >= 0:
                 expected = names[operation](expected, strength.view(1, 1, 1, 1))
         assert torch.equal(varied[index : index + 1], expected)
-    part = rand_augment(images[10:25], operations[10:25], strengths[10:25])
-    assert torch.equal(part, varied[10:25])
     assert torch.equal(rand_augment(images, torch.full((40, 2), -1), torch.ones(40, 2)), images)
 
 
 def test_draws_follow_their_distributions():
-    operations, strengths = drawn(20_000)
+    operations, strengths = draw_operations(20_000, 2, 9.0, seeded())
     applied = operations >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))
@@ -130,5 +118,3 @@ def test_draws_follow_their_distributions():
     assert size.std() == pytest.approx(0.05, abs=0.01)
     assert size.max() <= 1
     assert (strengths > 0).float().mean() == pytest.approx(0.5, abs=0.01)
-    assert torch.equal(drawn(20_000)[0], operations)
-    assert not torch.equal(drawn(20_000, seed=1)[0], operations)

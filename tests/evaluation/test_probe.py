@@ -42,25 +42,17 @@ def test_a_fit_of_nearly_collinear_features_converges():
     assert converged
 
 
-def test_where_a_fit_starts_does_not_matter():
-    features, labels = blobs(200, 1.0)
-    strong, _ = fit_probe(features, labels, 4, 1e-1)
-    cold, _ = fit_probe(features, labels, 4, 1e-3)
-    warm, _ = fit_probe(features, labels, 4, 1e-3, strong)
-    found = [logits_of(probe, features).softmax(1) for probe in (cold, warm)]
-    torch.testing.assert_close(*found, rtol=0, atol=2e-3)
-
-
 def test_the_probe_is_scikit_learns():
     features, labels = blobs(300, 1.5)
-    theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(
-        features, labels
-    )
-    probe, _ = fit_probe(features, labels, 4, 1e-2)
-    ours = logits_of(probe, features).softmax(1)
-    torch.testing.assert_close(
-        ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3
-    )
+    theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8)
+    expected = torch.from_numpy(theirs.fit(features, labels).predict_proba(features)).float()
+    cold, _ = fit_probe(features, labels, 4, 1e-2)
+    # wherever it starts
+    strong, _ = fit_probe(features, labels, 4, 1e-1)
+    warm, _ = fit_probe(features, labels, 4, 1e-2, strong)
+    for probe in (cold, warm):
+        ours = logits_of(probe, features).softmax(1)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=2e-3)
 
 
 def test_layer_and_strength_are_chosen_on_held_out_images():
@@ -76,29 +68,13 @@ def test_layer_and_strength_are_chosen_on_held_out_images():
     assert len(accuracies) == 3
     assert accuracies[1] == max(accuracies)
     assert float((logits.argmax(1) == test_labels).float().mean()) > 0.95
+    # which the test images have no part in
+    assert linear_probe(layers, labels, 100 * torch.randn_like(tests), held_out, 4)[1] == found
     # it is the fit to all training images, standardised by them
     bank, queries = standardised(layers[1], tests[1])
     probe, _ = fit_probe(bank, labels, 4, found["strength"])
     again = logits_of(probe, queries).softmax(1)
     torch.testing.assert_close(logits.softmax(1), again, rtol=0, atol=2e-3)
-
-
-def test_the_test_images_choose_nothing():
-    train, labels = blobs(120, 1.0)
-    test, _ = blobs(60, 1.0)
-    held_out = torch.arange(120) % 4 == 0
-    _, one = linear_probe(train[None], labels, test[None], held_out, 4)
-    _, two = linear_probe(train[None], labels, torch.randn(1, 30, 6) * 100, held_out, 4)
-    assert one == two
-
-
-def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
-    few, labels = torch.randn(60, 40), torch.arange(60) % 3
-    few[:, 0] += labels
-    held_out = torch.arange(60) % 3 == 0
-    test = torch.randn(1, 5, 40)
-    _, found = linear_probe(few[None], labels, test, held_out, 3, (1.0, 1e-6))
-    assert found["strength"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -126,13 +102,3 @@ def test_held_out_images_have_no_part_in_the_standardisation():
     probe, _ = fit_probe(fitting, labels[~held_out], 4, 1e-2)
     accuracy = (logits_of(probe, choosing).argmax(1) == labels[held_out]).float().mean()
     assert found["held_out_accuracy_by_layer"] == [pytest.approx(float(accuracy))]
-
-
-def test_classes_without_a_label_are_never_named_but_have_their_place():
-    train, labels = blobs(80, 0.5)
-    kept = labels < 3
-    logits, _ = linear_probe(
-        train[None, kept], labels[kept], train[None], torch.arange(60) % 4 == 0, 4
-    )
-    assert logits.shape == (80, 4)
-    assert (logits.argmax(1) < 3).all()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import re
 import shlex
 import shutil
-from collections import Counter
 from functools import cache
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from figures.test_document import Read as ReadText
-from PIL import Image
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -26,14 +22,14 @@ from tiny import noise, save_images
 
 from vit.cli import main
 from vit.config import Config, flat_settings, spelled
-from vit.errors import UserError
+from vit.errors import RunError
 from vit.figures.document import data_uri
 from vit.figures.style import printable
-from vit.metrics import BASELINES, MEASURES
+from vit.metrics import BASELINES
 from vit.report.curves import curves_of
-from vit.report.page import commands_of, is_report, report_page, write_report
+from vit.report.page import commands_of, report_page, write_report
 from vit.report.record import read_run
-from vit.report.scores import bars, duration
+from vit.report.scores import duration
 
 HOSTILE = [
     "</style></title><script>alert(1)</script>",
@@ -80,18 +76,17 @@ class Read(ReadText):
             self.rows[-1][-1] += data
 
     @property
+    def kinds(self) -> set[str]:
+        """The names of tags and attributes."""
+        return {name for tag, attrs in self.tags for name in (tag, *attrs)}
+
+    @property
     def words(self) -> str:
         return " ".join(self.text)
 
-    def pictures(self, alt: str) -> list[np.ndarray]:
-        """Those whose description has `alt` in it: uint8 (height, width, 4)."""
-        found = [attrs["src"] for tag, attrs in self.tags if tag == "img" and alt in attrs["alt"]]
-        return [
-            np.asarray(
-                Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))).convert("RGBA")
-            )
-            for src in found
-        ]
+    def pictures(self, alt: str = "") -> list[str]:
+        """The addresses of those whose description has `alt` in it."""
+        return [attrs["src"] for tag, attrs in self.tags if tag == "img" and alt in attrs["alt"]]
 
 
 @cache
@@ -162,19 +157,6 @@ def test_every_command_to_go_on_runs_on_the_run_that_the_page_is_of(
         assert main(argv) == 0, line
 
 
-def test_of_a_model_that_began_with_another_only_this_run_is_said_to_have_no_labels(copied, page):
-    assert "with no labels in training" in page.words
-    assert "The model never saw a label." in page.words
-    config = copied / "config.yaml"
-    text = config.read_text()
-    config.write_text(text.replace("  init: ''", "  init: runs/taught"))
-    assert config.read_text() != text
-    words = read(copied).words
-    assert "with no labels in this run" in words
-    assert "This run, which began with another model's weights, used no labels." in words
-    assert "never saw" not in words
-
-
 def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
     (scores,) = json.loads((classifier / "summary.json").read_text())["scores"]["head"]
     page = read(classifier)
@@ -182,22 +164,22 @@ def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
     assert rows["the model"].startswith(f"{scores['accuracy']:.0%} ")
     assert rows["always the most common class"] == "33% ± 14%"
     assert f"the calibration error is {scores['expected_calibration_error']:.0%}" in page.words
-    table, names = np.array(scores["confusion"]), ["cat", "dog", "ship"]
+
+    # the most frequent confusions, and the surest mistakes
+    names = ["cat", "dog", "ship"]
+    table = np.array(scores["confusion"])
+    wrong = table - np.diag(table.diagonal())
     mixed = [row for row in page.rows if len(row) == 3 and row[0] in names]
-    counts = [table[names.index(label), names.index(taken)] for label, taken, _ in mixed]
-    assert (
-        counts == sorted((table - np.diag(table.diagonal())).flatten(), reverse=True)[: len(mixed)]
-    )
-    for (label, _, share), count in zip(mixed, counts, strict=True):
+    expected = sorted(wrong.flatten(), reverse=True)[: len(mixed)]
+    for (label, taken, share), count in zip(mixed, expected, strict=True):
         total = table[names.index(label)].sum()
+        assert wrong[names.index(label), names.index(taken)] == count
         assert share == f"{count} of {total} ({count / total:.0%})"
     mistakes = [row for row in page.rows if len(row) == 4 and row[1] in names]
-    assert [row[0] for row in mistakes] == [
-        f"image {mistake['image']}" for mistake in scores["mistakes"]
-    ]
+    images = [f"image {mistake['image']}" for mistake in scores["mistakes"]]
+    assert [row[0] for row in mistakes] == images
     assert all(label != taken for _, label, taken, _ in mistakes)
     assert len(page.pictures("classes it confuses")) == 1
-    assert len(page.pictures("Accuracy against confidence")) == 1
     assert "fills in" not in page.words
 
 
@@ -224,34 +206,24 @@ def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded
     defaults = flat_settings(Config().to_dict())
     given = read_run(pretrained).settings
     changed = {key: value for key, value in given.items() if value != defaults[key]}
-    assert len(changed) > 10
-    shown = Counter(tuple(row) for row in page.rows)
-    for key, value in changed.items():
-        assert shown[key, spelled(value), spelled(defaults[key])] == 1
-    for key, value in given.items():
-        assert shown[key, spelled(value)] == 1, key
-    assert sum(len(row) == 3 and "." in row[0] for row in page.rows) == len(changed)
+    rows = [tuple(row) for row in page.rows if "." in row[0]]
+    shown = [(key, spelled(value), spelled(defaults[key])) for key, value in changed.items()]
+    assert [row for row in rows if len(row) == 3] == shown
+    assert rows[-len(given) :] == [(key, spelled(value)) for key, value in given.items()]
 
 
-def test_pictures_are_those_of_the_folder(pretrained, copied):
+def test_pictures_are_those_of_the_folder(copied):
     stems = ("reconstructions", "attention", "curves", "dynamics")
-    drawn = [data_uri((pretrained / f"{stem}.png").read_bytes()) for stem in stems]
-    shown = [attrs["src"] for tag, attrs in read(copied).tags if tag == "img"]
-    assert sorted(shown) == sorted(drawn)
+    drawn = [data_uri((copied / f"{stem}.png").read_bytes()) for stem in stems]
+    assert sorted(read(copied).pictures()) == sorted(drawn)
     (copied / "attention.png").unlink()
     page = read(copied)
-    assert drawn[1] not in [attrs["src"] for tag, attrs in page.tags if tag == "img"]
+    assert drawn[1] not in page.pictures()
     assert "What it attends to" not in page.text
 
 
-@pytest.fixture(scope="module")
-def half(tmp_path_factory) -> Path:
-    """A run that stopped half-way; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("runs") / "half", finished=False, snapshots=0)
-
-
-def test_an_unfinished_run_says_so_and_shows_its_curves(half, tmp_path):
-    folder = shutil.copytree(half, tmp_path / "half")
+def test_an_unfinished_run_says_so_and_shows_its_curves(tmp_path):
+    folder = make_run(tmp_path / "half", finished=False, snapshots=0)
     page = read(folder)
     assert "This run is not finished" in page.words
     assert "1.0 of 2 epochs are done" in page.words
@@ -272,10 +244,10 @@ def own_results(folder: Path) -> dict[str, Any]:
 
 
 def test_evaluations_below_the_run_are_taken_in_and_others_told_of(copied):
-    mine = own_results(copied)
-    for name, text in {
-        "evaluation": json.dumps(mine), "deep/er": json.dumps(mine), "cut": "{", "elsewhere": json.dumps(RESULTS),
-    }.items():  # fmt: skip
+    mine = json.dumps(own_results(copied))
+    others = json.dumps(RESULTS)
+    files = {"evaluation": mine, "deep/er": mine, "cut": "{", "elsewhere": others}
+    for name, text in files.items():
         (copied / name).mkdir(parents=True)
         (copied / name / "results.json").write_text(text)
     page = read(copied)
@@ -288,9 +260,8 @@ def test_evaluations_below_the_run_are_taken_in_and_others_told_of(copied):
         assert rows.count(row) == 2
     assert "Other data: 1,234 training images, measured on 567 test images." in page.text
     assert RESULTS["command"] in "".join(page.text)
-    notes = page.text[page.text.index("Notes", page.text.index("Notes") + 1) :]
-    assert any("elsewhere/results.json measured other weights" in note for note in notes)
-    assert sum("cut/results.json" in note for note in notes) == 1
+    assert "elsewhere/results.json measured other weights" in page.words
+    assert page.words.count("cut/results.json") == 1
 
 
 @pytest.mark.slow
@@ -307,94 +278,26 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     out = copied.parent / "else where" / "page.html"
     for place, link in ((None, "explore.html"), (out, "../run/explore.html")):
         tags = read(copied, place).tags
-        assert [
-            attrs["href"] for tag, attrs in tags if tag == "a" and not attrs["href"].startswith("#")
-        ] == [link]
+        links = [attrs["href"] for tag, attrs in tags if tag == "a"]
+        assert [href for href in links if not href.startswith("#")] == [link]
     write_report(read_run(copied), out)
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
-
-
-def test_what_was_decided_about_the_data_stands_on_the_page(copied):
-    summary = json.loads((copied / "summary.json").read_text())
-    summary["data"]["notes"] = ["training + test images of each class: <b> 3 + 1", "6 are in both"]
-    (copied / "summary.json").write_text(json.dumps(summary))
-    words = read(copied).words
-    for note in summary["data"]["notes"]:
-        assert note in words
-
-
-def test_a_warning_stands_once(copied):
-    results, summary = own_results(copied), json.loads((copied / "summary.json").read_text())
-    summary["data"]["warning"] = "CIFAR-10 is not available."
-    (copied / "summary.json").write_text(json.dumps(summary))
-    for name, warning in {"same": "CIFAR-10 is not available.", "other": "Another one."}.items():
-        (copied / name).mkdir()
-        data = results["data"] | {"warning": warning}
-        (copied / name / "results.json").write_text(json.dumps(results | {"data": data}))
-    words = read(copied).words
-    assert (words.count("CIFAR-10 is not available."), words.count("Another one.")) == (1, 1)
 
 
 # ---- What it is written to -------------------------------------------------------------------------------------------
 
 
-def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, tmp_path):
+def test_equal_folders_give_equal_pages_and_another_file_is_left_as_it_is(pretrained, tmp_path):
     out = tmp_path / "page.html"
     page = page_of(pretrained)
     for _ in range(2):
         assert write_report(read_run(pretrained), out) == out.stat().st_size < 3_000_000
         assert out.read_text(encoding="utf-8") == page
-    assert is_report(out)
-
-
-def refusal(folder: Path, out: Path) -> str:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(UserError) as caught:
-        write_report(read_run(folder), out)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    return str(caught.value)
-
-
-def test_another_file_is_left_as_it_is(copied):
     for content in ("my notes", "", "<!doctype html><p>a page"):
-        (copied / "report.html").write_text(content)
-        assert "report.html" in refusal(copied, copied / "report.html")
-    (copied / "folder.html").mkdir()
-    assert "folder.html" in refusal(copied, copied / "folder.html")
-
-
-@pytest.mark.parametrize(
-    ("name", "contents"),
-    {
-        "config.yaml": (None, "{", "a: 1", "- 1"),
-        "summary.json": ("{", "[]", '{"data": {}}'),
-        "metrics.jsonl": ("{\n", '{"epoch": "x"}\n'),
-    }.items(),
-)
-def test_what_is_no_run_or_damaged_is_one_line(copied, name, contents):
-    for content in contents:
-        (copied / name).unlink()
-        if content is not None:
-            (copied / name).write_text(content)
-        assert str(copied) in refusal(copied, copied / "report.html")
-        (copied / name).touch()
-
-
-def test_lengths_of_time_settings_and_bars():
-    assert [duration(seconds) for seconds in (0.4, 59.6, 60, 3599, 3600, 7260, 90_000)] == [
-        "0 s", "1 min", "1 min", "59 min 59 s", "1 h", "2 h 1 min", "1 d 1 h",
-    ]  # fmt: skip
-    assert [spelled(value) for value in ("", "a b", None, [1, 2])] == [
-        '""',
-        "a b",
-        "null",
-        "[1, 2]",
-    ]
-    loss = MEASURES["reconstruction", "loss"]
-    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], loss, 9)
-    assert drawn == [
-        ("one", "25.00", "0.500"), ("two", "100.00", "2.000"), ("none", "0.00", "-1.000"),
-    ]  # fmt: skip
+        out.write_text(content)
+        with pytest.raises(RunError, match=str(out)):
+            write_report(read_run(pretrained), out)
+        assert out.read_text() == content
 
 
 # ---- Names that would be more than text ------------------------------------------------------------------------------
@@ -418,20 +321,8 @@ def hostile(tmp_path_factory) -> Path:
 
 def test_hostile_names_are_neither_tags_nor_attributes(hostile, classifier):
     page, usual = read(hostile), read(classifier)
-    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in usual.tags} | {
-        "ul",
-        "li",
-        "h3",
-        "code",
-    }
-    assert {key for _, attrs in page.tags for key in attrs} <= {
-        key for _, attrs in usual.tags for key in attrs
-    }
-    assert all(
-        attrs["src"].startswith("data:image/png;base64,")
-        for tag, attrs in page.tags
-        if tag == "img"
-    )
+    assert page.kinds - usual.kinds <= {"ul", "li", "h3", "code"}
+    assert all(src.startswith("data:image/png;base64,") for src in page.pictures())
     for name in HOSTILE:
         assert printable(name) in page.words
     titles = [text for text in page.text if printable(hostile.name) in text]

@@ -2,35 +2,34 @@
 
 import pytest
 import torch
-from small_runs import make_run
+from tiny import encoder, randomize
 
-from vit.checkpoints import load_model
 from vit.interpret import AttentionMaps
 from vit.interpret.geometry import usual_query
 from vit.report.pictures import last_attention
 
 
-def test_the_class_token_attends_to_what_the_last_layer_says(pretrained):
-    encoder = load_model(pretrained, part="encoder")
-    images = torch.rand(2, 3, 16, 16)
-    found, prefix_mass = last_attention(encoder, images, "cls")
-    with torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as maps:
-        encoder(images)
-    # what the class token gives to patches
-    assert torch.equal(found.flatten(2), maps.of(-1)[:, :, 0, 1:])
-    assert torch.allclose(1 - prefix_mass, found.sum((2, 3)), atol=1e-5)
-
-
+@torch.no_grad()
 @pytest.mark.parametrize(
-    ("changes", "query"),
+    ("settings", "query"),
     [
         ({}, "cls"),
         ({"class_token": False}, (2, 2)),
-        ({"task": "classify", "class_token": False}, "mean"),
+        ({"class_token": False, "num_classes": 3}, "mean"),
     ],
+    ids=str,
 )
-def test_the_query_is_a_token_that_the_encoder_has(tmp_path, changes, query):
-    encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")
-    assert usual_query(encoder) == query
-    maps, prefix_mass = last_attention(encoder, torch.rand(2, 3, 16, 16), query)
-    assert (maps.shape, prefix_mass.shape) == ((2, 2, 4, 4), (2, 2))
+def test_the_query_is_a_token_that_the_encoder_has_in_the_last_layer(settings, query):
+    model = randomize(encoder(**settings)).eval()
+    assert usual_query(model) == query
+    images = torch.rand(2, 3, 16, 16)
+    maps, prefix_mass = last_attention(model, images, query)
+    with AttentionMaps(model, layers=[-1]) as attention:
+        model(images)
+    # to patches, of each head after their mean; the rest goes to the class token
+    weights = attention.of(-1)[..., -16:]
+    rows = {"cls": weights[:, :, 0], "mean": weights.mean(2), (2, 2): weights[:, :, 10]}
+    expected = rows[query]
+    torch.testing.assert_close(maps[:, 1:].flatten(2), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(maps[:, 0], maps[:, 1:].mean(1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(1 - prefix_mass, maps.sum((2, 3)), rtol=0, atol=1e-5)

@@ -18,17 +18,16 @@ def run(options: Namespace) -> int:
     rows = compare_runs(runs)
     if options.json:
         records = []
-        for finished in runs:
-            usual = usual_scores(finished.record.scores)
-            scores = {".".join(name): value for name, value in usual.items()}
-            path = str(finished.path)
-            records.append({"run": path, "seeds": finished.seed, "scores": scores})
+        for run in runs:
+            scores = {".".join(name): value for name, value in usual_scores(run.scores).items()}
+            seed = str(run.settings["train.seed"])
+            records.append({"run": str(run.files.path), "seeds": seed, "scores": scores})
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))
         if any(cell.endswith(" *") for row in rows for cell in row.values()):
             print("* the best of its column", file=sys.stderr)
-    for finished in runs:
-        for note in finished.record.notes:
+    for run in runs:
+        for note in run.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)
     return 0

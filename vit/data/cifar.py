@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import http.client
 import logging
-import socket
-import tempfile
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import Request, getproxies, urlopen
+from urllib.request import Request, urlopen
 
 import torch
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
 
+from vit.atomic import replacing
 from vit.config import DataConfig
 from vit.data import ImageSet, content_hash
 from vit.data.folder import is_image
@@ -32,12 +30,8 @@ MIRRORS = (
 
 They are PaddlePaddle's and BrainChip's (docs/built-in-data.md). The checksum decides, not the
 address."""
-REACHED = 3.0
-"""Seconds within which a host must take a connection: without a network, all are soon known."""
-SILENCE = 30.0
-"""Seconds that a host may stay silent."""
-DOWNLOADS = ".cifar-"
-"""Prefix of temporary folders; one left by a killed process may be removed."""
+SILENCE = 10.0
+"""Seconds that a host may stay silent: without a network, all are soon known."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,69 +67,57 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
     # From the first host that sends the right bytes; it appears whole or not at all
     failures = []
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=DOWNLOADS) as folder:
-        partial = Path(folder) / archive.name
-        for url in (*MIRRORS, cifar.url):
-            url = url.format(name=name, file=archive.name)
-            logger.warning("downloading %s, 170 MB", url)
-            try:
+    for url in (*MIRRORS, cifar.url):
+        url = url.format(name=name, file=archive.name)
+        logger.warning("downloading %s, 170 MB", url)
+        try:
+            with replacing(archive) as partial:
                 _copy(url, partial)
-                if check_integrity(partial, cifar.tgz_md5):
-                    partial.replace(archive)
-                    return ""
-                failures.append(f"{url}: wrong content")
-            except (OSError, http.client.HTTPException) as error:
-                failures.append(f"{url}: {error!r}")
+                if not check_integrity(partial, cifar.tgz_md5):
+                    raise OSError("wrong content")
+            return ""
+        except (OSError, http.client.HTTPException) as error:
+            failures.append(f"{url}: {error!r}")
             logger.warning("%s", failures[-1])
     return f"{problem} and could not be downloaded ({'; '.join(failures)}): {by_hand}."
+
+
+def _copy(url: str, path: Path) -> None:
+    """Copy what a host sends to a file."""
+    request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
+    with urlopen(request, timeout=SILENCE) as response, path.open("wb") as file:
+        parts = iter(lambda: response.read(2**20), b"")
+        for part in track(parts, "CIFAR", total=163, unit=" MB"):
+            file.write(part)
 
 
 def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of CIFAR, from its folder in `root`, or from its archive.
 
-    The archive is unpacked if there is no folder; see `fetch_cifar` for the names of both.
+    The archive is unpacked if the folder is missing or damaged; see `fetch_cifar` for the names of
+    both.
 
     Returns:
         train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, and the
             class names (for CIFAR-100, the 100 fine ones).
     """
     cifar = getattr(datasets, name.upper())
-    folder = root / cifar.base_folder
     archive = root / cifar.filename
-    if not folder.exists():
-        if not check_integrity(archive, cifar.tgz_md5):
-            advice = "delete it to download it again"
-            raise DataError(f"{archive}: damaged, its checksum is wrong; {advice}")
-        with tempfile.TemporaryDirectory(dir=root, prefix=DOWNLOADS) as partial:
-            extract_archive(archive, partial)
-            # another process may have unpacked it in the meantime
-            if not folder.exists():
-                (Path(partial) / folder.name).rename(folder)
-
     splits = []
     for train in (True, False):
         try:
             split = cifar(root, train=train)
         except RuntimeError as error:
-            # torchvision's, of a wrong checksum
-            raise DataError(f"{folder}: damaged; delete it to unpack it again") from error
+            # torchvision's, of a checksum that is wrong, or of nothing
+            if not check_integrity(archive, cifar.tgz_md5):
+                place = root / cifar.base_folder
+                problem = f"it is damaged or missing, as is {place}"
+                raise DataError(f"{archive}: {problem}; delete both to download it") from error
+            extract_archive(archive, root)
+            split = cifar(root, train=train)
         # (N, 32, 32, 3) -> (N, 3, 32, 32)
         images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
         labels = torch.tensor(split.targets, dtype=torch.int64)
         classes = tuple(split.classes)
         splits.append(ImageSet(images, labels, classes, content_hash(images, labels)))
     return splits[0], splits[1]
-
-
-def _copy(url: str, path: Path) -> None:
-    """Copy what a host sends to a file."""
-    address = urlsplit(url)
-    # where a proxy is set, it alone may reach the host
-    if address.scheme not in getproxies():
-        port = address.port or {"http": 80, "https": 443}[address.scheme]
-        socket.create_connection((address.hostname, port), timeout=REACHED).close()
-    request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
-    with urlopen(request, timeout=SILENCE) as response, path.open("wb") as file:
-        parts = iter(lambda: response.read(2**20), b"")
-        for part in track(parts, address.netloc, total=163, unit=" MB"):
-            file.write(part)

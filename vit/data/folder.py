@@ -17,7 +17,7 @@ from pathlib import Path
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import evenly_spaced, with_test_images
+from vit.data.images import evenly_spaced
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -37,12 +37,11 @@ File = tuple[str, str]
 
 def load_folder(
     root: Path, image_size: Size, on_bad_image: str, cache: Path, prepared: Preparation = OWN
-) -> tuple[ImageSet, ImageSet]:
+) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and test images of a folder, resized and mapped from a cache file.
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the
-    order of torchvision's ImageFolder. Without a test split, some images are held out; see
-    `with_test_images`. `inputs.decode` says how the pixels are made.
+    order of torchvision's ImageFolder. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -53,20 +52,21 @@ def load_folder(
 
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class
-            names; the notes of `train` say which files are used and which are not.
+            names; a note of `train` says which files are not used. None without a test split.
     """
     unused: list[str] = []
     train_files, *test_files = list_folder(root, unused).values()
     class_names = tuple(sorted({class_name for class_name, _ in train_files} - {""}))
-    label_of = {name: label for label, name in enumerate(class_names)}
+    label_of = {name: label for label, name in enumerate(class_names)} or {"": -1}
 
     def load(split: str, files: list[File], size: Size | None) -> ImageSet:
         paths = [os.path.join(root, name) for _, name in files]
-        labels = [label_of.get(class_name, -1) for class_name, _ in files]
-        # another key for every file that is added, removed, renamed, replaced or written to, and
-        # for a new class among the training images, which renumbers the others
+        # a class that only test images have is a KeyError: they would count as without a label
+        labels = [label_of[class_name] for class_name, _ in files]
         images = cached(
             cache_path(cache, os.path.realpath(root), split, image_size, prepared),
+            # another key for every file that is added, removed, renamed, replaced or written to,
+            # and for a new class among the training images, which renumbers the others
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             (inputs.size_of(paths[number]) for number in evenly_spaced(len(files), MEASURED)),
@@ -82,17 +82,15 @@ def load_folder(
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     train = load("train", train_files, None if prepared == OWN else image_size)
-    test = None
-    if test_files:
-        height, width = train.images.shape[-2:]
-        test = load("test", test_files[0], (height, width))
-    train, test = with_test_images(train, test, str(root), "folder", image_size)
     if unused:
         kinds = Counter(f"{name.split('/')[0]}/*{os.path.splitext(name)[1]}" for name in unused)
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
         note = one_line(f"{root}: files that are not used: {counts}")
-        train = replace(train, notes=(*train.notes, note))
-    return train, test
+        train = replace(train, notes=(note,))
+    if not test_files:
+        return train, None
+    height, width = train.images.shape[-2:]
+    return train, load("test", test_files[0], (height, width))
 
 
 def _decoded(
@@ -153,26 +151,10 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
         splits[split] = sorted(files, key=lambda file: (file[0], *file[1].rpartition("/")))
 
     # Classes called Training and Testing are another package's splits
-    train, *tests = splits.values()
-    classes = {class_name for class_name, _ in train}
-    if not present and sum(name.lower() in SPLITS for name in classes) > 1:
+    classes = {class_name.lower() for class_name, _ in splits.get("", [])}
+    if len(classes & SPLITS) > 1:
         raise DataError(f"{root}: its folders are splits, not classes; rename them train and test")
-    # A test image of another class would count as one without a label
-    unknown = {class_name for files in tests for class_name, _ in files} - classes
-    if unknown:
-        place = root / present[1] / min(unknown)
-        raise DataError(f"{place}: has test images, but {root / 'train'} has no such class")
     return splits
-
-
-def refuse_run_among_images(out: Path, root: str) -> None:
-    """Refuse a run in a folder that holds some of the images: the next run would leave them out."""
-    images = Path(os.path.realpath(os.path.expanduser(root)))
-    if not out.is_dir() or images not in Path(os.path.realpath(out)).parents:
-        return
-    if any(map(is_image, walk(out, frozenset([str(images)])))):
-        problem = "holds images of the data, which would be left out beside a run"
-        raise DataError(f"--out: {out} {problem}; name another folder")
 
 
 def is_image(path: Path) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.data import ImageSet
 from vit.data.draws import make_generator
-from vit.errors import DataError, one_line, plural
+from vit.errors import one_line
 
 NAMED_CLASSES = 12
 """Most classes that a note names."""
@@ -72,6 +72,15 @@ def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], T
     return torch.isin(groups, groups[chosen])
 
 
+def hold_out_by_class(image_hashes: Tensor, labels: Tensor, count: int, seed: int) -> Tensor:
+    """Choose images to hold out, as `hold_out` does, stratified by class: labels are int64 (N,)."""
+
+    def choose(among: Tensor, most: int) -> Tensor:
+        return spread_over_classes(labels[among], most, seed, "holdout")
+
+    return hold_out(image_hashes, count, choose)
+
+
 def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
     """Choose the test images of a data set without any: M = min(1000, max(1, N // 10)) of N.
 
@@ -87,23 +96,19 @@ def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
 
 
 def with_test_images(
-    train: ImageSet, test: ImageSet | None, name: str, source: str, image_size: tuple[int, int]
+    train: ImageSet, test: ImageSet | None, source: str, image_size: tuple[int, int]
 ) -> tuple[ImageSet, ImageSet]:
     """Return training and test images, with notes on both at the training images.
 
     Args:
         train, test: with class names; without `test`, some of `train` are held out: see
             `choose_test_images`.
-        name: the data's name in messages.
         source: whose images they are.
         image_size: (H, W) of the model's input.
     """
     notes = []
     if test is None:
         total = len(train)
-        if total < 2:
-            problem = f"has {plural(total, 'image')}; to train and to test, it needs two"
-            raise DataError(f"{name}: {problem}")
         held_out = choose_test_images(train.image_hashes, source)
         note = f"no test images: {int(held_out.sum()):,} of the {total:,} images are held out"
         copies = total - len(train.image_hashes.unique())
@@ -126,7 +131,7 @@ def with_test_images(
         rows.append(f"{len(train.class_names) - NAMED_CLASSES:,} other classes")
     if rows:
         notes.append(f"training + test images of each class: {', '.join(rows)}")
-    return replace(train, notes=tuple(map(one_line, notes))), test
+    return replace(train, notes=(*map(one_line, notes), *train.notes)), test
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:

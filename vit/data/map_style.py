@@ -6,7 +6,6 @@ See `vit.data.cache`.
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from vit import inputs
 from vit.config import DataConfig
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import evenly_spaced, with_test_images
+from vit.data.images import evenly_spaced
 from vit.errors import DataError, one_line
 from vit.weights import class_key
 
@@ -31,7 +30,7 @@ Columns = tuple[str, str, tuple[str, ...]]
 
 def load_datasets(
     train: Any, test: Any, config: DataConfig, image_size: Size, name: str
-) -> tuple[ImageSet, ImageSet]:
+) -> tuple[ImageSet, ImageSet | None]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
     Items are read in the caller's process and thread, one after another: nobody knows what somebody
@@ -45,8 +44,7 @@ def load_datasets(
     made.
 
     Args:
-        train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are
-            held out (`with_test_images`).
+        train, test: with `__len__` and `__getitem__`; `test` may be None.
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages.
@@ -60,7 +58,7 @@ def load_datasets(
 
     def load(split: str, dataset: Any, size: Size | None) -> ImageSet:
         return cached(
-            cache_path(Path(os.path.expanduser(config.cache)), name, split, image_size),
+            cache_path(Path(config.cache).expanduser(), name, split, image_size),
             _shaping(dataset, class_names),
             len(dataset),
             _sizes(dataset),
@@ -75,19 +73,17 @@ def load_datasets(
     if (images.labels >= 0).any():
         numbers = range(int(images.labels.max()) + 1)
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
-    test_images = None
-    if test is not None:
-        height, width = images.images.shape[-2:]
-        test_images = load("test", test, (height, width))
-        if images.class_names:
-            test_images = _with_class_names(test_images, images.class_names, "test")
-    images, test_images = with_test_images(images, test_images, name, "dataset", image_size)
-
     # Labels under another key would be lost in silence
     if not images.class_names or _declared(train, "features", Mapping):
         read = f"images are read from {columns[0]!r}, labels from {columns[1]!r}"
         note = one_line(f"{len(images.class_names)} classes; of mappings, {read}")
-        images = replace(images, notes=(*images.notes, note))
+        images = replace(images, notes=(note,))
+    if test is None:
+        return images, None
+    height, width = images.images.shape[-2:]
+    test_images = load("test", test, (height, width))
+    if images.class_names:
+        test_images = _with_class_names(test_images, images.class_names, "test")
     return images, test_images
 
 
@@ -200,8 +196,11 @@ def _decoded(
 ) -> Generator[Decoded]:
     """Yield all items, with labels as the training data's classes are numbered."""
     columns = _columns(dataset)
-    own_names = columns[2]
-    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
+    # by name, if these classes have another order
+    number_of: dict[int, int] = {}
+    if class_names and columns[2] not in ((), class_names):
+        label_of = {class_key(name): label for label, name in enumerate(class_names)}
+        number_of = {own: label_of[class_key(name)] for own, name in enumerate(columns[2])}
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # somebody else's data set may raise anything: then the item is unreadable
@@ -214,6 +213,4 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if label_of and own_names and own_names != class_names and number >= 0:
-            number = label_of[class_key(own_names[number])]
-        yield title, pixels, number
+        yield title, pixels, number_of.get(number, number)

@@ -5,19 +5,17 @@ The sources are CIFAR, a folder, Scenes, and a data set of the caller's.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import hold_out, spread, spread_over_classes
-from vit.errors import ConfigError, DataError
+from vit.data.images import hold_out_by_class, spread, spread_over_classes, with_test_images
+from vit.errors import DataError
 from vit.inputs import OWN, Preparation
 
 SCENES_SEED = 0
@@ -53,10 +51,14 @@ def load_data(
     # The whole splits, from the caller's data set, or from a source; none imports what another
     # needs, of which torchvision takes seconds
     source = config.source
-    name = config.name or TITLES.get(source) or Path(config.root).resolve().name
-    root = _path(config.root)
+    root = Path(config.root).expanduser()
+    name = config.name or TITLES.get(source) or root.resolve().name
     warning = None
-    if source.startswith("cifar") and dataset is None and test_dataset is None:
+    if dataset is None and (source == "dataset" or test_dataset is not None):
+        raise DataError(
+            "these images are handed over: vit.fit(..., train=...), and test=... beside"
+        )
+    if dataset is None and source.startswith("cifar"):
         from vit.data.cifar import fetch_cifar
 
         problem = fetch_cifar(source, root, config.download)
@@ -73,16 +75,12 @@ def load_data(
 
         source = "dataset"
         name = config.name or type(dataset).__name__
-        train, test = load_datasets(dataset, test_dataset, config, image_size, name)
-    elif test_dataset is not None:
-        advice = "hand over training data too (train=...); a source has test images of its own"
-        raise DataError(f"test: {advice}")
-    elif source == "dataset":
-        problem = "only vit.fit(..., train=...) can hand over these images"
-        raise DataError(f"data.source dataset: {problem}; do so, with resume=True")
+        splits = load_datasets(dataset, test_dataset, config, image_size, name)
+        train, test = with_test_images(*splits, source, image_size)
     elif source == "folder":
-        cache = _path(config.cache)
-        train, test = load_folder(root, image_size, config.on_bad_image, cache, prepared)
+        cache = Path(config.cache).expanduser()
+        splits = load_folder(root, image_size, config.on_bad_image, cache, prepared)
+        train, test = with_test_images(*splits, source, image_size)
     elif source == "scenes":
         # no more than are used
         counts = [min(count, config.limit or count) for count in SCENES_COUNTS]
@@ -99,16 +97,8 @@ def load_data(
     if 0 < config.limit < len(test):
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
-    if config.val_size > len(train) // 2:
-        most = f"at most half of the {len(train):,} training images"
-        raise ConfigError("data.val_size", f"{config.val_size} images cannot be held out; {most}")
     if config.val_size:
-        labels = train.labels
-
-        def choose(among: Tensor, most: int) -> Tensor:
-            return spread_over_classes(labels[among], most, SUBSET_SEED, "holdout")
-
-        held_out = hold_out(train.image_hashes, config.val_size, choose)
+        held_out = hold_out_by_class(train.image_hashes, train.labels, config.val_size, SUBSET_SEED)
         # the files that were skipped in the training folder are listed once, with `train`
         test = replace(train.subset(held_out), skipped=test.skipped)
         train = train.subset(~held_out)
@@ -127,12 +117,6 @@ def load_data(
         # images in both splits make a score of what was trained on
         copies=int(torch.isin(test.image_hashes, train.image_hashes).sum()),
     )
-
-
-def _path(setting: str) -> Path:
-    """Return a setting's path, with ~ for the user's home."""
-    # unlike Path.expanduser, this raises nothing if the user is unknown
-    return Path(os.path.expanduser(setting))
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:

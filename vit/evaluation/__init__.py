@@ -18,18 +18,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import product
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from vit.data import Dataset, ImageSet
+from vit.data import Dataset
 from vit.data.draws import seeded_weights
-from vit.data.images import hold_out, spread, spread_over_classes
+from vit.data.images import hold_out_by_class, spread, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError, plural
@@ -38,14 +38,10 @@ from vit.evaluation.classification import (
     classification_metrics,
     confident_mistakes,
     head_logits,
-    plain_confusion,
-    read_confusion,
-    reliability,
 )
 from vit.evaluation.features import K, Prepare, encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.probe import L2_GRID, linear_probe
 from vit.evaluation.reconstruction import score_reconstruction
-from vit.inputs import Images
 from vit.isolation import isolated
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
@@ -92,7 +88,7 @@ class Options:
     flip: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluation:
     """The result of `evaluate`.
 
@@ -101,15 +97,8 @@ class Evaluation:
         seconds: by method, and for "features".
     """
 
-    scores: dict[str, list[Row]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Store the seconds that the block takes."""
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - start
+    scores: dict[str, list[Row]]
+    seconds: dict[str, float]
 
 
 @isolated()
@@ -139,10 +128,8 @@ def evaluate(
     if unknown:
         raise ConfigError(f"methods are some of {', '.join(METHODS)}, got {', '.join(unknown)}")
     options = options or Options()
-    encoder = model.encoder
     prepare = prepare or partial(model.origin.inputs, whole=data.prepared)
     compute = compute or Compute(next(model.parameters()).device)
-    evaluation = Evaluation()
 
     # k-NN searches in some training images; without a probe, the others' features are not needed
     if "knn" in methods and "linear" not in methods and options.labels == 1:
@@ -150,296 +137,247 @@ def evaluate(
         if len(searched) < len(data.train):
             data = replace(data, train=data.train.subset(searched))
 
-    # features of all images, (layers, N, D), which knn and linear share: they take longest
+    # knn and linear share the features, which take longest
+    names = [method for method in METHODS if method in methods]
     if "knn" in methods or "linear" in methods:
-        layers = range(len(encoder.blocks)) if options.every_layer else [len(encoder.blocks) - 1]
-        features_of = partial(encoder_features, encoder, prepare=prepare, compute=compute)
-        with evaluation.timed("features"):
-            train = features_of(data.train.images, layers=layers, title="training images, features")
-            test = features_of(data.test.images, layers=layers, title="test images, features")
-        labelled = _choose_labelled(data, options)
+        names.insert(0, "features")
+    measures = _Measures(model, data, prepare, compute, options)
+    results = {}
+    seconds = {}
+    for name in names:
+        start = time.perf_counter()
+        results[name] = getattr(measures, name)
+        seconds[name] = time.perf_counter() - start
+    results.pop("features", None)
+    return Evaluation(results, seconds)
 
-    if "knn" in methods:
-        with evaluation.timed("knn"):
-            row = _score_knn(
-                encoder, train[-1], test[-1], labelled, data, prepare, compute, options
+
+@dataclass
+class _Measures:
+    """The features and the rows of each of METHODS, each measured when it is asked for."""
+
+    model: Model
+    data: Dataset
+    prepare: Prepare
+    compute: Compute
+    options: Options
+
+    @property
+    def layers(self) -> range:
+        """The numbers of the blocks whose features are measured."""
+        depth = len(self.model.encoder.blocks)
+        return range(0 if self.options.every_layer else depth - 1, depth)
+
+    @cached_property
+    def features(self) -> list[Tensor]:
+        """Of the training and the test images: (layers, N, D) and (layers, M, D)."""
+        features = []
+        for kind, split in (("training", self.data.train), ("test", self.data.test)):
+            title = f"{kind} images, features"
+            features.append(
+                encoder_features(
+                    self.model.encoder,
+                    split.images,
+                    self.prepare,
+                    self.compute,
+                    self.layers,
+                    title=title,
+                )
             )
-            evaluation.scores["knn"] = [row]
-    if "linear" in methods:
-        with evaluation.timed("linear"):
-            row = _score_linear(train, test, layers, labelled, data, options)
-            evaluation.scores["linear"] = [row]
-    if "reconstruction" in methods:
-        with evaluation.timed("reconstruction"):
-            autoencoder = cast(MaskedAutoencoder, model)
-            rows = _score_masks(autoencoder, data.test.images, prepare, compute, options.masks)
-            evaluation.scores["reconstruction"] = rows
-    if "head" in methods:
-        with evaluation.timed("head"):
-            rows = _score_head(model, data.test, prepare, compute, options.flip)
-            evaluation.scores["head"] = rows
-    return evaluation
+        return features
 
+    @cached_property
+    def labelled(self) -> list[Tensor]:
+        """For each seed the training images whose labels may be used, int64."""
+        labels = self.data.train.labels
+        count = max(1, round(self.options.labels * len(labels)))
+        chosen = []
+        for seed in self.options.seeds:
+            is_used = spread_over_classes(labels, count, seed, "labels")
+            chosen.append(is_used.nonzero().flatten())
+        return chosen
 
-# ---- The methods, one by one ---------------------------------------------------------------------
+    @property
+    def knn(self) -> list[Row]:
+        """Nearest neighbours by the last layer's features, beside the baselines."""
+        train = self.data.train
+        test = self.data.test
 
+        # of training and test images; what has learned nothing as well
+        features = {"": [split[-1] for split in self.features]}
+        if self.options.baselines:
+            with seeded_weights(0):
+                untrained = VisionTransformer(self.model.encoder.config).to(self.compute.device)
+            embed = partial(
+                encoder_features,
+                untrained,
+                prepare=self.prepare,
+                compute=self.compute,
+                title="an untrained network, features",
+            )
+            features["raw_pixels"] = [pixel_features(split.images) for split in (train, test)]
+            features["untrained"] = [embed(split.images)[-1] for split in (train, test)]
 
-def _choose_labelled(data: Dataset, options: Options) -> list[Tensor]:
-    """Return for each seed the training images whose labels may be used, int64."""
-    total = len(data.train)
-    if options.labels == 1:
-        return [torch.arange(total)] * len(options.seeds)
-    # the same share of each class, drawn by the seed
-    count = max(1, round(options.labels * total))
-    chosen = []
-    for seed in options.seeds:
-        is_used = spread_over_classes(data.train.labels, count, seed, "labels")
-        chosen.append(is_used.nonzero().flatten())
-    return chosen
-
-
-def _score_knn(
-    encoder: VisionTransformer,
-    train: Tensor,
-    test: Tensor,
-    labelled: Sequence[Tensor],
-    data: Dataset,
-    prepare: Prepare,
-    compute: Compute,
-    options: Options,
-) -> Row:
-    """Measure nearest neighbours by features and by the baselines, over seeds.
-
-    Args:
-        train, test: the last layer's features, (N, D) and (M, D).
-    """
-    # what has learned nothing: features of some images, (n, D) each
-    baselines: dict[str, Callable[[Images], Tensor]] = {}
-    if options.baselines:
-        with seeded_weights(0):
-            untrained = VisionTransformer(encoder.config).to(compute.device)
-        baselines["raw_pixels"] = pixel_features
-        baselines["untrained"] = lambda images: encoder_features(
-            untrained, images, prepare, compute, title="an untrained network, features"
-        )[-1]
-    test_features = {name: make(data.test.images) for name, make in baselines.items()}
-
-    # with all labels, every seed gives the same
-    if options.labels == 1:
-        labelled = labelled[:1]
-    rows = []
-    for images in labelled:
-        searched = images[spread(len(images), options.knn_images, data.source)]
-        search = partial(
-            knn_accuracy,
-            train_labels=data.train.labels[searched],
-            labels=data.test.labels,
-            device=compute.device,
-        )
-        k = min(K, len(searched))
+        # with all labels, every seed gives the same
+        labelled = self.labelled
+        if self.options.labels == 1:
+            labelled = labelled[:1]
+        found: dict[str, list[float]] = {name: [] for name in features}
+        for images in labelled:
+            searched = images[spread(len(images), self.options.knn_images, self.data.source)]
+            labels = train.labels[searched]
+            for name, (bank, queries) in features.items():
+                accuracy = knn_accuracy(
+                    bank[searched], labels, queries, test.labels, device=self.compute.device
+                )
+                found[name].append(accuracy)
+        own = found.pop("")
         row: Row = {
-            "protocol": f"k {k}, {plural(len(searched), 'training image')}",
-            "images": len(data.test),
-            "k": k,
+            "protocol": f"k {min(K, len(searched))}, {plural(len(searched), 'training image')}",
+            "images": len(test),
+            "k": min(K, len(searched)),
             "bank": len(searched),
-            "accuracy": search(train_features=train[searched], features=test),
+            "accuracy": statistics.mean(own),
         }
-        if baselines:
-            bank = data.train.subset(searched).images
-            row["baselines"] = {
-                name: search(train_features=make(bank), features=test_features[name])
-                for name, make in baselines.items()
-            }
-        rows.append(row)
-    return over_seeds(rows, options.seeds)
+        if found:
+            row["baselines"] = {name: statistics.mean(values) for name, values in found.items()}
+        return [row | self.spread_of(own)]
+
+    @property
+    def linear(self) -> list[Row]:
+        """A linear probe for each seed, measured together."""
+        train = self.data.train
+        logits = []
+        fits = []
+        for images, seed in zip(self.labelled, self.options.seeds, strict=True):
+            # images to choose layer and strength by
+            labels = train.labels[images]
+            if self.options.held_out is None:
+                most = min(self.options.holdout, len(images) // 2)
+                # a copy of a fitted image would choose the probe that knows it by heart
+                hashes = train.image_hashes[images]
+                held_out = hold_out_by_class(hashes, labels, most, seed)
+            else:
+                held_out = self.options.held_out[images]
+
+            # selecting would copy gigabytes, so not if all are selected
+            features, queries = self.features
+            if len(images) < len(train):
+                features = features[:, images]
+            classes = len(train.class_names)
+            answer, fit = linear_probe(
+                features, labels, queries, held_out, classes, self.options.l2_grid
+            )
+            logits.append(answer)
+            fits.append(
+                {"labels": len(images), "held_out": int(held_out.sum())}
+                | fit
+                | {"layer": self.layers[fit["layer"]]}
+            )
+        # confusions of all seeds together, the mean of what is one number; each choice as it is, or
+        # those of the seeds if they differ
+        labels = self.data.test.labels
+        parts = [classification_metrics(answer, labels) for answer in logits]
+        row: Row = {"protocol": _fits_in_words(fits), "images": len(labels)}
+        row |= classification_metrics(torch.cat(logits), labels.repeat(len(logits)))
+        for key in ("accuracy", "cross_entropy", "expected_calibration_error"):
+            row[key] = statistics.mean(part[key] for part in parts)
+        for key, first in fits[0].items():
+            choices = [fit[key] for fit in fits]
+            row[key] = first if choices == [first] * len(choices) else choices
+        row["converged"] = all(fit["converged"] for fit in fits)
+        return [row | self.spread_of([part["accuracy"] for part in parts])]
+
+    def spread_of(self, accuracies: Sequence[float]) -> Row:
+        """Return how much the choice of images matters, if there are several seeds."""
+        if len(accuracies) == 1:
+            return {}
+        return {
+            "spread": statistics.stdev(accuracies),
+            "accuracy_by_seed": accuracies,
+            "seeds": list(self.options.seeds),
+        }
+
+    @property
+    def reconstruction(self) -> list[Row]:
+        """The loss on masked patches of test images, under each mask."""
+        model = cast(MaskedAutoencoder, self.model)
+        images = self.data.test.images
+
+        # every kind with RATIOS; among few patches, several may mask the same number: once, then
+        masks = self.options.masks
+        if not masks:
+            patches = math.prod(model.encoder.patch_embed.grid_size)
+            counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
+            masks = tuple(product(NOISE, (count / patches for count in sorted(counts))))
+        rows = []
+        for kind, ratio in masks:
+            losses = score_reconstruction(model, images, self.prepare, kind, ratio, self.compute)
+            rows.append(
+                {
+                    "protocol": f"{kind} mask, {ratio:.0%} masked",
+                    "images": len(images),
+                    "mask": kind,
+                    "ratio": ratio,
+                    "loss": losses.pop("loss"),
+                    "baselines": losses,
+                }
+            )
+        return rows
+
+    @property
+    def head(self) -> list[Row]:
+        """A classifier's own head on the test images; with `flip`, on mirror images, too."""
+        test = self.data.test
+        # the number of each of the data's classes in the head; a model that was not loaded has been
+        # trained on this data
+        names = test.class_names
+        if self.model.origin is not None:
+            names = self.model.origin.class_names
+        order = match_classes(names, test.class_names)
+        assumed = ""
+        if not names:
+            assumed = "its classes have no names; assuming the data's order"
+            if order is not None:
+                assumed = (
+                    "its classes have no names; assuming that the data's names are their numbers"
+                )
+
+        def logits_of(flip: bool) -> Tensor:
+            logits = head_logits(
+                self.model.encoder, test.images, self.prepare, self.compute, flip=flip
+            )
+            return logits[:, order or slice(None)]
+
+        logits = logits_of(flip=False)
+        counts = test.labels.bincount()
+        row = {
+            "protocol": assumed,
+            "images": len(test),
+            **classification_metrics(logits, test.labels),
+            "baselines": {"most_common_class": int(counts.max()) / len(test)},
+            "mistakes": confident_mistakes(logits, test),
+        }
+        rows = [row]
+        if self.options.flip:
+            mirrored = accuracy(logits_of(flip=True), test.labels)
+            protocol = "with mirror images"
+            rows.append({"protocol": protocol, "images": len(test), "accuracy": mirrored})
+        return rows
 
 
-def _score_linear(
-    train: Tensor,
-    test: Tensor,
-    layers: Sequence[int],
-    labelled: Sequence[Tensor],
-    data: Dataset,
-    options: Options,
-) -> Row:
-    """Fit a linear probe for each seed; return the scores over seeds.
-
-    Args:
-        train, test: features, (layers, N, D) and (layers, M, D).
-        layers: the numbers of the layers.
-    """
-    rows = []
-    parts = []
-    for images, seed in zip(labelled, options.seeds, strict=True):
-        # images to choose layer and strength by
-        labels = data.train.labels[images]
-        if options.held_out is None:
-            most = min(options.holdout, len(images) // 2)
-            held_out = _hold_out(labels, data.train.image_hashes[images], most, seed)
-        else:
-            held_out = options.held_out[images]
-
-        # selecting would copy gigabytes, so not if all are selected
-        features = train
-        if len(images) != train.shape[1]:
-            features = train[:, images]
-        classes = len(data.train.class_names)
-        logits, found = linear_probe(features, labels, test, held_out, classes, options.l2_grid)
-        parts.append(logits)
-        rows.append(
-            {
-                "images": len(data.test),
-                **classification_metrics(logits, data.test.labels),
-                "labels": len(images),
-                "held_out": int(held_out.sum()),
-                **found,
-                "layer": layers[found["layer"]],
-            }
-        )
-    row = over_seeds(rows, options.seeds)
-    # the bins of all seeds together
-    labels = data.test.labels.repeat(len(parts))
-    row["reliability"] = reliability(torch.cat(parts), labels)[0]
-    return {"protocol": _probe_in_words(row), **row}
-
-
-def _hold_out(labels: Tensor, image_hashes: Tensor, most: int, seed: int) -> Tensor:
-    """Hold out up to `most` labelled images, spread over the classes: bool (N,)."""
-
-    def choose(among: Tensor, most: int) -> Tensor:
-        return spread_over_classes(labels[among], most, seed, "holdout")
-
-    # a copy of a fitted image would choose the probe that knows it by heart
-    return hold_out(image_hashes, most, choose)
-
-
-def _probe_in_words(row: Row) -> str:
-    """Return how a probe was fitted; choices of several seeds come one after another."""
-    words = f"{plural(row['labels'], 'label')}, layer {_each(row['layer'])}"
-    if "strength" in row:
-        words += f"; L2 {_each(row['strength'], '.0e')}, chosen on {_each(row['held_out'], ',')}"
-        words += " held-out training images"
-    if not row.get("converged", True):
+def _fits_in_words(fits: Sequence[Row]) -> str:
+    """Return how probes were fitted; choices that differ come one after another."""
+    each = {}
+    for key, form in (("layer", ""), ("strength", ".0e"), ("held_out", ",")):
+        each[key] = ", ".join(dict.fromkeys(format(fit[key], form) for fit in fits))
+    words = (
+        f"{plural(fits[0]['labels'], 'label')}, layer {each['layer']}; L2 {each['strength']}, "
+        f"chosen on {each['held_out']} held-out training images"
+    )
+    if not all(fit["converged"] for fit in fits):
         words += "; the fit has not converged"
     return words
-
-
-def _each(choice: Any, form: str = "") -> str:
-    """Return a choice as text, or those of several seeds."""
-    choices = choice if isinstance(choice, list) else [choice]
-    return ", ".join(format(value, form) for value in choices)
-
-
-def _score_masks(
-    model: MaskedAutoencoder,
-    images: Images,
-    prepare: Prepare,
-    compute: Compute,
-    masks: Sequence[tuple[str, float]],
-) -> list[Row]:
-    """Measure the reconstruction of test images under each mask."""
-    rows = []
-    for kind, ratio in masks or standard_masks(math.prod(model.encoder.patch_embed.grid_size)):
-        losses = score_reconstruction(model, images, prepare, kind, ratio, compute)
-        rows.append(
-            {
-                "protocol": f"{kind} mask, {ratio:.0%} masked",
-                "images": len(images),
-                "mask": kind,
-                "ratio": ratio,
-                "loss": losses.pop("loss"),
-                "baselines": losses,
-            }
-        )
-    return rows
-
-
-def standard_masks(patches: int) -> list[tuple[str, float]]:
-    """Return (kind, ratio) for every kind of mask with RATIOS.
-
-    Among few patches, ratios may mask the same number; it comes once, by its exact ratio.
-    """
-    counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
-    ratios = sorted(count / patches for count in counts)
-    return [(kind, ratio) for kind in NOISE for ratio in ratios]
-
-
-def _score_head(
-    model: Model, test: ImageSet, prepare: Prepare, compute: Compute, flip: bool
-) -> list[Row]:
-    """Measure a classifier's own head on the test images, in a row for each protocol."""
-    order, assumed = _class_order(model, test.class_names)
-    encoder = model.encoder
-    logits = head_logits(encoder, test.images, prepare, compute)[:, order]
-    counts = test.labels.bincount()
-    row = {
-        "protocol": assumed,
-        "images": len(test),
-        **classification_metrics(logits, test.labels),
-        "baselines": {"most_common_class": int(counts.max()) / len(test)},
-        "mistakes": confident_mistakes(logits, test),
-    }
-    rows = [row]
-    if flip:
-        mirrored = head_logits(encoder, test.images, prepare, compute, flip=True)[:, order]
-        mean = {"protocol": "with mirror images", "images": len(test)}
-        rows.append({**mean, "accuracy": accuracy(mirrored, test.labels)})
-    return rows
-
-
-def _class_order(model: Model, names: Sequence[str]) -> tuple[list[int] | slice, str]:
-    """Return the number of each of the data's classes in a head, and what this assumes, in words.
-
-    A model that was not loaded has been trained on this data.
-    """
-    if model.origin is None or model.origin.class_names == tuple(names):
-        return slice(None), ""
-    if model.origin.class_names:
-        order = match_classes(model.origin.class_names, names)
-        return order or slice(None), ""
-    # classes without names may have the data's order, or be its names, which are numbers
-    order = match_classes((), names)
-    if order is not None:
-        return order, "its classes have no names; assuming that the data's names are their numbers"
-    return slice(None), "its classes have no names; assuming the data's order"
-
-
-# ---- Over seeds, and what cannot be measured -----------------------------------------------------
-
-
-def over_seeds(rows: Sequence[Row], seeds: Sequence[int]) -> Row:
-    """Combine the rows of knn or linear over several seeds; a single row stays as it is.
-
-    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are
-    summed; choices that differ become a list.
-    """
-    if len(rows) == 1:
-        return rows[0]
-    combined: Row = {}
-    for key, first in rows[0].items():
-        values = [row[key] for row in rows]
-        if key in ("accuracy", "cross_entropy", "expected_calibration_error"):
-            combined[key] = statistics.mean(values)
-        elif key == "baselines":
-            combined[key] = {
-                name: statistics.mean(baselines[name] for baselines in values) for name in first
-            }
-        elif key == "confusion":
-            tables = [read_confusion(value) for value in values]
-            combined[key] = plain_confusion(sum(tables[1:], tables[0]))
-        elif key == "converged":
-            combined[key] = all(values)
-        elif not isinstance(first, list) and values == [first] * len(values):
-            combined[key] = first
-        else:
-            combined[key] = values
-    # a mean alone would not show how much the choice of images matters
-    accuracies = [row["accuracy"] for row in rows]
-    return combined | {
-        "spread": statistics.stdev(accuracies),
-        "accuracy_by_seed": accuracies,
-        "seeds": list(seeds),
-    }
 
 
 def obstacles(model: Model, data: Dataset) -> dict[str, str]:

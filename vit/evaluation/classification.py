@@ -59,7 +59,7 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         "cross_entropy": float(F.cross_entropy(logits, labels)),
         "expected_calibration_error": error,
         "reliability": bins,
-        "confusion": plain_confusion(confusion(logits, labels)),
+        "confusion": confusion(logits, labels),
     }
 
 
@@ -92,49 +92,29 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     return float((logits.argmax(1) == labels).float().mean())
 
 
-def confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count how often each class (row) was predicted as each class (column).
+def confusion(logits: Tensor, labels: Tensor) -> list[list[int]] | dict[str, Any]:
+    """Count how often each class (row) was predicted as each class (column), as plain values.
 
     Returns:
-        int64 (classes, classes), sparse above DENSE_CLASSES.
+        The rows; above DENSE_CLASSES the cells with a count, as [label, prediction, count].
     """
-    # one count in the cell (label, prediction) of each image
-    cells = torch.stack([labels, logits.argmax(1)])  # (2, N)
-    return _table(cells, torch.ones_like(labels), logits.shape[1])
-
-
-def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
-    """Return a confusion matrix as plain values for JSON.
-
-    Returns:
-        Its rows; if it is sparse, its cells as [label, prediction, count].
-    """
-    if not table.is_sparse:
-        return table.tolist()
-    # a sum of tables names a cell once for each
-    table = table.coalesce()
-    cells = torch.cat([table.indices(), table.values()[None]])  # (3, cells)
-    return {"classes": len(table), "cells": cells.T.tolist()}
+    classes = logits.shape[1]
+    pairs = torch.stack([labels, logits.argmax(1)])  # (2, N)
+    if classes > DENSE_CLASSES:
+        cells, counts = pairs.unique(dim=1, return_counts=True)
+        return {"classes": classes, "cells": torch.cat([cells, counts[None]]).T.tolist()}
+    table = torch.zeros(classes, classes, dtype=torch.int64)
+    return table.index_put(tuple(pairs), torch.tensor(1), accumulate=True).tolist()
 
 
 def read_confusion(plain: Any) -> Tensor:
-    """Invert `plain_confusion`."""
-    if isinstance(plain, dict):
-        cells = torch.tensor(plain["cells"], dtype=torch.int64).view(-1, 3)
-        return _table(cells[:, :2].T, cells[:, 2], plain["classes"])
-    return torch.tensor(plain)
-
-
-def _table(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
-    """Sum `counts` (N,) of `cells` (2, N) in a table (classes, classes)."""
+    """Return a `confusion` as a tensor (classes, classes); above DENSE_CLASSES it is sparse."""
+    if not isinstance(plain, dict):
+        return torch.tensor(plain)
+    cells = torch.tensor(plain["cells"]).T  # (3, cells)
+    size = (plain["classes"], plain["classes"])
     # a file may name cells outside of the table, which torch must check
-    size = (classes, classes)
-    table = torch.sparse_coo_tensor(cells, counts, size, check_invariants=True)
-    # summed where a cell comes several times
-    table = table.coalesce()
-    if classes > DENSE_CLASSES:
-        return table
-    return table.to_dense()
+    return torch.sparse_coo_tensor(cells[:2], cells[2], size, check_invariants=True).coalesce()
 
 
 def reliability(

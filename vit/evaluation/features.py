@@ -58,28 +58,23 @@ def encoder_features(
     Returns:
         Features (layers, N, D).
     """
-    depth = len(encoder.blocks)
-    last = depth - 1
-    blocks = [layer % depth for layer in layers]
+    # the last layer is what the encoder returns, after its norm
+    modules = [*encoder.blocks[:-1], encoder.norm]
     # allocated at once, because joining parts at the end takes twice the memory
-    features = torch.empty(len(blocks), len(images), encoder.config.embed_dim)
+    features = torch.empty(len(layers), len(images), encoder.config.embed_dim)
     start = 0
 
-    def store(number: int, block: nn.Module | None, inputs: object, tokens: Tensor) -> None:
-        """Store the tokens' means as features of block `number`; also a forward hook."""
-        # a layer may be requested twice
-        mean = tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1)  # (B, N, D) -> (B, D)
-        for index, stored in enumerate(blocks):
-            if stored == number:
-                features[index, start : start + len(mean)] = mean
+    def store(number: int, module: nn.Module, inputs: object, tokens: Tensor) -> None:
+        """Keep a batch's means (B, N, D) -> (B, D): a forward hook."""
+        mean = tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1)
+        features[number, start : start + len(mean)] = mean
 
     with eval_mode(encoder), compute.autocast(), ExitStack() as hooks:
-        # the last block needs no hook: its tokens, after the norm, are the encoder's output
-        for number in set(blocks) - {last}:
-            handle = encoder.blocks[number].register_forward_hook(partial(store, number))
+        for number, layer in enumerate(layers):
+            handle = modules[layer].register_forward_hook(partial(store, number))
             hooks.callback(handle.remove)
         for inputs in batches(images, prepare, compute, title, batch_size):
-            store(last, None, inputs, encoder(inputs))
+            encoder(inputs)
             start += len(inputs)
     # nan compares as false with everything: an accuracy would come out all the same
     if not bool(features.isfinite().all()):
@@ -89,25 +84,22 @@ def encoder_features(
     return features
 
 
-def pixel_features(images: Images, chosen: Tensor | None = None) -> Tensor:
+def pixel_features(images: Images) -> Tensor:
     """Return the pixels as features.
 
     Larger images are shrunk to 32 x 32, which keeps the features small and helps the baseline.
 
     Args:
         images: uint8 (N, C, h, w), read in parts, so they may be memory-mapped.
-        chosen: int64 (M,), only these; None for all.
 
     Returns:
         float32 (N, C h w).
     """
     # small images keep every pixel
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
-    if chosen is None:
-        chosen = torch.arange(len(images))
     features = []
-    for part in chosen.split(1024):
-        features.append(to_float(images[part], size, SHRUNK).flatten(1))
+    for start in range(0, len(images), 1024):
+        features.append(to_float(images[start : start + 1024], size, SHRUNK).flatten(1))
     return torch.cat(features)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ def fit_probe(
     classes: int,
     strength: float,
     start: tuple[Tensor, Tensor] | None = None,
-    pulse: Callable[[], None] | None = None,
 ) -> tuple[tuple[Tensor, Tensor], bool]:
     """Fit multinomial logistic regression with L2 on the weights, to convergence.
 
@@ -42,7 +40,6 @@ def fit_probe(
         strength: factor of half the weights' squared norm, which is added to the mean
             cross-entropy.
         start: the initial probe; None for zeros.
-        pulse: called often during the fit.
 
     Returns:
         The probe: weight (classes, D) and bias (classes,), float64; and whether the fit converged,
@@ -80,8 +77,6 @@ def fit_probe(
 
     def loss() -> Tensor:
         """Compute the loss and its gradient."""
-        if pulse is not None:
-            pulse()
         optimizer.zero_grad()
         with torch.enable_grad():
             weight = scaled @ inverse_root
@@ -151,9 +146,7 @@ def linear_probe(
         results = []
         probe = None
         for strength in strengths:
-            probe, _ = fit_probe(
-                fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0)
-            )
+            probe, _ = fit_probe(fitting, labels[~held_out], classes, strength, probe)
             fits.update()
             results.append((accuracy(logits_of(probe, choosing), labels[held_out]), strength))
         best.append(max(results))
@@ -162,7 +155,7 @@ def linear_probe(
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])
-    probe, converged = fit_probe(fitting, labels, classes, strength, pulse=lambda: fits.update(0))
+    probe, converged = fit_probe(fitting, labels, classes, strength)
     fits.close()
     return logits_of(probe, testing), {
         "layer": layer,

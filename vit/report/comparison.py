@@ -4,190 +4,99 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
-from vit.config import pair, spelled
+from vit.config import spelled
 from vit.errors import RunError, one_line
 from vit.metrics import MEASURES, Measure, read_scores, usual_scores
-from vit.report.record import RunRecord, read_run, settings_that_matter, tested_images_of
+from vit.report.record import RunRecord, read_run, tested_images_of
 
-NOT_COMPARED = ("train.seed", "data.fallback")
-"""Settings that runs in one row may differ in; the images that a fallback gave are compared."""
-BEST_LAYER = Measure("accuracy", "linear probe of the best layer", "linear probe, best layer")
+TARGET = {
+    "reconstruct.norm_pix_loss",
+    "mask.kind",
+    "mask.ratio",
+    "model.patch_size",
+    "model.image_size",
+}
+"""Settings that say what a pretraining's loss is measured against: others are not comparable."""
 
 Row = dict[str, str]
-# A column of scores: its measure, and what a loss is measured against ("" for other measures)
-Column = tuple[Measure, str]
+Group = list[RunRecord]
+"""Runs that differ only in the seed."""
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A finished run, for comparison.
-
-    Attributes:
-        record: its files.
-        identity: settings, data and initial weights, equal for runs that differ only in the seed.
-        seed: of its weights, order, augmentation and masks.
-        scores: what it measured, by column.
-    """
-
-    record: RunRecord
-    identity: dict[str, Any]
-    seed: str
-    scores: dict[Column, float]
-
-    @property
-    def path(self) -> Path:
-        """Its folder."""
-        return self.record.files.path
-
-
-# ---- One run -------------------------------------------------------------------------------------
-
-
-def read_finished(folder: Path) -> FinishedRun:
+def read_finished(folder: Path) -> RunRecord:
     """Read a finished run."""
     record = read_run(folder)
     if not record.summary:
         raise RunError(
             f"{folder} holds no finished run: summary.json is missing; finish it with --resume"
         )
-    seed = str(record.settings["train.seed"])
-    return FinishedRun(record, identity_of(record), seed, scores_of(record))
+    return record
 
 
-def identity_of(record: RunRecord) -> dict[str, Any]:
-    """Return what two runs have in common if they differ only in the seed."""
-    summary = record.summary
-    data = record.data
-    identity = {}
-    for key, value in settings_that_matter(record.settings).items():
-        if key not in NOT_COMPARED:
-            identity[key] = value
-    # The initial weights themselves, wherever they were
-    identity["model.init"] = summary.get("init_content_hash") or record.settings["model.init"]
-    # All images, whichever of them are held out or have labels
-    identity["data"] = data.get("whole_content_hash", data["content_hash"])
-    identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
-    identity["bank"] = [row.get("bank") for row in record.scores.get("knn", [])]
-    return identity
-
-
-def scores_of(record: RunRecord) -> dict[Column, float]:
-    """Return what a run measured: its own scores, and linear probes on its own images."""
-    scores: dict[Column, float] = {}
-    for (method, key), value in usual_scores(record.scores).items():
-        detail = ""
-        if method == "reconstruction":
-            detail = target_of(record.settings)
-        scores[MEASURES[method, key], detail] = value
-
-    # A probe belongs to the run if it saw the run's images, and all their labels
-    for results in record.results.values():
-        settings = results["settings"]
-        same_images = results["data"]["content_hash"] == record.data["content_hash"]
-        for row in read_scores(results).get("linear", []):
-            measure = BEST_LAYER if settings["every_layer"] else MEASURES["linear", "accuracy"]
-            if same_images and settings["labels"] == 1:
-                scores.setdefault((measure, ""), row["accuracy"])
-    return scores
-
-
-def target_of(settings: Mapping[str, Any]) -> str:
-    """Return what a pretraining's loss is measured against: those of others are not comparable."""
-    pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
-    mask = f"{settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
-    sides = []
-    for key in ("model.patch_size", "model.image_size"):
-        height, width = pair(settings[key])
-        sides.append(spelled(height if height == width else [height, width]))
-    return f"{pixels}, {mask}, patch {' of '.join(sides)}"
-
-
-# ---- Side by side --------------------------------------------------------------------------------
-
-
-def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
-    """Group runs that differ only in the seed."""
-    groups: dict[str, list[FinishedRun]] = {}
-    paths = set()
-    for run in runs:
-        # One folder may have several names
-        path = run.path.resolve()
-        if path in paths:
-            raise RunError(f"{run.path} is given twice")
-        paths.add(path)
-        # A seed that is already in the group is no other seed: the run stands alone
-        key = json.dumps(run.identity, sort_keys=True)
-        if any(run.seed == member.seed for member in groups.get(key, [])):
-            key = str(path)
-        groups.setdefault(key, []).append(run)
-    return list(groups.values())
-
-
-def compare_runs(runs: Sequence[FinishedRun]) -> list[Row]:
+def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
     """Return a row for each group of runs that differ only in the seed, with mean and deviation.
 
     All rows have the same columns: run, settings and data that differ, images, what was measured
     on, seeds, and the scores that any run has; " *" marks the best of a column where all were
     measured on the same images.
     """
-    groups = group_by_seed(runs)
-    settings = different_settings(runs)
+    groups: dict[str, Group] = {}
+    for run in runs:
+        key = json.dumps(run.identity, sort_keys=True)
+        # A seed that is already in the group is no other seed: the run stands alone
+        seeds = [other.settings["train.seed"] for other in groups.get(key, [])]
+        if run.settings["train.seed"] in seeds:
+            key = str(run.files.path)
+        groups.setdefault(key, []).append(run)
+
+    different = different_settings(runs)
+    targets = different_settings([run for run in runs if "reconstruction" in run.scores])
     data_names = name_data(runs)
-    columns = list(dict.fromkeys(column for run in runs for column in run.scores))
 
     rows = []
-    for group in groups:
+    for group in groups.values():
         first = group[0]
-        row = {"run": ", ".join(one_line(str(run.path)) for run in group)}
-        for key in settings:
-            row[key] = setting_cell(first, key)
+        row = {"run": ", ".join(one_line(str(run.files.path)) for run in group)}
+        for name in different:
+            row[name] = setting_cell(first, name)
         if len(data_names) > 1:
             row["data"] = data_names[first.identity["data"]]
-        row["images"] = f"{first.record.data['train_images']:,}"
-        row["measured on"] = tested_images_of(first.record.data)
-        row["seeds"] = ", ".join(run.seed for run in group)
+        row["images"] = f"{first.data['train_images']:,}"
+        row["measured on"] = tested_images_of(first.data)
+        row["seeds"] = ", ".join(str(run.settings["train.seed"]) for run in group)
         rows.append(row)
 
     # Scores of the same images can be better than others
     is_fair = len({(run.identity["data"], run.identity["counts"][1:]) for run in runs}) == 1
-    for column in columns:
-        measure, target = column
-        name = measure.short
-        if [other for other, _ in columns].count(measure) > 1:
-            name += f", {target}"
-        for row, cell in zip(rows, score_cells(groups, column, is_fair), strict=True):
-            row[name] = cell
-    for row, group in zip(rows, groups, strict=True):
-        seconds = [run.record.summary["seconds"] for run in group]
-        row["seconds"] = f"{statistics.mean(seconds):,.0f}"
+    add_scores(rows, list(groups.values()), set(targets) & TARGET, is_fair)
+    for row, group in zip(rows, groups.values(), strict=True):
+        row["seconds"] = f"{statistics.mean(run.summary['seconds'] for run in group):,.0f}"
     return rows
 
 
-def different_settings(runs: Sequence[FinishedRun]) -> list[str]:
+def different_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which any two runs differ, in order."""
     # A run of another version may lack some of them
-    keys = dict.fromkeys(key for run in runs for key in run.record.settings if key in run.identity)
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key in run.identity)
     # As JSON, because lists cannot be in a set
     return [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
 
 
-def setting_cell(run: FinishedRun, key: str) -> str:
+def setting_cell(run: RunRecord, key: str) -> str:
     """Return a setting as text, with the hash of initial weights, whose name may mean several."""
-    value = run.record.settings.get(key)
+    value = run.settings.get(key)
     cell = one_line(value) if isinstance(value, str) else json.dumps(value)
     if run.identity.get(key) != value:
         cell += f" ({run.identity[key]})"
     return cell
 
 
-def name_data(runs: Sequence[FinishedRun]) -> dict[str, str]:
+def name_data(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Return the name of each data set by its hash; equal names are told apart by the hash."""
-    names = {run.identity["data"]: one_line(run.record.data["name"]) for run in runs}
+    names = {run.identity["data"]: one_line(run.data["name"]) for run in runs}
     if len(set(names.values())) == len(names):
         return names
     told_apart = {}
@@ -198,29 +107,63 @@ def name_data(runs: Sequence[FinishedRun]) -> dict[str, str]:
     return told_apart
 
 
-def score_cells(
-    groups: Sequence[Sequence[FinishedRun]], column: Column, mark_best: bool
-) -> list[str]:
-    """Return a score of each group as text: the mean over seeds with its standard deviation."""
-    measure, _ = column
-    means = {}
-    cells = [""] * len(groups)
-    for number, group in enumerate(groups):
-        values = [run.scores[column] for run in group if column in run.scores]
-        # The mean of some of them would belong to other runs than the row names
-        if len(values) < len(group):
-            continue
-        images = group[0].record.data["test_images"]
-        means[number] = measure.write(statistics.mean(values), images)
-        cells[number] = means[number]
-        if len(values) > 1:
-            cells[number] += f" ± {measure.write(statistics.stdev(values), images)}"
+def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measure, float]]:
+    """Return what a run measured, by column: its own scores, and linear probes on its own images.
 
-    # As printed, so that a difference that is not shown decides nothing
-    if mark_best and len(means) > 1:
-        best_of = max if measure.kind == "accuracy" else min
-        best = best_of(means.values(), key=lambda text: float(text.rstrip("%")))
-        for number, mean in means.items():
-            if mean == best:
-                cells[number] += " *"
-    return cells
+    Losses of runs that differ in `targets`, some of TARGET, stand in columns of their own.
+    """
+    scores = {}
+    for (method, key), value in usual_scores(run.scores).items():
+        measure = MEASURES[method, key]
+        name = measure.short
+        if method == "reconstruction":
+            for setting in sorted(targets):
+                name += f", {setting} {spelled(run.settings[setting])}"
+        scores[name] = (measure, value)
+
+    # A probe belongs to the run if it saw the run's images, and all their labels
+    for results in run.results.values():
+        settings = results["settings"]
+        same_images = results["data"]["content_hash"] == run.data["content_hash"]
+        for row in read_scores(results).get("linear", []):
+            measure = MEASURES["linear", "accuracy"]
+            name = measure.short
+            if settings["every_layer"]:
+                name += ", best layer"
+            if same_images and settings["labels"] == 1:
+                scores.setdefault(name, (measure, row["accuracy"]))
+    return scores
+
+
+def add_scores(
+    rows: Sequence[Row], groups: Sequence[Group], targets: Collection[str], mark_best: bool
+) -> None:
+    """Add the scores of each group to its row: the means over seeds with standard deviations."""
+    scores = []
+    columns: dict[str, Measure] = {}
+    for group in groups:
+        scores.append([scores_of(run, targets) for run in group])
+        for of_run in scores[-1]:
+            columns |= {name: measure for name, (measure, _) in of_run.items()}
+
+    for name, measure in columns.items():
+        means = {}
+        for number, (row, group) in enumerate(zip(rows, groups, strict=True)):
+            values = [of_run[name][1] for of_run in scores[number] if name in of_run]
+            row[name] = ""
+            # The mean of some of them would belong to other runs than the row names
+            if len(values) < len(group):
+                continue
+            images = group[0].data["test_images"]
+            means[number] = measure.write(statistics.mean(values), images)
+            row[name] = means[number]
+            if len(values) > 1:
+                row[name] += f" ± {measure.write(statistics.stdev(values), images)}"
+
+        # As printed, so that a difference that is not shown decides nothing
+        if mark_best and len(means) > 1:
+            best_of = max if measure.kind == "accuracy" else min
+            best = best_of(means.values(), key=lambda text: float(text.rstrip("%")))
+            for number, mean in means.items():
+                if mean == best:
+                    rows[number][name] += " *"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from vit import figures as draw
 from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
-from vit.errors import RunError, UserError, plural
+from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
 from vit.report.curves import curves_of
 from vit.report.record import RunRecord
@@ -56,16 +56,7 @@ def write_report(record: RunRecord, out: Path) -> int:
     if out.exists() and not is_report(out):
         advice = "name another file with --out"
         raise RunError(f"{out} is not a vit report and is left as it is; {advice}")
-    try:
-        page = report_page(record, out)
-    except UserError:
-        raise
-    except Exception as error:
-        # The files are another version's, or somebody has edited them
-        problem = f"{type(error).__name__}: {error}"
-        raise RunError(
-            f"{record.files.path}: its files are not as this version writes them ({problem})"
-        ) from error
+    page = report_page(record, out)
     make_folder(out.parent)
     write_text(out, page)
     return out.stat().st_size
@@ -73,11 +64,8 @@ def write_report(record: RunRecord, out: Path) -> int:
 
 def is_report(path: Path) -> bool:
     """Return whether a file is a page written here."""
-    if not path.is_file():
-        return False
     # The signature stands near the start
-    with path.open("rb") as file:
-        return SIGNATURE.encode() in file.read(2000)
+    return path.is_file() and SIGNATURE.encode() in path.read_bytes()[:2000]
 
 
 def report_page(record: RunRecord, out: Path | None = None) -> str:
@@ -98,6 +86,12 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         if settings[f"model.{key}"] is not None:
             size[key] = settings[f"model.{key}"]
 
+    # A page of `vit explore`, to be linked
+    explore = ""
+    if (record.files.path / EXPLORE).is_file():
+        folder = (out or record.files.report).parent
+        explore = quote(Path(os.path.relpath(record.files.path / EXPLORE, folder)).as_posix())
+
     return render_page(
         TEMPLATE,
         pictures=True,
@@ -114,8 +108,8 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         confused=confused_classes(record),
         commands=commands_of(record),
         shown=pictures_of(record),
-        explore=link_to_explore(record, out or record.files.report),
-        evaluations=[evaluation(record, *item) for item in record.results.items()],
+        explore=explore,
+        evaluations=[evaluation(*item) for item in record.results.items()],
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=changed_settings(settings),
         notes=record.notes,
@@ -162,22 +156,13 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
     return pictures
 
 
-def link_to_explore(record: RunRecord, page: Path) -> str:
-    """Return the address of the run's page of `vit explore`, from its report; "" if it has none."""
-    explore = record.files.path / EXPLORE
-    if not explore.is_file():
-        return ""
-    return quote(os.path.relpath(explore, page.parent).replace(os.sep, "/"))
-
-
 def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the settings that differ from the defaults: "section.key", value, default."""
     defaults = flat_settings(Config().to_dict())
     changed = []
     for key, value in settings.items():
         # A run of another version may have a setting that this one lacks
-        if key not in defaults:
-            changed.append((key, spelled(value), ""))
-        elif value != defaults[key]:
-            changed.append((key, spelled(value), spelled(defaults[key])))
+        default = spelled(defaults[key]) if key in defaults else ""
+        if spelled(value) != default:
+            changed.append((key, spelled(value), default))
     return changed

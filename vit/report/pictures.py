@@ -15,13 +15,12 @@ from vit.evaluation.classification import read_confusion
 from vit.evaluation.reconstruction import fixed_mask, reconstruct
 from vit.figures import save_figure
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps
 from vit.interpret.geometry import usual_query
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
-from vit.metrics import MEASURES, Scores
+from vit.metrics import MEASURES, Row, Scores
 from vit.report.curves import curves_of
 from vit.runs import RunFiles, read_metrics
 from vit.training.dynamics import Dynamics, read_dynamics
@@ -52,34 +51,29 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
         folder: with metrics.jsonl, and perhaps dynamics.jsonl.
         scores: what was measured at the end.
     """
-    draw_measured(run, folder, scores)
-    draw_attention(run, folder)
-    draw_curves(run, folder, scores)
-    if folder.dynamics.exists():
-        draw_dynamics(run, folder)
-
-
-def caption_of(run: Run) -> str:
-    """Return the line below the title of every picture: data, images, epochs."""
-    return f"{run.data.name}, {run.data.tested_on} · {training_of(run)}"
-
-
-def training_of(run: Run) -> str:
-    """Return how long a run trains on how many images, in words."""
     epochs = plural(run.config.train.epochs, "epoch")
-    return f"{epochs} on {plural(len(run.data.train), 'image')}"
+    training = f"{epochs} on {plural(len(run.data.train), 'image')}"
+    # data, images and epochs, below the title of every picture
+    caption = f"{run.data.name}, {run.data.tested_on} · {training}"
+    if "reconstruction" in run.objective.measures:
+        draw_reconstructions(run, folder, caption)
+    if "head" in run.objective.measures:
+        draw_classification(run, folder, scores["head"][0], caption)
+    draw_attention(run, folder, caption)
+
+    # the course of the training
+    seed = f"seed {run.config.train.seed}"
+    metrics = read_metrics(folder.metrics)
+    settings = flat_settings(run.config.to_dict())
+    curves = curves_of(settings, run.data.facts, scores, metrics)
+    figure = draw.curves_figure(metrics, curves, "Training curves", f"{caption} · {seed}")
+    save_figure(figure, folder.curves)
+    if folder.dynamics.exists():
+        dynamics = read_dynamics(folder.dynamics)
+        draw_dynamics(dynamics, folder, f"{run.data.name} · {training} · {seed}")
 
 
-def draw_measured(run: Run, folder: RunFiles, scores: Scores) -> None:
-    """Draw what the objective measures: reconstructions, or a classifier's mistakes."""
-    measures = run.objective.measures
-    if "reconstruction" in measures:
-        draw_reconstructions(run, folder)
-    if "head" in measures:
-        draw_classification(run, folder, scores)
-
-
-def draw_reconstructions(run: Run, folder: RunFiles) -> None:
+def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw reconstructions.png: test images, what the model sees of them, and what it fills in."""
     # Fill some test images in, under masks that are always the same
     mask = run.config.mask
@@ -89,10 +83,9 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     model = cast(MaskedAutoencoder, run.result)
     result = reconstruct(model, images.images[:], run.normalize, fixed, run.compute)
 
-    # The caption
     masked = int(fixed.mask[0].sum())
     patches = fixed.mask.shape[1]
-    caption = f"{caption_of(run)} · {mask.kind} mask, {masked} of {patches} patches masked"
+    caption += f" · {mask.kind} mask, {masked} of {patches} patches masked"
     if result.from_normalized:
         caption += (
             " · the model predicts normalised patches: their brightness and contrast are estimated"
@@ -105,11 +98,10 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     save_figure(figure, folder.reconstructions)
 
 
-def draw_classification(run: Run, folder: RunFiles, scores: Scores) -> None:
+def draw_classification(run: Run, folder: RunFiles, row: Row, caption: str) -> None:
     """Draw reliability.png, confusion.png of not too many classes, and mistakes.png."""
-    row = scores["head"][0]
     accuracy = MEASURES["head", "accuracy"].write_with_error(row["accuracy"], row["images"])
-    caption = f"{caption_of(run)} · accuracy {accuracy}"
+    caption += f" · accuracy {accuracy}"
     test = run.data.test
     numbers = torch.tensor([mistake["image"] for mistake in row["mistakes"]]).long()
     table = read_confusion(row["confusion"])
@@ -118,9 +110,8 @@ def draw_classification(run: Run, folder: RunFiles, scores: Scores) -> None:
         save_figure(figure, folder.path / f"{stem}.png")
 
 
-def draw_attention(run: Run, folder: RunFiles) -> None:
+def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw attention.png: what the last layer attends to in some test images, head by head."""
-    # The last layer's attention in some test images
     test = run.data.test
     encoder = run.result.encoder
     images = test.subset(test.showcase(ATTENDED))
@@ -128,11 +119,6 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     query = usual_query(encoder)
     inputs = run.normalize(pixels).to(run.compute.device)
     maps, prefix_mass = last_attention(encoder, inputs, query)
-
-    # The mean comes first: it sums up the heads
-    names = ["mean of heads", *(f"head {head}" for head in range(maps.shape[1]))]
-    maps = _mean_first(maps)
-    prefix_mass = _mean_first(prefix_mass)
 
     # A patch that is the query is outlined
     title = "What the class token attends to"
@@ -143,7 +129,8 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
         patch = query
         title = f"What the patch in row {patch[0]}, column {patch[1]} (outlined) attends to"
     last = len(encoder.blocks) - 1
-    caption = f"{caption_of(run)} · layer {last} of 0 to {last}, whole images"
+    caption += f" · layer {last} of 0 to {last}, whole images"
+    names = ["mean of heads", *(f"head {head}" for head in range(maps.shape[1] - 1))]
     labels = images.label_names
     figure = draw.attention_figure(
         pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
@@ -151,48 +138,29 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     save_figure(figure, folder.attention)
 
 
-def _mean_first(values: Tensor) -> Tensor:
-    """Put the mean of the heads before them: (B, h, ...) -> (B, 1 + h, ...)."""
-    return torch.cat([values.mean(dim=1, keepdim=True), values], dim=1)
-
-
 def last_attention(
     encoder: VisionTransformer, inputs: Tensor, query: str | tuple[int, int]
-) -> tuple[Tensor, Tensor]:
-    """Return what a query attends to in the last layer.
+) -> list[Tensor]:
+    """Return what a query attends to in the last layer, the mean of the heads before each.
 
     Args:
         inputs: normalised (B, C, H, W), on the encoder's device.
 
     Returns:
-        Attention to patches, (B, h, rows, columns), and to class token and registers, (B, h); on
-        the CPU.
+        Attention to patches, (B, 1 + h, rows, columns), and to class token and registers,
+        (B, 1 + h); on the CPU.
     """
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(inputs)
-    maps, prefix_mass = attention.to_grid(query=query)
-    return maps.float().cpu(), prefix_mass.float().cpu()
+    parts = []
+    for values in attention.to_grid(query=query):
+        values = values.float().cpu()
+        parts.append(torch.cat([values.mean(dim=1, keepdim=True), values], dim=1))
+    return parts
 
 
-def draw_curves(run: Run, folder: RunFiles, scores: Scores) -> None:
-    """Draw curves.png: what was measured in training, the learning rate and the gradient norm."""
-    metrics = read_metrics(folder.metrics)
-    settings = flat_settings(run.config.to_dict())
-    curves = curves_of(settings, run.data.facts, scores, metrics)
-    caption = f"{caption_of(run)} · seed {run.config.train.seed}"
-    figure = draw.curves_figure(metrics, curves, "Training curves", caption)
-    save_figure(figure, folder.curves)
-
-
-def draw_dynamics(run: Run, folder: RunFiles) -> None:
+def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
     """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
-    caption = f"{run.data.name} · {training_of(run)} · seed {run.config.train.seed} · "
-    figure = figure_of_dynamics(read_dynamics(folder.dynamics), caption)
-    save_figure(figure, folder.dynamics_picture)
-
-
-def figure_of_dynamics(dynamics: Dynamics, caption: str = "") -> Figure:
-    """Draw the encoder's dynamics; `caption` names the run in the subtitle."""
     # A line is the mean of its matrices over the layers; a model may lack some matrices
     recorded = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
@@ -205,9 +173,10 @@ def figure_of_dynamics(dynamics: Dynamics, caption: str = "") -> Figure:
             # Matrices side by side: (records, layers) each
             parts = [dynamics.of(quantity, matrix, "encoder") for matrix in present]
             courses[line][quantity] = torch.cat(parts, dim=1)
-    return draw.dynamics_figure(
+    figure = draw.dynamics_figure(
         dynamics.steps,
         courses,
         "How strongly each matrix is trained, and how far it moves",
-        f"{caption}encoder, mean over layers · layer by layer: dynamics.jsonl",
+        f"{caption} · encoder, mean over layers · layer by layer: dynamics.jsonl",
     )
+    save_figure(figure, folder.dynamics_picture)

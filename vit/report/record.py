@@ -13,6 +13,9 @@ from vit.errors import RunError, plural
 from vit.metrics import read_scores
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
+NOT_COMPARED = ("train.seed", "data.fallback")
+"""Settings that runs in one row may differ in; the images that a fallback gave are compared."""
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -20,7 +23,7 @@ class RunRecord:
 
     Attributes:
         files: where everything is.
-        sections: config.yaml as it is; empty for a folder without one.
+        sections: config.yaml as it is.
         summary: summary.json; empty if the run is not finished.
         results: every results.json of `vit evaluate` on the run's own weights, by its folder within
             the run folder.
@@ -28,8 +31,8 @@ class RunRecord:
     """
 
     files: RunFiles
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
+    sections: dict[str, dict[str, Any]]
+    summary: dict[str, Any]
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -94,6 +97,21 @@ class RunRecord:
             return 0.0
         return float(self.metrics[-1]["epoch"])
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What finished runs have in common if they differ only in the seed: settings and data."""
+        data = self.data
+        identity = settings_that_matter(self.settings)
+        for key in NOT_COMPARED:
+            identity.pop(key)
+        # The initial weights themselves, wherever they were
+        identity["model.init"] = self.summary.get("init_content_hash") or identity["model.init"]
+        # All images, whichever of them are held out or have labels
+        identity["data"] = data.get("whole_content_hash", data["content_hash"])
+        identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
+        identity["bank"] = [row.get("bank") for row in self.scores.get("knn", [])]
+        return identity
+
 
 def tested_images_of(data: Mapping[str, Any]) -> str:
     """Return the images behind scores with their number, from `vit.data.Dataset.facts`."""
@@ -102,56 +120,41 @@ def tested_images_of(data: Mapping[str, Any]) -> str:
 
 def read_run(path: Path) -> RunRecord:
     """Read a run folder, finished or not."""
+    files = RunFiles(path)
     # Without settings, it is some other folder
-    if not RunFiles(path).config.is_file():
+    if not files.config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
         raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
-    record = read_folder(path)
+    record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights
     for results_path in sorted(path.rglob("results.json")):
         name = str(results_path.parent.relative_to(path))
+        file = f"{name}/results.json"
         try:
             results = read_mapping(results_path)
         except RunError as error:
             record.notes.append(str(error))
             continue
-        file = f"{name}/results.json"
-        if not is_about(record.summary, results):
+        # There are no final weights yet to compare with
+        if not record.summary:
+            moment = "at this step or before"
+            record.notes.append(f"{file} was measured while this run was under way, {moment}")
+        elif record.summary.get("content_hash") != results.get("content_hash"):
             record.notes.append(f"{file} measured other weights than the run's and is left out")
             continue
         record.results[name] = results
-        if not record.summary:
-            # There are no final weights yet to compare with
-            moment = "at this step or before"
-            record.notes.append(f"{file} was measured while this run was under way, {moment}")
-    return record
-
-
-def read_folder(path: Path) -> RunRecord:
-    """Read the settings and the summary of a folder; each is empty if missing."""
-    # Each may be missing: a folder of weights alone has neither
-    files = RunFiles(path)
-    record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
-    if not all(isinstance(section, dict) for section in record.sections.values()):
-        raise RunError(f"{files.config} is damaged: settings go in sections")
     return record
 
 
 def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change scores, by "section.key".
 
-    Where a run computes and finds its images cannot.
+    Where a run computes and finds its images, and what they are called, cannot.
     """
-    # Where the images are found, and what they are called
     irrelevant = {"data.root", "data.cache", "data.download", "data.name"}
     relevant = {}
     for key, value in settings.items():
         if not key.startswith("run.") and key not in irrelevant:
             relevant[key] = value
     return relevant
-
-
-def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
-    """Return whether results.json is about the weights of summary.json; without one, it is."""
-    return not summary or summary.get("content_hash") == results.get("content_hash")

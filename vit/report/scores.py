@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
-
-import torch
 
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.metrics import (
     BASELINES,
     MEASURES,
-    Measure,
     Row,
     read_scores,
     score_lines,
@@ -23,37 +21,23 @@ from vit.report.record import RunRecord, tested_images_of
 
 MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
-CAPTIONS = {
-    "head": "Accuracy: higher is better",
-    "reconstruction": "Loss on masked patches: lower is better",
-    "knn": "Classes by nearest neighbours: higher is better",
-}
-"""The methods of which a run's page has a chart."""
 
 # The number as text, its error or "", what it is, and what it means
 KeyScore = tuple[str, str, str, str]
 # A bar is its name, its length in percent of the longest, and its value as text
 Bar = tuple[str, str, str]
 
+METHODS = {
+    "head": ("accuracy", "Accuracy: higher is better", "of {} are classified correctly"),
+    "reconstruction": ("loss", "Loss on masked patches: lower is better", "on {}"),
+    "knn": ("accuracy", "Classes by nearest neighbours: higher is better", "without labels, on {}"),
+}
+"""The methods that a page shows: the key of what its baselines are of, a caption, a meaning."""
+
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: 2 h 5 min."""
-    total = max(round(seconds), 0)
-    units = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
-    for unit, length, smaller_unit, smaller_length in units:
-        if total >= length:
-            text = f"{total // length} {unit}"
-            smaller = total % length // smaller_length
-            if smaller:
-                text += f" {smaller} {smaller_unit}"
-            return text
-    return f"{total} s"
-
-
-def main_measure(method: str) -> tuple[str, Measure]:
-    """Return the measure that a method's baselines are of: its key, and how to write it."""
-    key = "loss" if method == "reconstruction" else "accuracy"
-    return key, MEASURES[method, key]
+    """Return a duration in hours, minutes and seconds: 2:05:00."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 def key_scores(record: RunRecord) -> list[KeyScore]:
@@ -61,23 +45,16 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
     summary = record.summary
     if not summary:
         return scores_so_far(record)
-    meanings = {
-        "head": f"of {record.tested} are classified correctly",
-        "reconstruction": f"on masked patches of {record.tested_on}",
-        "knn": "with no labels in " + ("this run" if record.settings["model.init"] else "training"),
-    }
     scores = []
-    for method, meaning in meanings.items():
+    for method, (key, _, meaning) in METHODS.items():
         if method not in record.scores:
             continue
         row = record.scores[method][0]
-        key, measure = main_measure(method)
+        measure = MEASURES[method, key]
+        parts = [meaning.format(record.tested), write_baselines(row, measure, brief=True)]
         number = measure.write(row[key], row["images"], brief=True)
         error = measure.write_error(row[key], row["images"], brief=True)
-        beside = write_baselines(row, measure, brief=True)
-        if beside:
-            meaning += f"; {beside}"
-        scores.append((number, error, measure.short, meaning))
+        scores.append((number, error, measure.short, "; ".join(filter(None, parts))))
     speed = f"{summary['images_per_second']:,.0f} images/s"
     return [*scores, (duration(summary["seconds"]), "", "of training", speed)]
 
@@ -99,24 +76,23 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
     ]
 
 
-# ---- Beside the baselines ------------------------------------------------------------------------
-
-
 def charts_of(record: RunRecord) -> list[tuple[str, list[Bar], str]]:
     """Return a chart for each method that measured a finished run: caption, bars, and a text."""
     charts = []
-    for method, caption in CAPTIONS.items():
+    for method, (key, caption, _) in METHODS.items():
         rows = record.scores.get(method)
         if not rows:
             continue
-        key, measure = main_measure(method)
         usual = rows[0]
         values = [("the model", usual[key])]
         values += [(f"the model, {row['protocol']}", row[key]) for row in rows[1:]]
         values += [(BASELINES[name], value) for name, value in usual["baselines"].items()]
-        charts.append(
-            (caption, bars(values, measure, usual["images"]), about(record, method, usual))
-        )
+        longest = max(value for _, value in values) or 1.0
+        bars = []
+        for name, value in values:
+            text = MEASURES[method, key].write_with_error(value, usual["images"], brief=True)
+            bars.append((name, f"{100 * value / longest:.2f}", text))
+        charts.append((caption, bars, about(record, method, usual)))
     return charts
 
 
@@ -136,32 +112,16 @@ def about(record: RunRecord, method: str, row: Row) -> str:
         if record.settings["reconstruct.norm_pix_loss"]:
             unit = "normalised patches"
         return f"The mean squared error over masked patches, in {unit}, on {record.tested}."
-    labels = "The model never saw a label."
-    if record.settings["model.init"]:
-        labels = "This run, which began with another model's weights, used no labels."
     return (
         f"Of {plural(row['images'], 'image')}, each gets its class from its {row['k']} nearest of "
-        f"{plural(row['bank'], 'training image')}. {labels}"
+        f"{plural(row['bank'], 'training image')}. This run used no labels."
     )
-
-
-def bars(values: Sequence[tuple[str, float]], measure: Measure, images: int) -> list[Bar]:
-    """Return the bars of a chart."""
-    # A loss cannot be negative, but a file can hold anything
-    longest = max((value for _, value in values if value > 0), default=1.0)
-    chart = []
-    for name, value in values:
-        length = 100 * max(value, 0) / longest
-        text = measure.write_with_error(value, images, brief=True)
-        chart.append((name, f"{length:.2f}", text))
-    return chart
 
 
 def mistakes_of(record: RunRecord) -> list[tuple[str, str, str, str]]:
     """Return the surest mistakes: file, class, prediction, confidence."""
-    if "head" not in record.scores:
-        return []
-    return [write_mistake(mistake) for mistake in record.scores["head"][0].get("mistakes", [])]
+    rows = record.scores.get("head", [])
+    return [write_mistake(mistake) for row in rows[:1] for mistake in row.get("mistakes", [])]
 
 
 def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -172,7 +132,7 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     table = read_confusion(record.scores["head"][0]["confusion"]).to_sparse().coalesce()
     labels, predicted = table.indices()
     counts = table.values()
-    images = torch.zeros(len(table), dtype=torch.int64).index_add(0, labels, counts)  # by class
+    images = table.sum(1).to_dense()  # (classes,)
 
     # The names of the classes travel with the sample images
     names = [f"class {number}" for number in range(len(table))]
@@ -190,21 +150,14 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     return pairs
 
 
-# ---- Measured by vit evaluate --------------------------------------------------------------------
-
-
-def evaluation(record: RunRecord, name: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a results.json says, for the page."""
+def evaluation(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a results.json of `vit evaluate` says, for the page."""
     data = results["data"]
     trained = plural(data["train_images"], "training image")
-    # A warning that stands at the top of the page already is not repeated
-    warnings = [results.get("note")]
-    if data.get("warning") != record.data.get("warning"):
-        warnings.insert(0, data.get("warning"))
     return {
         "name": name,
         "about": f"{data['name']}: {trained}, measured on {tested_images_of(data)}.",
-        "warnings": warnings,
+        "warnings": [data.get("warning"), results.get("note")],
         "scores": score_lines(read_scores(results)),
         "command": results.get("command"),
     }
