@@ -16,9 +16,6 @@ from vit.scenes import (
     MAY_TOUCH,
     PART_NAMES,
     PARTS_OF_CLASS,
-    PARTS_OF_OBJECT,
-    PARTS_OF_SCENE,
-    SCENES_OF_CLASS,
     draw_scenes,
     scene_indices,
 )
@@ -60,31 +57,21 @@ def test_a_picture_is_the_same_on_any_machine():
     assert load_scenes(500, SEED, "train").content_hash == "c48305aa80563681"
 
 
-def test_seeds_and_indices_give_different_pictures(train, test):
-    images, _, _ = draw_scenes(torch.arange(100), SEED + 1)
-    assert not (images == train[0][:100]).flatten(1).all(dim=1).any()
+def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other_or_another_seed(train, test):
+    assert not torch.isin(scene_indices(1_000, "test"), scene_indices(50_000, "train")).any()
     contents = {image.numpy().tobytes() for image in torch.cat([train[0], test[0]])}
     assert len(contents) == len(train[0]) + len(test[0])
-
-
-def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other(test):
-    assert not torch.isin(scene_indices(1_000, "test"), scene_indices(50_000, "train")).any()
-    assert torch.equal(scene_indices(10, "train"), scene_indices(50, "train")[:10])
     split = load_scenes(100, SEED, "test")
     assert torch.equal(split.images, test[0][:100])
     assert torch.equal(split.labels, test[1][:100])
     assert split.class_names == CLASS_NAMES
-    assert split.content_hash != load_scenes(100, SEED + 1, "test").content_hash
-    assert len(load_scenes(0, SEED, "train")) == 0
+    images, _, _ = draw_scenes(torch.arange(100), SEED + 1)
+    assert not (images == train[0][:100]).flatten(1).all(dim=1).any()
 
 
-# --- shapes, ranges, errors -----------------------------------------------------------------------
-
-
-def test_every_ten_pictures_show_the_ten_classes_in_changing_order(train):
+def test_every_ten_pictures_show_the_ten_classes(train):
     tens = train[1].reshape(-1, len(CLASS_NAMES))
     assert torch.equal(tens.sort(dim=1).values, torch.arange(10).expand_as(tens))
-    assert len(tens.unique(dim=0)) == 40
 
 
 def test_a_larger_size_shows_the_same_pictures(train):
@@ -99,14 +86,6 @@ def test_a_larger_size_shows_the_same_pictures(train):
 # --- which parts occur, and beside which ----------------------------------------------------------
 
 
-def test_the_tables_speak_of_the_same_classes_scenes_and_parts():
-    assert set(PARTS_OF_CLASS) == set(PARTS_OF_OBJECT) == set(SCENES_OF_CLASS) == set(CLASS_NAMES)
-    assert {scene for scenes in SCENES_OF_CLASS.values() for scene in scenes} == set(PARTS_OF_SCENE)
-    assert len(set(PART_NAMES)) == len(PART_NAMES)
-    for table in (PARTS_OF_CLASS, PARTS_OF_SCENE, MAY_TOUCH, LOOK_ALIKES):
-        assert {part for parts in table.values() for part in parts} <= set(PART_NAMES)
-
-
 def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
     _, labels, parts = train
     for number, name in enumerate(CLASS_NAMES):
@@ -114,18 +93,15 @@ def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
         assert names == PARTS_OF_CLASS[name], name
 
 
-COMPANY = """
-wheel road, wheel grass, road wheel, marking road, hull water, sail hull, leaf water, buoy water,
-leg grass, ball grass
-"""
+COMPANY = "wheel road, road wheel, marking road, hull water, sail hull, leaf water, leg grass"
 
 
-@pytest.mark.parametrize("pair", COMPANY.split(","))
-def test_a_part_keeps_its_company(train, pair):
-    part, company = pair.split()
-    with_part = contains(train[2], part)
-    assert with_part.any()
-    assert contains(train[2], company)[with_part].all()
+def test_a_part_keeps_its_company(train):
+    for pair in COMPANY.split(", "):
+        part, company = pair.split()
+        with_part = contains(train[2], part)
+        assert with_part.any()
+        assert contains(train[2], company)[with_part].all()
 
 
 def test_a_part_touches_only_what_it_may(train):
@@ -140,59 +116,36 @@ def test_a_part_touches_only_what_it_may(train):
         assert {PART_NAMES[k] for k in neighbours} <= allowed | {part}, part
 
 
-@pytest.mark.parametrize("double", LOOK_ALIKES["wheel"])
-def test_what_looks_like_a_wheel_never_meets_one(train, double):
+def test_what_looks_like_a_wheel_never_meets_one(train):
     images, _, parts = train
-    streets = contains(parts, "wheel") | contains(parts, "road")
-    assert not (contains(parts, double) & streets).any()
-
-    # it has the wheel's colours, and a road has not
     pixels = images.permute(0, 2, 3, 1)  # (n, 32, 32, 3)
-    wheel = pixels[parts == NUMBER["wheel"]].float()
-    look_alike = pixels[parts == NUMBER[double]].float()
-    road = pixels[parts == NUMBER["road"]].float()
-    assert len(look_alike) > 1_000
-    assert (wheel.mean(dim=0) - look_alike.mean(dim=0)).abs().max() < 12
-    assert (wheel.std(dim=0) - look_alike.std(dim=0)).abs().max() < 12
+    wheel, road = (pixels[parts == NUMBER[name]].float() for name in ("wheel", "road"))
+    streets = contains(parts, "wheel") | contains(parts, "road")
+    for double in LOOK_ALIKES["wheel"]:
+        assert not (contains(parts, double) & streets).any()
+        # it has the wheel's colours, and a road has not
+        look_alike = pixels[parts == NUMBER[double]].float()
+        assert (wheel.mean(dim=0) - look_alike.mean(dim=0)).abs().max() < 12
+        assert (wheel.std(dim=0) - look_alike.std(dim=0)).abs().max() < 12
     assert (wheel.mean(dim=0) - road.mean(dim=0)).abs().max() > 24
 
 
 # --- the map describes the picture ----------------------------------------------------------------
 
 
-def explained(images: Tensor, parts: Tensor) -> Tensor:
-    """(n,): the share of an image's colour variance that lies between its parts."""
+def test_the_part_map_explains_the_picture_and_a_shifted_map_does_not(train):
+    """As the share of an image's colour variance that lies between its parts."""
+
+    def explained(parts: Tensor) -> Tensor:
+        members = torch.nn.functional.one_hot(parts.flatten(1).long(), len(PART_NAMES)).double()
+        sums = pixels @ members  # (n, 3, parts)
+        between = sums.square() / members.sum(1, keepdim=True).clamp(min=1)
+        return between.sum((1, 2)) / pixels.square().sum((1, 2))
+
+    images, _, parts = (t[:100] for t in train)
     pixels = images.flatten(2).double()
-    pixels = pixels - pixels.mean(dim=2, keepdim=True)  # (n, 3, pixels)
-    members = parts.flatten(1).long()[:, None].expand_as(pixels)
-    zeros = pixels.new_zeros(*pixels.shape[:2], len(PART_NAMES))
-    sums = zeros.scatter_add(2, members, pixels)
-    counts = zeros.scatter_add(2, members, torch.ones_like(pixels))
-    between = (sums.square() / counts.clamp(min=1)).sum(dim=(1, 2))
-    return between / pixels.square().sum(dim=(1, 2))
-
-
-def test_the_part_map_explains_the_picture_and_a_shifted_or_foreign_map_does_not(train):
-    images, labels, parts = (t[:500] for t in train)
-    right = explained(images, parts)
+    pixels -= pixels.mean(dim=2, keepdim=True)  # (n, 3, pixels)
+    right = explained(parts)
     assert right.mean() > 0.5
     for shift, side in ((-2, 1), (2, 1), (-2, 2), (2, 2)):
-        assert (explained(images, parts.roll(shift, dims=side)) < right).float().mean() > 0.97
-    # the neighbour in this order is another picture of the same class
-    order = labels.argsort(stable=True)
-    foreign = explained(images[order], parts[order.roll(1)])
-    assert (foreign < right[order]).float().mean() > 0.95
-
-
-# --- neither trivial nor hopeless -----------------------------------------------------------------
-
-
-def test_nearest_neighbours_of_raw_pixels_know_something_but_not_the_class(train, test):
-    def unit(images: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(images.flatten(1).float(), dim=1)
-
-    nearest = (unit(test[0]) @ unit(train[0]).T).topk(20).indices  # (500, 20)
-    for k in (1, 20):
-        votes = torch.nn.functional.one_hot(train[1][nearest[:, :k]], len(CLASS_NAMES)).sum(dim=1)
-        accuracy = (votes.argmax(dim=1) == test[1]).float().mean()
-        assert 0.35 < accuracy < 0.7
+        assert (explained(parts.roll(shift, dims=side)) < right).float().mean() > 0.97

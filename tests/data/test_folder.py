@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -314,23 +311,6 @@ def test_what_fails_leaves_the_old_cache(root):
         load(root)
     assert cache_of(root).read_bytes() == before
     assert len(list((root.parent / "cache").iterdir())) == 2
-
-
-def test_threads_give_the_same_in_the_same_order(root, monkeypatch):
-    original = inputs.decode
-    threads = set()
-
-    def delayed(path: str, *arguments: object) -> bytes | str:
-        threads.add(threading.current_thread().name)
-        time.sleep(0.005 * random.random())
-        return original(path, *arguments)
-
-    monkeypatch.setattr(inputs, "decode", delayed)
-    monkeypatch.setattr(folder, "AT_ONCE", 5)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    assert numbers(*load(root)) == list(range(18))
-    assert len(threads) > 2
-    assert not threads & {thread.name for thread in threading.enumerate()}
 
 
 SLOW = """

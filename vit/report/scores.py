@@ -29,7 +29,11 @@ Bar = tuple[str, str, str]
 
 METHODS = {
     "head": ("accuracy", "Accuracy: higher is better", "of {} are classified correctly"),
-    "reconstruction": ("loss", "Loss on masked patches: lower is better", "on {}"),
+    "reconstruction": (
+        "loss",
+        "Loss on masked patches: lower is better",
+        "on masked patches of {}",
+    ),
     "knn": ("accuracy", "Classes by nearest neighbours: higher is better", "without labels, on {}"),
 }
 """The methods that a page shows: the key of what its baselines are of, a caption, a meaning."""
