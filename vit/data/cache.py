@@ -12,17 +12,15 @@ import json
 import logging
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from statistics import median_high
-from typing import IO
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from torch import Tensor
 
 from vit.atomic import make_folder, replacing
 from vit.data import ImageSet, content_hash, image_hash
@@ -62,7 +60,7 @@ def cached(
     Args:
         path: the cache file.
         shaping: what shapes the images, beside their size: the pictures, and how they are decoded;
-            None if unknown: then the file has no name, and ends with the process.
+            None if unknown: then the file has no name, and ends with its images.
         count: number of pictures.
         sizes: of some pictures; they are asked for only if `size` is to be chosen.
         decode: (h, w) -> all pictures, in order.
@@ -73,33 +71,32 @@ def cached(
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
     make_folder(path.parent)
-    if shaping is not None and path.is_file():
+    if shaping is None:
+        # nobody would know these again
+        path = path.with_name(f"{secrets.token_hex(8)}.npy")
+    elif path.is_file():
         try:
-            with path.open("rb") as earlier:
-                known_key, images = _read(earlier)
+            known_key, images = _read(path)
             if known_key == key and not (images.skipped and on_bad_image == "stop"):
                 return images
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, EOFError):
             # NumPy's and JSON's error on damaged bytes; torch's on the record of another version
             logger.warning("%s: this cache cannot be used and is being rebuilt", path)
 
-    with ExitStack() as stack:
-        if shaping is None:
-            # nobody would know these again
-            file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(dir=path.parent))
-        else:
-            unfinished = stack.enter_context(replacing(path))
-            file = stack.enter_context(unfinished.open("wb+"))
-        if size is None:
-            height, width = image_size
-            # how many times larger than the input each picture is, cropped to its shape
-            details = [min(side[0] / width, side[1] / height) for side in sizes if side]
-            scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
-            size = (round(height * scale), round(width * scale))
-        # whatever decodes ends, also at an error; Pillow's warnings name no file
-        with closing(decode(size)) as decoded, without_warnings():
-            _write(file, key, count, decoded, size, on_bad_image)
-        return _read(file)[1]
+    if size is None:
+        height, width = image_size
+        # how many times larger than the input each picture is, cropped to its shape
+        details = [min(side[0] / width, side[1] / height) for side in sizes if side]
+        scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
+        size = (round(height * scale), round(width * scale))
+    # whatever decodes ends, also at an error; Pillow's warnings name no file
+    with replacing(path) as unfinished, closing(decode(size)) as decoded, without_warnings():
+        _write(unfinished, key, count, decoded, size, on_bad_image)
+    _, images = _read(path)
+    if shaping is None:
+        # the map keeps the content
+        path.unlink()
+    return images
 
 
 def cache_path(
@@ -124,7 +121,7 @@ def times_of(path: str) -> tuple[int, ...]:
 
 
 def _write(
-    file: IO[bytes],
+    path: Path,
     key: str,
     count: int,
     decoded: Iterable[Decoded],
@@ -132,55 +129,52 @@ def _write(
     on_bad_image: str,
 ) -> None:
     """Write pixels as a stream, because a full disk would kill one who writes to a map."""
-    # NumPy's header has room for the number of images to change
-    header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
-    npy.write_array_header_1_0(file, header)
-
     labels: list[int] = []
     hashes: list[int] = []
     skipped: list[str] = []
-    for name, pixels, label in track(decoded, "decoding", count, " images"):
-        if isinstance(pixels, bytes):
-            file.write(pixels)
-            labels.append(label)
-            hashes.append(image_hash(pixels))
-            continue
-        problem = one_line(f"{name}: not a readable image ({pixels})")
-        if on_bad_image == "stop":
-            raise DataError(f"{problem}; remove it, or set data.on_bad_image: skip")
-        logger.warning("%s, left out", problem)
-        skipped.append(one_line(name))
-    if not labels:
-        raise DataError(f"none of the {count} images can be read")
-
-    # only now is the number of readable images known
-    file.seek(0)
-    npy.write_array_header_1_0(file, header | {"shape": (len(labels), 3, *size)})
-    identity = content_hash(_map(file), torch.tensor(labels))
-    file.write(json.dumps([key, labels, identity, skipped, hashes]).encode())
-
-
-def _read(file: IO[bytes]) -> tuple[str, ImageSet]:
-    """Return the key and the images of a cache."""
-    images = _map(file)
-    key, labels, identity, skipped, hashes = json.loads(file.read())
-    hashes = torch.tensor(hashes)
-    labels = torch.tensor(labels)
-    return key, ImageSet(images, labels, (), identity, tuple(skipped), known_hashes=hashes)
+    with path.open("wb") as file:
+        # NumPy's header has room for the number of images to change
+        header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
+        npy.write_array_header_1_0(file, header)
+        for name, pixels, label in track(decoded, "decoding", count, " images"):
+            if isinstance(pixels, bytes):
+                file.write(pixels)
+                labels.append(label)
+                hashes.append(image_hash(pixels))
+                continue
+            problem = one_line(f"{name}: not a readable image ({pixels})")
+            if on_bad_image == "stop":
+                raise DataError(f"{problem}; remove it, or set data.on_bad_image: skip")
+            logger.warning("%s, left out", problem)
+            skipped.append(one_line(name))
+        if not labels:
+            raise DataError(f"none of the {count} images can be read")
+        # only now is the number of readable images known
+        file.seek(0)
+        npy.write_array_header_1_0(file, header | {"shape": (len(labels), 3, *size)})
+    identity = content_hash(torch.from_numpy(np.load(path, "r")), torch.tensor(labels))
+    with path.open("ab") as file:
+        file.write(json.dumps([key, labels, identity, skipped, hashes]).encode())
 
 
-def _map(file: IO[bytes]) -> Tensor:
-    """Map the pixels into memory; the file's position is behind them. Writes stay private."""
-    file.seek(0)
-    npy.read_magic(file)
-    shape, _, dtype = npy.read_array_header_1_0(file)
-    start = file.tell()
+def _read(path: Path) -> tuple[str, ImageSet]:
+    """Return the key and the images of a cache, mapped into memory; writes stay private."""
     try:
-        pixels = np.memmap(file, dtype, "c", start, shape)
+        pixels = np.load(path, "c")
     except OSError:
         # Linux refuses a writable copy larger than its memory
-        pixels = np.memmap(file, dtype, "r", start, shape)
-    file.seek(start + pixels.nbytes)
+        pixels = np.load(path, "r")
+    with path.open("rb") as file:
+        file.seek(pixels.offset + pixels.nbytes)
+        key, labels, identity, skipped, hashes = json.loads(file.read())
     # torch warns of read-only pixels, but nobody writes to them
     with without_warnings():
-        return torch.from_numpy(pixels)
+        images = torch.from_numpy(pixels)
+    return key, ImageSet(
+        images,
+        torch.tensor(labels),
+        (),
+        identity,
+        tuple(skipped),
+        known_hashes=torch.tensor(hashes),
+    )

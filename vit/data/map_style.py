@@ -37,9 +37,9 @@ def load_datasets(
     else's data set holds, as an open file, a connection or a counter. The file is kept for the next
     run if the data set is Hugging Face's, which has a fingerprint.
 
-    An item is a picture, a sequence that begins with a picture and its label, or a mapping with
-    "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
-    A picture is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an
+    An item is a picture, a sequence that begins with a picture and its label, or a mapping that has
+    both, "image" and "label"; in a Hugging Face data set, the first columns of images and classes
+    count. A picture is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an
     integer, or None or a negative number for none. `inputs.fit_picture` says how the pixels are
     made.
 
@@ -162,12 +162,8 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     item = dataset[row]
     parts = [item]
     if isinstance(item, Mapping):
-        picture_key, label_key, _ = columns
-        # a transform may rename a column that the data set declares: all labels would be lost
-        if label_key and _declared(dataset, "features", Mapping):
-            parts = [item[picture_key], item[label_key]]
-        else:
-            parts = [item[picture_key], item.get(label_key)]
+        # a label under another key is an error: all would be lost in silence
+        parts = [item[key] for key in columns[:2] if key]
     elif isinstance(item, tuple | list):
         parts = list(item)
     picture, label, *_ = [*parts, None]

@@ -170,21 +170,16 @@ class _Measures:
 
     @cached_property
     def features(self) -> list[Tensor]:
-        """Of the training and the test images: (layers, N, D) and (layers, M, D)."""
-        features = []
-        for kind, split in (("training", self.data.train), ("test", self.data.test)):
-            title = f"{kind} images, features"
-            features.append(
-                encoder_features(
-                    self.model.encoder,
-                    split.images,
-                    self.prepare,
-                    self.compute,
-                    self.layers,
-                    title=title,
-                )
-            )
-        return features
+        """The model's own of these layers."""
+        return self.features_of(self.model.encoder, self.layers)
+
+    def features_of(self, encoder: VisionTransformer, layers: Sequence[int]) -> list[Tensor]:
+        """Return those of training and test images: (layers, N, D) and (layers, M, D)."""
+        splits = (self.data.train, self.data.test)
+        return [
+            encoder_features(encoder, split.images, self.prepare, self.compute, layers)
+            for split in splits
+        ]
 
     @cached_property
     def labelled(self) -> list[Tensor]:
@@ -203,20 +198,13 @@ class _Measures:
         train = self.data.train
         test = self.data.test
 
-        # of training and test images; what has learned nothing as well
+        # of training and test images, also by what has learned nothing
         features = {"": [split[-1] for split in self.features]}
         if self.options.baselines:
+            features["raw_pixels"] = [pixel_features(split.images) for split in (train, test)]
             with seeded_weights(0):
                 untrained = VisionTransformer(self.model.encoder.config).to(self.compute.device)
-            embed = partial(
-                encoder_features,
-                untrained,
-                prepare=self.prepare,
-                compute=self.compute,
-                title="an untrained network, features",
-            )
-            features["raw_pixels"] = [pixel_features(split.images) for split in (train, test)]
-            features["untrained"] = [embed(split.images)[-1] for split in (train, test)]
+            features["untrained"] = [split[-1] for split in self.features_of(untrained, [-1])]
 
         # with all labels, every seed gives the same
         labelled = self.labelled
@@ -269,11 +257,9 @@ class _Measures:
                 features, labels, queries, held_out, classes, self.options.l2_grid
             )
             logits.append(answer)
-            fits.append(
-                {"labels": len(images), "held_out": int(held_out.sum())}
-                | fit
-                | {"layer": self.layers[fit["layer"]]}
-            )
+            fit["layer"] = self.layers[fit["layer"]]
+            fits.append({"labels": len(images), "held_out": int(held_out.sum()), **fit})
+
         # confusions of all seeds together, the mean of what is one number; each choice as it is, or
         # those of the seeds if they differ
         labels = self.data.test.labels
@@ -343,13 +329,11 @@ class _Measures:
                     "its classes have no names; assuming that the data's names are their numbers"
                 )
 
-        def logits_of(flip: bool) -> Tensor:
-            logits = head_logits(
-                self.model.encoder, test.images, self.prepare, self.compute, flip=flip
-            )
+        def logits_of(prepare: Prepare) -> Tensor:
+            logits = head_logits(self.model.encoder, test.images, prepare, self.compute)
             return logits[:, order or slice(None)]
 
-        logits = logits_of(flip=False)
+        logits = logits_of(self.prepare)
         counts = test.labels.bincount()
         row = {
             "protocol": assumed,
@@ -360,9 +344,9 @@ class _Measures:
         }
         rows = [row]
         if self.options.flip:
-            mirrored = accuracy(logits_of(flip=True), test.labels)
-            protocol = "with mirror images"
-            rows.append({"protocol": protocol, "images": len(test), "accuracy": mirrored})
+            mirrored = logits_of(lambda images: self.prepare(images).flip(-1))
+            mean = accuracy((logits + mirrored) / 2, test.labels)
+            rows.append({"protocol": "with mirror images", "images": len(test), "accuracy": mean})
         return rows
 
 

@@ -27,23 +27,14 @@ def head_logits(
     images: Images,
     prepare: Prepare,
     compute: Compute,
-    flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """Return the logits (N, classes) of a model's own head.
-
-    Args:
-        flip: average the logits of each image and its mirror image.
-    """
+    """Return the logits (N, classes) of a model's own head."""
     # float32 from here on: a softmax of bfloat16 logits would be coarse
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits", batch_size):
-            logits = encoder.forward_head(encoder(inputs)).float()  # (B, classes)
-            if flip:
-                mirrored = encoder.forward_head(encoder(inputs.flip(-1))).float()
-                logits = (logits + mirrored) / 2
-            parts.append(logits.cpu())
+            parts.append(encoder.forward_head(encoder(inputs)).float().cpu())
     return torch.cat(parts)
 
 

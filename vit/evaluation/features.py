@@ -44,7 +44,6 @@ def encoder_features(
     compute: Compute,
     layers: Sequence[int] = (-1,),
     batch_size: int = 256,
-    title: str = "features",
 ) -> Tensor:
     """Return the mean of the patch tokens of unmasked images, after some of the blocks.
 
@@ -53,7 +52,6 @@ def encoder_features(
     Args:
         layers: block numbers; negative ones count from the last, whose tokens go through the final
             norm.
-        title: of the progress bar.
 
     Returns:
         Features (layers, N, D).
@@ -73,7 +71,7 @@ def encoder_features(
         for number, layer in enumerate(layers):
             handle = modules[layer].register_forward_hook(partial(store, number))
             hooks.callback(handle.remove)
-        for inputs in batches(images, prepare, compute, title, batch_size):
+        for inputs in batches(images, prepare, compute, "features", batch_size):
             encoder(inputs)
             start += len(inputs)
     # nan compares as false with everything: an accuracy would come out all the same

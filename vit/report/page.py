@@ -17,6 +17,7 @@ from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
+from vit.metrics import score_lines
 from vit.report.curves import curves_of
 from vit.report.record import RunRecord
 from vit.report.scores import (
@@ -104,6 +105,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         patch=patch,
         key_scores=key_scores(record),
         charts=charts_of(record),
+        scores=score_lines(record.scores),
         mistakes=mistakes_of(record),
         confused=confused_classes(record),
         commands=commands_of(record),

@@ -11,7 +11,6 @@ from vit.evaluation.classification import read_confusion
 from vit.metrics import (
     BASELINES,
     MEASURES,
-    Row,
     read_scores,
     score_lines,
     write_baselines,
@@ -80,8 +79,8 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
     ]
 
 
-def charts_of(record: RunRecord) -> list[tuple[str, list[Bar], str]]:
-    """Return a chart for each method that measured a finished run: caption, bars, and a text."""
+def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
+    """Return a chart for each method that measured a finished run: caption and bars."""
     charts = []
     for method, (key, caption, _) in METHODS.items():
         rows = record.scores.get(method)
@@ -96,30 +95,8 @@ def charts_of(record: RunRecord) -> list[tuple[str, list[Bar], str]]:
         for name, value in values:
             text = MEASURES[method, key].write_with_error(value, usual["images"], brief=True)
             bars.append((name, f"{100 * value / longest:.2f}", text))
-        charts.append((caption, bars, about(record, method, usual)))
+        charts.append((caption, bars))
     return charts
-
-
-def about(record: RunRecord, method: str, row: Row) -> str:
-    """Return what the numbers of a chart are, in sentences."""
-    if method == "head":
-        cross_entropy = MEASURES[method, "cross_entropy"].write(row["cross_entropy"])
-        error = MEASURES[method, "expected_calibration_error"].write(
-            row["expected_calibration_error"], row["images"], brief=True
-        )
-        return (
-            f"On {record.tested}. The cross-entropy is {cross_entropy}; the calibration error is "
-            f"{error}, the average gap between confidence and accuracy."
-        )
-    if method == "reconstruction":
-        unit = "colours"
-        if record.settings["reconstruct.norm_pix_loss"]:
-            unit = "normalised patches"
-        return f"The mean squared error over masked patches, in {unit}, on {record.tested}."
-    return (
-        f"Of {plural(row['images'], 'image')}, each gets its class from its {row['k']} nearest of "
-        f"{plural(row['bank'], 'training image')}. This run used no labels."
-    )
 
 
 def mistakes_of(record: RunRecord) -> list[tuple[str, str, str, str]]:
