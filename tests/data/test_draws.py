@@ -188,32 +188,26 @@ def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing
         settings = changed(EVERYTHING, {"classify": ClassifyConfig(drop_patches=0.5)})
     draws = draw_step(settings, step, 20, masked=True)
     batch = len(draws.indices)
-    parts = [draws.shard(rank, count) for rank in range(count)]
-
-    # each process has its rows, at least one, and one more with mixing
-    slices = [shard(batch, rank, count) for rank in range(count)]
-    sizes = [rows.stop - rows.start for rows in slices]
-    assert [len(part.indices) for part in parts] == [max(size, 1) + mixing for size in sizes]
-    assert max(sizes) == Distributed(0, count).largest_shard(batch)
-    assert max(sizes) - min(sizes) <= 1
-
-    # joined, they are those of the batch
-    joined = {}
-    for name, values in draws._asdict().items():
-        if values is not None:
-            rows = [getattr(part, name)[:size] for part, size in zip(parts, sizes, strict=True)]
-            joined[name] = torch.cat(rows)
-    assert same(Draws(**joined), draws) == list(Draws._fields)
-
-    # among several processes, each row has its place in the batch; additional rows have none
-    if count > 1:
-        for part, rows, size in zip(parts, slices, sizes, strict=True):
+    joined: dict[str, list] = {name: [] for name in drawn(draws)}
+    for rank in range(count):
+        part = draws.shard(rank, count)
+        rows = shard(batch, rank, count)
+        size = rows.stop - rows.start
+        assert size - batch // count in (0, 1)
+        # each process has its rows, at least one, and one more with mixing
+        assert len(part.indices) == max(size, 1) + mixing
+        for name, values in joined.items():
+            values.append(getattr(part, name)[:size])
+        # among several processes, each row has its place in the batch; additional rows have none
+        if count > 1:
             assert part.place[:size, 0].tolist() == list(range(rows.start, rows.stop))
             assert (part.place[size:, 0] == -1).all()
             assert (part.place[:, 1] == batch).all()
-
-    # the additional row is the image mixed into the last one; the batch's last gets the first
-    if mixing:
-        for part in parts:
+        # the additional row is the image mixed into the last one; the batch's last gets the first
+        if mixing:
             assert torch.equal(part.indices[1:], part.partner[:-1])
-        assert parts[-1].indices[-1] == draws.indices[0]
+
+    # joined, they are those of the batch
+    whole = Draws(**{name: torch.cat(values) for name, values in joined.items()})
+    assert same(whole, draws) == list(Draws._fields)
+    assert Distributed(0, count).largest_shard(batch) == max(map(len, joined["indices"]))

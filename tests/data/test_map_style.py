@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import DataConfig
-from vit.data import Dataset, ImageSet, images, map_style
+from vit.data import Dataset, ImageSet, map_style
 from vit.data.sources import load_data
 from vit.errors import DataError
 
@@ -103,12 +103,6 @@ def test_held_out_and_limited_items_follow_no_period_of_the_data(load):
         assert len(data.test) == 20
         for split in (data.train, data.test):
             assert len(split.labels.unique()) > 4
-    # one of each stretch
-    for count, most in ((200, 20), (7, 3), (5, 5), (3, 9)):
-        stretches = torch.bucketize(
-            images.spread(count, most, "dataset"), images.evenly_spaced(count, most), right=True
-        )
-        assert stretches.tolist() == list(range(1, min(count, most) + 1))
 
 
 def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
