@@ -111,11 +111,11 @@ def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     methods = {method: document[method] for method, _ in MEASURES if method in document}
     if document.get("neighbours"):
         methods["knn"] = document["neighbours"]
-    if "test_accuracy" in document:
-        methods["head"] = {**document, "cross_entropy": document["test_loss"]}
-    elif "test_loss" in document:
-        methods["reconstruction"] = {"loss": document["test_loss"]}
-        methods["reconstruction"] |= document.get("test_loss_of_baselines", {})
+    if "test_loss" in document:
+        method = "head" if "test_accuracy" in document else "reconstruction"
+        loss = document["test_loss"]
+        methods[method] = {**document, "loss": loss, "cross_entropy": loss}
+        methods[method] |= document.get("test_loss_of_baselines", {})
 
     # baselines were among a row's measures, and the number of images beside the data
     data = document.get("data")

@@ -39,7 +39,6 @@ REFUSED = {
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("classifier images --method reconstruction", "this model has no decoder"),
         ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
-        ("mae images --val-size 37", "--val-size: 37 images cannot be held out; at most half of the 72"),
         ("classifier images --val-size 9", "may have been taught these 9 images' classes"),
         ("mae images --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
         ("mae images --out begun", "is a run with its own pictures; name e.g. begun/evaluation"),

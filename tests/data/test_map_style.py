@@ -181,7 +181,7 @@ def test_a_data_set_of_hugging_face_gives_the_images_of_the_folder(datasets, fol
     for split in ("train", "test"):
         assert_same_images(getattr(theirs, split), getattr(ours, split))
     assert (theirs.source, theirs.name) == ("dataset", "pets")
-    assert "3 classes; of mappings, images are read from 'img', labels from 'kind'" in theirs.notes
+    assert "3 classes; images are read from 'img', labels from 'kind'" in theirs.notes
 
 
 def test_it_is_decoded_once_and_again_when_it_changes(datasets, saved, load, monkeypatch):

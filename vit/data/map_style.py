@@ -73,11 +73,9 @@ def load_datasets(
     if (images.labels >= 0).any():
         numbers = range(int(images.labels.max()) + 1)
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
-    # Labels under another key would be lost in silence
-    if not images.class_names or _declared(train, "features", Mapping):
+    if _declared(train, "features", Mapping):
         read = f"images are read from {columns[0]!r}, labels from {columns[1]!r}"
-        note = one_line(f"{len(images.class_names)} classes; of mappings, {read}")
-        images = replace(images, notes=(note,))
+        images = replace(images, notes=(one_line(f"{len(images.class_names)} classes; {read}"),))
     if test is None:
         return images, None
     height, width = images.images.shape[-2:]
@@ -113,8 +111,8 @@ def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
 def _columns(dataset: Any) -> Columns:
     """Return what a data set declares.
 
-    Of a Hugging Face data set, its first column of images, and of classes, or else of whole numbers
-    called label or labels; "" if there is no such column.
+    Of a Hugging Face data set, its first column of images, and of classes, or else the one called
+    label or labels; "" if there is no such column.
     """
     features = _declared(dataset, "features", Mapping)
     if features is None:
@@ -129,8 +127,8 @@ def _columns(dataset: Any) -> Columns:
         elif kind == "ClassLabel":
             label_key = key
     for key in ("label", "labels"):
-        if not label_key and "int" in str(getattr(features.get(key), "dtype", "")):
-            label_key = key
+        if key in features:
+            label_key = label_key or key
     return picture_key, label_key, tuple(getattr(features.get(label_key), "names", ()))
 
 
@@ -209,4 +207,6 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        yield title, pixels, number_of.get(number, number)
+        if number >= 0 and number_of:
+            number = number_of[number]
+        yield title, pixels, number

@@ -54,7 +54,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
 
     different = different_settings(runs)
     targets = different_settings([run for run in runs if "reconstruction" in run.scores])
-    data_names = name_data(runs)
+    hashes = {run.identity["data"] for run in runs}
 
     rows = []
     for group in groups.values():
@@ -62,8 +62,10 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
         row = {"run": ", ".join(one_line(str(run.files.path)) for run in group)}
         for name in different:
             row[name] = setting_cell(first, name)
-        if len(data_names) > 1:
-            row["data"] = data_names[first.identity["data"]]
+        if len(hashes) > 1:
+            # names alone may be equal; the hashes are of the training and of the test images
+            parts = first.identity["data"].split("-")
+            row["data"] = f"{one_line(first.data['name'])} ({'-'.join(part[:8] for part in parts)})"
         row["images"] = f"{first.data['train_images']:,}"
         row["measured on"] = tested_images_of(first.data)
         row["seeds"] = ", ".join(str(run.settings["train.seed"]) for run in group)
@@ -92,19 +94,6 @@ def setting_cell(run: RunRecord, key: str) -> str:
     if run.identity.get(key) != value:
         cell += f" ({run.identity[key]})"
     return cell
-
-
-def name_data(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the name of each data set by its hash; equal names are told apart by the hash."""
-    names = {run.identity["data"]: one_line(run.data["name"]) for run in runs}
-    if len(set(names.values())) == len(names):
-        return names
-    told_apart = {}
-    for images_hash, name in names.items():
-        # of the training and of the test images
-        short = "-".join(part[:8] for part in images_hash.split("-"))
-        told_apart[images_hash] = f"{name} ({short})"
-    return told_apart
 
 
 def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measure, float]]:
