@@ -15,7 +15,6 @@ from studies.attention_or_cause import (
     head_measures,
     hide_one_more,
     measure_heads,
-    measure_masked_patches,
     removal_effects,
     scored,
 )
@@ -47,17 +46,6 @@ def test_agreement_that_is_planted_is_found_and_chance_is_none():
     assert found[PROXIMITY][1].isnan()
 
 
-def test_hidden_patches_are_measured_on_visible_ones(trained):
-    measured = measure_masked_patches(trained, trained.model, 6)
-    assert len(measured.image) == 6 * 4
-    assert measured.image.tolist() == sorted(measured.image.tolist())
-    assert measured.visible.shape == (24, 16)
-    assert not (measured.visible == measured.hidden[:, None]).any()
-    assert measured.guesses[PROXIMITY].max() <= -1
-    # the same are measured before training
-    assert torch.equal(measured.hidden, measure_masked_patches(trained, trained.initial, 6).hidden)
-
-
 def test_a_head_that_is_silent_is_not_missed(trained):
     trained.model.encoder.attention(1).W_O.data[:32] = 0
     found = measure_heads(trained, trained.model, 32)
@@ -85,15 +73,6 @@ def mask() -> Mask:
 @pytest.fixture
 def inputs() -> torch.Tensor:
     return torch.randn(5, 3, 6, 8, generator=seeded(1))
-
-
-def test_one_more_is_hidden_and_no_other(mask):
-    for number in range(6):
-        more = hide_one_more(mask, number)
-        expected = mask.mask.scatter(1, mask.ids_keep[:, number : number + 1], 1.0)
-        assert torch.equal(more.mask, expected)
-        kept = [i for i in range(6) if i != number]
-        assert torch.equal(more.ids_keep, mask.ids_keep[:, kept])  # in the same order
 
 
 def test_effects_by_their_definition(mask, inputs):

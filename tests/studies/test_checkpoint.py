@@ -185,23 +185,6 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
 # --- what is refused
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory) -> Path:
-    torch.manual_seed(0)
-    sizes = SMALL | {"image_size": (32, 32), "num_classes": 10}
-    return saved(tmp_path_factory.mktemp("classifier"), VisionTransformer(ViTConfig(**sizes)))
-
-
-def test_without_a_decoder_nothing_is_filled_in_but_an_encoder_can_be_looked_at(
-    experiment, classifier, smaller, tmp_path
-):
-    with pytest.raises(RunError, match=r"^one-hot: --checkpoint: .* has no decoder, "):
-        run_study("one-hot", looking_at(experiment, classifier), tmp_path, "")
-    assert not list(tmp_path.iterdir())
-    run_study("embedding-or-not", looking_at(experiment, classifier), tmp_path, "")
-    assert (tmp_path / "embedding-or-not" / "tables.md").exists()
-
-
 def test_under_uniform_attention_reading_is_unknown_and_logits_compare_nothing(
     experiment, tmp_path
 ):

@@ -11,8 +11,6 @@ from studies.is_it_similarity import (
     form_shares,
     key_shares,
     preferences,
-    signed_trace,
-    strongest_share,
     token_form_shares,
 )
 from vit.encoder import VisionTransformer
@@ -64,21 +62,6 @@ def test_the_form_on_tokens_is_1_for_a_similarity_and_the_opposite_for_its_oppos
         block.attn.W_K.data.neg_()
     shares = token_form_shares(trained, encoder, 48)
     torch.testing.assert_close(shares[0, :, [1, 3]], -torch.ones(3, 2).double())
-
-
-def test_the_strongest_pair_and_the_trace_of_planted_forms():
-    form = torch.diag(torch.tensor([3.0, 4.0, 0.0])).double()
-    assert strongest_share(form).item() == pytest.approx(16 / 25)
-    assert signed_trace(form).item() == pytest.approx(1)
-    form[1, 1] = -4
-    assert signed_trace(form).item() == pytest.approx(-1 / 7)
-
-
-def test_brightness_is_what_the_first_component_leaves_out(trained):
-    full, dark = covariance_root(trained), covariance_root(trained, leave_out=1)
-    strongest = torch.linalg.eigh(full)[1][:, -1]
-    assert (dark @ strongest).norm() < 1e-6 < (full @ strongest).norm()
-    assert torch.linalg.matrix_rank(full - dark) == 1
 
 
 def test_shares_sum_to_one(trained):

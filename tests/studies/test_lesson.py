@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -20,7 +19,6 @@ from studies.lesson import (
     quantise,
 )
 from vit.checkpoints import load_model
-from vit.encoder import VisionTransformer
 from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
@@ -31,17 +29,13 @@ CLOSE = 1e-4
 GRID = (8, 8)
 
 
-def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The matrix that the page computes with: float32, of the shape of `codes`."""
-    return (codes.flatten(1).float() * scale[:, None]).view(codes.shape)
-
-
 def stored_weights(model: MaskedAutoencoder) -> dict[str, torch.Tensor]:
     """The weights as the page reads them."""
     weights = model_tensors(model)
     for name, weight in weights.items():
         if is_matrix(name, weight):
-            weights[name] = dequantise(*quantise(weight))
+            codes, scale = quantise(weight)
+            weights[name] = (codes.flatten(1).float() * scale[:, None]).view(codes.shape)
     return weights
 
 
@@ -198,35 +192,6 @@ def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
         weight[both] -= STEP * weight[both].norm() * gradient / gradient.norm()
     compare(after, by_torch(learner, state, state["guessed"]), state["head"])
     assert after["error"] < before["error"]
-
-
-def test_untrained_weights_follow_the_encoders_rules(page):
-    """The spread of each kind of matrix is that of a new model."""
-    choose(page, kind="untrained")
-    new = VisionTransformer(load_model(MODEL).encoder.config).state_dict()
-    for name in (
-        "blocks.2.attn.qkv.weight",
-        "blocks.2.mlp.fc1.weight",
-        "patch_embed.proj.weight",
-        "cls_token",
-        "norm.weight",
-    ):
-        script = "return Array.from(lesson.weights(arguments[0]).data)"
-        drawn = torch.tensor(page.execute_script(script, f"encoder.{name}"), dtype=torch.float32)
-        spreads = [values.square().mean().sqrt().item() for values in (drawn, new[name])]
-        assert spreads[0] == pytest.approx(spreads[1], rel=0.15), name
-
-
-def test_keyboard_hides_follows_and_swaps(page):
-    choose(page)
-    page.find_element(By.ID, "stage").click()
-    hidden = page.execute_script("return lesson.state.hidden")
-    # the middle of the picture, then one to the right
-    ActionChains(page).send_keys("hs", Keys.ARROW_RIGHT, "s", Keys.ARROW_DOWN, Keys.ENTER).perform()
-    state = page.execute_script("return lesson.state")
-    (middle,) = [patch for patch in range(64) if state["hidden"][patch] != hidden[patch]]
-    assert state["order"][middle : middle + 2] == [middle + 1, middle]
-    assert middle + 9 in (state["query"], state["guessed"])
 
 
 def test_a_state_is_a_link(page, path):

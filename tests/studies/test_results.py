@@ -1,6 +1,5 @@
 """How measures and tables are written; studies, run: what stands in their place is not lost."""
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from studies import STUDIES, StudyConfig, results
+from studies import StudyConfig, results
 from studies.results import run_study
 from studies.tables import Results, Table, seeds
 from vit.atomic import write_text
@@ -68,20 +67,6 @@ def quick(monkeypatch):
         )
 
     monkeypatch.setattr(import_module("studies.one_hot"), "study", study)
-
-
-def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
-    reading = run_study("one-hot", experiment, tmp_path, "python -m studies one-hot --out y")
-    folder = tmp_path / "one-hot"
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"tables.md", "results.json", "one.png", "two.png"}
-    page = (folder / "tables.md").read_text()
-    for part in (f"# {STUDIES['one-hot']}", reading, "](one.png)", "](two.png)", "**T**"):
-        assert part in page
-    found = json.loads((folder / "results.json").read_text())
-    assert found["tables"] == [{"title": "T", "columns": ["loss"], "rows": [[[0.5, 1.5]]]}]
-    assert found["command"] == "python -m studies one-hot --out y"
-    assert found["seeds"] == [0, 1]
 
 
 def test_a_study_that_is_interrupted_as_it_draws_is_made_again(

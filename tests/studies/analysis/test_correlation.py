@@ -1,7 +1,5 @@
 """Correlations, against scipy's and their definitions, and where the answer is known."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,8 +10,6 @@ from torch import Tensor
 from studies.analysis.correlation import (
     association,
     correlation,
-    partial_correlation,
-    ranks,
 )
 
 
@@ -24,22 +20,6 @@ def test_correlation_is_torch_s_own():
     assert correlation(a, b).tolist() == pytest.approx(expected, abs=1e-6)
     assert correlation(a, 3 * a + 1000).tolist() == pytest.approx([1] * 3, abs=1e-4)
     assert correlation(a[:, None], b).shape == (3, 3)
-
-
-def test_partial_correlation_by_its_formula():
-    torch.manual_seed(0)
-    a, b, c = torch.randn(3, 30).double()
-    ab, ac, bc = (float(correlation(*pair)) for pair in ((a, b), (a, c), (b, c)))
-    expected = (ab - ac * bc) / math.sqrt((1 - ac**2) * (1 - bc**2))
-    assert float(partial_correlation(a, b, c)) == pytest.approx(expected)
-    assert float(partial_correlation(a, b, a)) == 0  # nothing is left
-
-
-def test_ranks_share_ties_and_know_no_scale():
-    assert ranks(torch.tensor([3.0, 1.0, 2.0, 1.0])).tolist() == [3, 0.5, 2, 0.5]
-    assert ranks(torch.zeros(2, 3)).tolist() == [[1, 1, 1]] * 2
-    values = torch.randn(4, 9)
-    assert torch.equal(ranks(values), ranks(values.exp()))
 
 
 # --- relations

@@ -9,11 +9,9 @@ from studies.analysis.logits import (
     correlation_with_cosine,
     leading_pairs,
     pixel_forms,
-    positive_share,
     queries_and_keys_by_layer,
     split_first_logits,
     split_keys,
-    symmetric_share,
     symmetry,
     variance_parts,
 )
@@ -179,13 +177,6 @@ def test_a_form_gives_the_logits_of_contents():
     expected = products / (divisor[:, :, None] * divisor[:, None])[:, None]
     contents = split_first_logits(encoder, pictures)[0, 0, :, :, 1:, 1:]
     torch.testing.assert_close(contents, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_form_without_a_symmetric_part_has_no_share_and_only_that_part_can_be_positive():
-    torch.manual_seed(0)
-    turned = torch.randn(9, 9)
-    assert float(symmetric_share(turned - turned.T)) == pytest.approx(0)
-    assert float(positive_share(turned)) == pytest.approx(float(positive_share(turned + turned.T)))
 
 
 def test_all_pairs_together_are_the_form():
