@@ -126,23 +126,6 @@ def room(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def test_no_forward_reads_settings():
-    """Reading them would slow a step, and torch.compile would follow them into pydantic."""
-    for module in MODULES:
-        for node in ast.walk(parsed(module)):
-            if isinstance(node, ast.FunctionDef) and node.name in ("forward", "embed", "pool"):
-                names = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
-                assert module == "vit.look.predict" or "config" not in names, module
-
-
-def test_imports_are_found_wherever_they_stand():
-    assert {"torch", "vit.masking", "vit.patches"} <= imports_of("vit.encoder")
-    assert "vit.cli" in imports_of("vit.__main__")  # within a function
-    assert "vit.cli" not in imports_of("vit.__main__", lazy=False)
-    assert "vit.training.run" not in imports_of("vit.training.loop", typing=False)
-    assert {"vit", "vit.masking", "vit.patches"} <= closure("vit.encoder", lazy=False)
-
-
 @pytest.mark.parametrize(
     ("module", "lazy", "modules", "lines"),
     [

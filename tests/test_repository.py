@@ -11,8 +11,7 @@ import yaml
 import vit
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT_FILE = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PROJECT = PROJECT_FILE["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGES = [
     path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 ]
@@ -33,22 +32,6 @@ def test_the_workflow_runs_what_a_change_must_pass_and_nothing_else():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     versions = job["strategy"]["matrix"]["python"]
     assert f">={versions[0]}" == PROJECT["requires-python"]
-
-
-def test_the_wheel_has_every_package_and_file():
-    options = PROJECT_FILE["tool"]["setuptools"]
-    places = {name: name.replace(".", "/") for name in options["packages"]} | options["package-dir"]
-    modules = {path.parent for path in (ROOT / "vit").rglob("*.py")}
-    assert modules == {ROOT / place for place in places.values()} - {ROOT / "configs"}
-    packed = set()
-    for name, patterns in options["package-data"].items():
-        for pattern in patterns:
-            found = {*(ROOT / places[name]).glob(pattern)}
-            assert found, pattern
-            packed |= found
-    files = {path for folder in ("vit", "configs") for path in (ROOT / folder).rglob("*.*")}
-    left = {path.suffix for path in files - packed if path.is_file()}
-    assert left <= {".py", ".pyc"}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import markdown
 import pytest
@@ -52,23 +51,6 @@ def test_every_formula_of_a_page_becomes_mathml(page, render):
     assert content.count("<math") == content.count("</math>") == len(blocks) + len(lines)
     assert "arithmatex" not in content
     assert "&amp;#" not in content
-
-
-def test_a_formula_is_mathml_with_its_letters_in_their_colours(render):
-    content, _ = render(r"A score is $s_{ij} = q_i \cdot k_j / \sqrt{d}$, and $Q = X W_Q$.")
-    first, second = (
-        ElementTree.fromstring(found) for found in re.findall(r"<math.*?</math>", content)
-    )
-    tag = "{http://www.w3.org/1998/Math/MathML}"
-    assert [found.text for found in first.iter(f"{tag}mi")] == list("sijqikjd")
-    assert first.find(f".//{tag}msqrt") is not None
-    assert [found.text for found in first.iter(f"{tag}mo")] == ["=", "·", "/"]
-    coloured = [
-        (found.get("class"), "".join(found.itertext()))
-        for found in second.iter()
-        if found.get("class")
-    ]
-    assert coloured == [("letter-q", "Q"), ("letter-x", "X"), ("letter-q", "WQ")]
 
 
 def test_letters_in_prose_have_their_colours_and_code_keeps_its_text(render):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
@@ -41,74 +38,49 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """A new environment with nothing but the wheel, which sees this one's libraries; the folder to work in."""
+def place(tmp_path_factory) -> Path:
+    """The wheel is installed in `site`, `work` is the folder to work in; neither sees the repository."""
     place = tmp_path_factory.mktemp("wheel")
+    (place / "work").mkdir()
 
-    # the wheel, of a copy: a build leaves files beside what it builds
-    source = place / "source"
+    # of a copy: a build leaves files beside what it builds
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for folder in ("vit", "configs"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=kept)
+        shutil.copytree(ROOT / folder, place / "source" / folder, ignore=kept)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
+        shutil.copy(ROOT / file, place / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, source], check=True
-    )
-    shutil.rmtree(source)
-
-    # the environment
-    venv.create(place / "venv", symlinks=os.name != "nt")
-    python = place / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, place / "source"]
+    subprocess.run([*pip, *build], check=True)
     (wheel,) = place.glob("*.whl")
-    subprocess.run([*pip, "--python", python, "install", "-q", "--no-deps", wheel], check=True)
-    (libraries,) = (place / "venv").glob("**/site-packages")
-    libraries.joinpath("borrowed.pth").write_text(
-        f"{sysconfig.get_paths()['purelib']}\n{sysconfig.get_paths()['platlib']}\n"
-    )
-    (place / "work").mkdir()
-    return python
+    install = ["install", "-q", "--no-deps", "--no-compile", "--target", place / "site", wheel]
+    subprocess.run([*pip, *install], check=True)
+    return place
 
 
-def call(python: Path, program: str) -> str:
-    """What a program prints, run in the new environment and away from the repository."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    work = python.parents[2] / "work"
-    done = subprocess.run(
-        [python, "-c", program],
-        cwd=work,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+def call(place: Path, *command: object) -> str:
+    """What a program prints that has the wheel."""
+    environment = os.environ | {"PYTHONPATH": str(place / "site")}
+    return subprocess.run(
+        command, cwd=place / "work", env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
-def test_every_command_works(installed):
+def test_every_command_works(place):
     assert CALLS.keys() == {name.split()[0] for name in COMMANDS}
-    assert call(installed, "import vit; print(vit.__file__)").startswith(str(installed.parents[1]))
     lines = [[command, *words.split()] for command, words in CALLS.items()]
-    call(
-        installed,
-        f"from vit.cli import main\nfor argv in {lines}:\n    assert main(argv) == 0, argv",
-    )
-    work = installed.parents[2] / "work"
-    assert json.loads((work / "runs" / "quickstart" / "summary.json").read_text())
-    script = installed.with_name("vit.exe" if os.name == "nt" else "vit")
-    assert subprocess.run(
-        [script, "--version"], capture_output=True, text=True, check=True
-    ).stdout.startswith("vit ")
+    program = f"import vit.cli\nfor argv in {lines}:\n    assert vit.cli.main(argv) == 0, argv"
+    said = call(place, sys.executable, "-c", f"{program}\nprint(vit.__file__)")
+    assert said.splitlines()[-1].startswith(str(place / "site"))
+    assert (place / "work" / "runs" / "quickstart" / "summary.json").exists()
+    assert call(place, place / "site" / "bin" / "vit", "--version").startswith("vit ")
 
 
-def test_it_has_the_repository_s_configurations(installed):
-    where = call(installed, "from vit.config import CONFIGS; print(CONFIGS)").strip()
-    packed = {
-        str(path.relative_to(where)): path.read_bytes() for path in Path(where).rglob("*.yaml")
-    }
-    configs = ROOT / "configs"
-    assert packed == {
-        str(path.relative_to(configs)): path.read_bytes() for path in configs.rglob("*.yaml")
-    }
+def test_it_has_the_repository_s_configurations(place):
+    def files(folder: Path) -> dict[str, bytes]:
+        found = folder.rglob("*.yaml")
+        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+    program = "from vit.config import CONFIGS; print(CONFIGS)"
+    packed = Path(call(place, sys.executable, "-c", program).strip())
+    assert files(packed) == files(ROOT / "configs")

@@ -29,8 +29,9 @@ from vit.config import (
     several,
     spelled,
 )
-from vit.errors import ConfigError, did_you_mean, exit_code_of, one_line
+from vit.errors import ConfigError, did_you_mean, exit_code_of, one_line, received_by, stop
 from vit.progress import OptionalStream
+from vit.runs import RunFiles
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """The environment variables for how torch's threads wait; the user's own settings win.
@@ -62,10 +63,15 @@ def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -
 
     warnings.formatwarning = one_warning
     limit_spinning()
+
+    def stoppable() -> int:
+        with received_by(stop):
+            return work(words)
+
     # Work does not end because nobody reads what is said about it; what it returns is on stdout
     stderr = OptionalStream(sys.stderr)
     with redirect_stderr(stderr):
-        code = exit_code_of(program, lambda: work(words), debug)
+        code = exit_code_of(program, stoppable, debug)
 
     # What could not be written Python would write at its end, and complain
     OptionalStream(stdout).flush()
@@ -319,3 +325,23 @@ def output_file(
     require_folder(path.parent, option)
     require_free([path], overwrite, option)
     return path
+
+
+def refuse_among_images(place: Path, data: str) -> None:
+    """Refuse to write pictures, by `--out`, into a folder of images: they would become some.
+
+    Args:
+        place: the folder of the pictures; it need not exist.
+        data: a folder of images; the name of other data is no such place.
+    """
+    images = Path(os.path.realpath(os.path.expanduser(data)))
+    folder = Path(os.path.realpath(place))
+    if data in BUILT_IN or images not in (folder, *folder.parents):
+        return
+    within = [place for place in (folder, *folder.parents) if images in place.parents]
+    if any(RunFiles(place).showcase.exists() for place in within):
+        return
+    problem = f"{place} is within the folder of the images, {data}"
+    raise ConfigError(
+        f"--out: {problem}, of which its pictures would become some; name another folder"
+    )

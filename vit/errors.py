@@ -1,12 +1,17 @@
-"""Errors: those that the user can fix, and how a program turns any into a line and an exit code."""
+"""Errors, and signals: a program turns each into a line and an exit code."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
 
 READER_GONE = 141
 """The exit code that a shell reports of SIGPIPE."""
@@ -66,6 +71,45 @@ class TrainingError(UserError):
 
 class AttentionError(UserError):
     """Attention that cannot be captured, or a layer, head or patch that does not exist."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to end. It is no Exception, so that no error handler catches it.
+
+    Attributes:
+        exit_code: 128 + the signal's number, as in a shell.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+# Schedulers send SIGTERM, SIGUSR1 or SIGUSR2, a keyboard SIGINT, a closed terminal SIGHUP, and the
+# system SIGXCPU when the time of `ulimit -t` is over; Windows has two of them.
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
+SIGNALS = [signal.Signals[name] for name in NAMES if hasattr(signal, name)]
+
+
+def stop(number: int, _: FrameType | None = None) -> NoReturn:
+    """End what runs. Nothing is lost, because every file is written whole or not at all."""
+    raise Stopped(number)
+
+
+@contextmanager
+def received_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a handler receive SIGNALS within the block; only the main thread gets them."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            # nohup ignores SIGHUP, and a shell SIGINT in the background of a script
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def exit_code_of(program: str, work: Callable[[], int], debug: bool = False) -> int:

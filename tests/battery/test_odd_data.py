@@ -6,17 +6,12 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 from battery.test_damage import command, damaged
 from PIL import Image
-from tiny import CLASSIFY, RECONSTRUCT, dataset, encoded, noise
+from tiny import RECONSTRUCT, dataset, encoded, noise
 
 from vit.config import Config, changed
 from vit.data.folder import load_folder
@@ -43,31 +38,24 @@ def write(place: Path, files: dict[str, bytes], config: Config, **data: object) 
         path.write_bytes(content)
     data |= {"source": "folder", "root": f"{place}/images", "cache": f"{place}/cache"}
     settings = {f"data.{key}": value for key, value in data.items()} | {"run.threads": 1}
-    text = yaml.safe_dump(changed(config, settings).to_dict())
-    (place / "config.yaml").write_text(text)
+    (place / "config.yaml").write_text(changed(config, settings).to_yaml())
     return ["train", "--config", f"{place}/config.yaml", "--out", f"{place}/run"]
 
 
 @pytest.mark.tries(12)
 @pytest.mark.filterwarnings("ignore")
-def test_a_damaged_image_is_an_image_or_is_named(battery):
-    def attempt(draw: random.Random) -> str:
-        form = draw.choice(list(FORMATS))
-        with tempfile.TemporaryDirectory() as folder:
-            bad = Path(folder) / "images" / f"damaged.{FORMATS[form]}"
-            bad.parent.mkdir()
-            bad.write_bytes(damaged(drawn(form, draw), draw))
-            for number in range(2):
-                (bad.parent / f"{number}.png").write_bytes(drawn("PNG", draw))
-            with suppress(DataError):
-                load_folder(bad.parent, (16, 16), "stop", Path(folder) / "cache")
-                return ""
-            train, _ = load_folder(bad.parent, (16, 16), "skip", Path(folder) / "cache")
-            if train.skipped != (str(bad),):
-                return f"{train.skipped} are left out"
-        return ""
-
-    battery.run(attempt)
+def test_a_damaged_image_is_an_image_or_is_named(draw, tmp_path):
+    form = draw.choice(list(FORMATS))
+    bad = tmp_path / "images" / f"damaged.{FORMATS[form]}"
+    bad.parent.mkdir()
+    bad.write_bytes(damaged(drawn(form, draw), draw))
+    for number in range(2):
+        (bad.parent / f"{number}.png").write_bytes(drawn("PNG", draw))
+    try:
+        load_folder(bad.parent, (16, 16), "stop", tmp_path / "cache")
+    except DataError:
+        train, _ = load_folder(bad.parent, (16, 16), "skip", tmp_path / "cache")
+        assert train.skipped == (str(bad),)
 
 
 @pytest.mark.parametrize("kind", ["one class", "constant", "hostile names"])
@@ -85,25 +73,9 @@ def test_odd_images_are_trained_on(tmp_path, kind):
                 if kind == "hostile names":
                     file = f"{split}/{classes[name]}/{draw.choice(NAMES)}{number}.png"
                 files[file] = content
-    code, problem = command(*write(tmp_path, files, RECONSTRUCT))
-    assert (code, problem) == (0, "")
+    assert command(*write(tmp_path, files, RECONSTRUCT)) == 0
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert math.isfinite(json.loads(line).get("loss", 0.0))
-
-
-def test_10_000_classes_take_no_more_memory_than_their_mistakes(tmp_path):
-    """Of 100 million cells of the table of mistakes, those with a count are kept: 16 here. All took 10.5 GB."""
-    some = [drawn("PNG", random.Random(number)) for number in range(8)]
-    files = {f"train/{number:05}/0.png": some[number % 8] for number in range(10_000)}
-    words = write(tmp_path, files | {"test/00000/0.png": some[0]}, CLASSIFY, limit=16)
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    process = subprocess.Popen([sys.executable, "-m", "vit", *words], env=environment)
-    _, status, used = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert used.ru_maxrss * 1024 < 2**31  # 1.0 GB; torch and matplotlib alone take 0.8
-    for name in ("summary.json", "report.html", "showcase.safetensors"):
-        assert (tmp_path / "run" / name).stat().st_size < 2**20
-    assert not (tmp_path / "run" / "confusion.png").exists()
 
 
 def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):

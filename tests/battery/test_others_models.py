@@ -1,4 +1,4 @@
-"""Every vision transformer of timm and transformers, with random weights: loaded right, with a warning, or refused."""
+"""Vision transformers of timm and transformers, with random weights: loaded right, with a warning, or refused."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from transformers.models.auto import modeling_auto
 
@@ -24,7 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLOSE = 1e-4  # of activations of order 1, by other orders of summing
 WHOLE = """vision_transformer deit eva beit vision_transformer_hybrid vision_transformer_relpos vision_transformer_sam
 naflexvit cait xcit volo vitamin hiera""".split()  # noqa: SIM905
-"""timm's files of which all names are tried; of the others, convolutions mostly, one."""
+"""timm's files of which all families are tried; of the others, convolutions mostly, one model."""
+SIZES = ("tiny", "small", "nano", "medium", "base", "large", "huge", "giant", "gigantic")
 
 
 @torch.no_grad()
@@ -40,116 +40,68 @@ def randomize(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def outcome(checkpoint: object, expected: Callable[[bool], Tensor], images: Tensor) -> str:
-    """Return "right", "warned" (other, and said to be a guess), "refused", or what went wrong."""
+    """Return "right", "warned" (other, and said to be a guess), "refused" or "wrong"."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            ours = load_model(checkpoint)  # type: ignore[arg-type]
-        except CheckpointError as error:
-            return (
-                "refused"
-                if len(str(error)) <= 1010 and "\n" not in str(error)
-                else f"said at length: {error}"
-            )
-    encoder = ours.encoder
-    tokens = encoder(images)
+            encoder = load_model(checkpoint).encoder  # type: ignore[arg-type]
+        except CheckpointError:
+            return "refused"
+    values = encoder(images)
     headed = encoder.config.num_classes > 0
-    values, wanted = encoder.forward_head(tokens) if headed else tokens, expected(headed)
-    if values.shape == wanted.shape and (values - wanted).abs().max() < CLOSE * max(
-        1, wanted.abs().max()
-    ):
+    if headed:
+        values = encoder.forward_head(values)
+    wanted = expected(headed)
+    most = CLOSE * max(1, wanted.abs().max())
+    if values.shape == wanted.shape and (values - wanted).abs().max() < most:
         return "right"
-    return "warned" if any("guess" in str(one.message) for one in said) else "other, without a word"
+    return "warned" if any("guess" in str(one.message) for one in said) else "wrong"
 
 
-Make = Callable[[], nn.Module]
-FILLS = {"uniform_", "normal_", "constant_", "kaiming_uniform_", "trunc_normal_", "erfinv_", "fill_",
-         "clamp_", "mul_", "add_", "zero_"}  # fmt: skip
+def is_refused(checkpoint: object) -> bool:
+    """Return whether names and shapes alone are refused: then there is nothing to compute."""
+    try:
+        load_model(checkpoint)  # type: ignore[arg-type]
+    except CheckpointError as error:
+        return "device meta" not in str(error)
+    return False
 
 
-class OnlyShapes(TorchFunctionMode):
-    """What would fill a tensor does nothing: on "meta" there is nothing to fill, and it takes most of the time."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in FILLS:
-            tensor = args[0] if args else kwargs["tensor"]
-            if tensor.is_meta:
-                return tensor
-        return func(*args, **kwargs)
-
-
-def structure(model: nn.Module) -> tuple:
-    """What models that differ but in their sizes have in common."""
-    tensors = (re.sub(r"\d+", "", name) for name in model.state_dict())
-    modules = list(model.modules())
-    values = {
-        (key, getattr(module, key))
-        for key in ("head_dim", "eps")
-        for module in modules
-        if hasattr(module, key)
-    }
-    flags = {key: value for key, value in vars(model).items() if isinstance(value, bool | str)}
-    return (
-        re.sub(r"\d+", "", repr(model)),
-        frozenset(tensors),
-        frozenset(values),
-        tuple(flags.items()),
-    )
-
-
-def sweep(battery, models: Iterable[tuple[str, Make]], use: Callable[[nn.Module], tuple]) -> None:
-    """Load models from their names and shapes alone, and where that is not refused, with weights: bare and whole.
-
-    Of models that differ but in their sizes, the smallest is tried, or all if more tries are asked for.
-    """
-    chosen: dict[object, tuple[int, str, Make, nn.Module]] = {}
-    for name, make in models:
-        with torch.device("meta"), OnlyShapes():
+def sweep(models: dict[str, Callable[[], nn.Module]], use: Callable[[nn.Module], tuple]) -> Counter:
+    """Load models, their weights alone and as a whole; return how often what came out."""
+    counts, wrong = Counter(), []
+    for name, make in models.items():
+        with torch.device("meta"):
             shapes = make()
-        size = sum(value.numel() for value in shapes.parameters())
-        kind = name if battery.more else structure(shapes)
-        if kind not in chosen or size < chosen[kind][0]:
-            chosen[kind] = size, name, make, shapes
-    battery.tries, counts = len(chosen), Counter()
-    for _, name, make, shapes in chosen.values():
-        with warnings.catch_warnings(action="ignore"):
-            refused = []
-            for checkpoint in (shapes.state_dict(), shapes):
-                try:
-                    load_model(checkpoint)
-                except CheckpointError as error:
-                    refused.append("device meta" not in str(error))
-        bare = whole = "refused"
-        if not all(refused):
-            model = randomize(make())
-            expected, images = use(model)
-            bare, whole = (
-                outcome(dict(model.state_dict()), expected, images),
-                outcome(model, expected, images),
-            )
-        counts[f"bare {bare}"] += 1
-        counts[f"whole {whole}"] += 1
-        if bare not in ("right", "warned", "refused") or whole not in ("right", "refused"):
-            battery.failures.append(f"{name}: its weights alone: {bare}; the model: {whole}")
-    battery.found = f" ({', '.join(f'{what} {count}' for what, count in sorted(counts.items()))})"
+        if is_refused(shapes.state_dict()) and is_refused(shapes):
+            counts["refused"] += 1
+            continue
+        model = randomize(make())
+        expected, images = use(model)
+        bare = outcome(dict(model.state_dict()), expected, images)
+        whole = outcome(model, expected, images)
+        counts[bare] += 1
+        if bare == "wrong" or whole not in ("right", "refused"):
+            wrong.append(f"{name}: its weights alone: {bare}; the model: {whole}")
+    assert not wrong
+    return counts
+
+
+# ---- timm ------------------------------------------------------------------------------------------------------------
+
+
+def family(name: str) -> str:
+    """The name of a model of timm's without what says how large it is."""
+    words = re.split(r"[_\d]+", name)
+    return " ".join(word for word in words if word not in SIZES)
 
 
 def small_timm(name: str) -> nn.Module:
     """A model of timm's, of two blocks and few patches where its code takes that."""
-    patch = next(
-        (
-            int(word[5:])
-            for word in name.split("_")
-            if word.startswith("patch") and word[5:].isdigit()
-        ),
-        16,
-    )
-    for settings in (
-        {"depth": 2, "img_size": 4 * patch, "weight_init": "skip"},
-        {"depth": 2, "img_size": 4 * patch},
-        {},
-    ):
+    found = re.search(r"patch(\d+)", name)
+    size = 4 * int(found[1] if found else 16)
+    few = {"depth": 2, "img_size": size}
+    for settings in (few | {"weight_init": "skip"}, few):
         # its code does not take them, in whatever way it says so
         with contextlib.suppress(Exception):
             return timm.create_model(name, pretrained=False, **settings)
@@ -161,15 +113,31 @@ def use_timm(model: nn.Module) -> tuple:
     return lambda headed: model(images) if headed else model.forward_features(images), images  # type: ignore[operator]
 
 
-def test_all_vision_transformers_of_timm_are_right_or_warned_of_or_refused(battery):
-    names = [name for module in WHOLE for name in timm.list_models(module=module)]
-    homes = {
-        timm.models.model_entrypoint(name).__module__.rpartition(".")[2]: name
-        for name in timm.list_models()
-    }
-    names += [name for home, name in sorted(homes.items()) if home not in WHOLE]
-    assert len(names) > 300
-    sweep(battery, [(name, partial(small_timm, name)) for name in names], use_timm)
+def test_vision_transformers_of_timm_are_right_or_warned_of_or_refused(request):
+    """One of each family, or all where more tries are asked for."""
+    every = request.config.getoption("--battery-tries") > 1
+    chosen = {}
+    for name in timm.list_models():
+        home = timm.models.model_entrypoint(name).__module__.rpartition(".")[2]
+        kind = home
+        if home in WHOLE:
+            kind = name if every else family(name)
+        chosen.setdefault(kind, []).append(name)
+    models = {}
+    for names in chosen.values():
+        smallest = min(names, key=lambda name: [size not in name for size in SIZES])
+        models[smallest] = partial(small_timm, smallest)
+    counts = sweep(models, use_timm)
+    assert counts["right"] > 10
+    assert counts["refused"] > 30
+
+
+# ---- transformers ----------------------------------------------------------------------------------------------------
+
+AUTO = {
+    AutoModel: modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES,
+    AutoModelForImageClassification: modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+}
 
 
 def small_transformers(kind: str, auto: type) -> nn.Module:
@@ -183,43 +151,33 @@ def small_transformers(kind: str, auto: type) -> nn.Module:
 
 def use_transformers(model: nn.Module) -> tuple:
     size = model.config.image_size  # type: ignore[union-attr]
-    images = torch.randn(1, 3, *((size, size) if isinstance(size, int) else size))
+    if isinstance(size, int):
+        size = (size, size)
+    images = torch.randn(1, 3, *size)
 
     # ViTMAE puts patches in an order of its own, which it draws unless it is given.
-    order = (
-        {"noise": torch.arange(10_000.0)[None, : size**2 // 16**2]}
-        if model.config.model_type == "vit_mae"
-        else {}
-    )
+    order = {}
+    if model.config.model_type == "vit_mae":  # type: ignore[union-attr]
+        order["noise"] = torch.arange(10_000.0)[None, : size[0] * size[1] // 16**2]
 
     def expected(headed: bool) -> Tensor:
-        return (
-            model(images).logits if headed else model.base_model(images, **order).last_hidden_state
-        )  # type: ignore[operator]
+        if headed:
+            return model(images).logits
+        return model.base_model(images, **order).last_hidden_state  # type: ignore[operator]
 
     return expected, images
 
 
-def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused(battery):
-    def models():
-        for auto, mapping in (
-            (AutoModel, modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES),
-            (
-                AutoModelForImageClassification,
-                modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-            ),
-        ):
-            for kind in [kind for kind in mapping if kind != "depth_pro"]:  # pictures of many sizes
-                try:
-                    with torch.device("meta"), OnlyShapes():
-                        small_transformers(kind, auto)
-                # needs settings of its own, or another library, or cannot be made on meta
-                except Exception:
-                    left_out.append(kind)
-                else:
-                    yield kind, partial(small_transformers, kind, auto)
-
-    left_out: list[str] = []
-    sweep(battery, models(), use_transformers)
-    battery.found += f"; not made: {', '.join(left_out) or 'none'}"
-    assert battery.tries > 30
+def test_all_image_models_of_transformers_are_right_or_warned_of_or_refused():
+    models = {}
+    for auto, mapping in AUTO.items():
+        for kind in mapping:
+            make = partial(small_transformers, kind, auto)
+            # it may need settings of its own, or another library, or cannot be made on meta
+            with contextlib.suppress(Exception), torch.device("meta"):
+                make()
+                models[f"{kind} {auto.__name__}"] = make
+    models.pop("depth_pro AutoModel", None)  # pictures of many sizes
+    counts = sweep(models, use_transformers)
+    assert counts["right"] > 5
+    assert counts["refused"] > 20

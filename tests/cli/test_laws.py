@@ -12,9 +12,8 @@ from tiny import without_pictures
 
 from vit.cli import COMMANDS, main, parse
 from vit.cli.options import images_or_data
-from vit.cli.outputs import refuse_among_images
 from vit.cli.parsers import JSON
-from vit.commandline import given_settings, named_data
+from vit.commandline import given_settings, named_data, refuse_among_images
 from vit.config import Config, DataConfig, read_settings
 from vit.errors import ConfigError
 

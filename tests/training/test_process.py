@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from vit.errors import SIGNALS, Stopped
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.process import SIGNALS, Stopped, StopRequests
+from vit.training.process import StopRequests
 
 CODES = {
     "SIGTERM": 143,

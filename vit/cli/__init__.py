@@ -11,7 +11,6 @@ from vit.cli.parsers import COMMANDS, command_parser
 from vit.commandline import start
 from vit.errors import ConfigError, UserError, did_you_mean, one_line
 from vit.runs import __version__
-from vit.training.process import StopRequests
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,8 +30,7 @@ def _work(name: str, options: argparse.Namespace) -> int:
     """Import a command's module, with all that it needs, and do its work."""
     module, _, work = name.partition(" ")
     try:
-        with StopRequests():
-            return getattr(import_module(f"vit.cli.{module}"), work or "run")(options)
+        return getattr(import_module(f"vit.cli.{module}"), work or "run")(options)
     except UserError as error:
         # An option may stand for the setting: --val-size for data.val_size
         option = error.key.rpartition(".")[2]

@@ -6,7 +6,6 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import torch
 from vit.atomic import make_folder, write_npz
 from vit.checkpoints import load_model
 from vit.cli.options import images_or_data, load_options
-from vit.cli.outputs import refuse_among_images
-from vit.commandline import named_data, require_folder, require_free
+from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
 from vit.figures.attention import (
@@ -42,14 +40,10 @@ from vit.look.subject import ModelWithImages, of_files
 from vit.progress import track
 from vit.weights import class_key
 
-# What the maps of a result's inputs are, for the caption
-NOTES = {
-    "relevance": "gradient-weighted attention through all layers (Chefer et al. 2021), as shares",
-    "legrad": "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
-    " 2025), as shares",
-}
 # A figure, and the arrays to write beside it
 Picture = tuple[Any, dict[str, Any]]
+# From options, the model with its images, and the masked patches that a decoder fills in, if any
+Draw = Callable[[Namespace, ModelWithImages, list[Patch] | None], Picture]
 
 
 def run(options: Namespace) -> int:
@@ -58,16 +52,32 @@ def run(options: Namespace) -> int:
     _, data = images_or_data(options)
     if data is not None:
         refuse_among_images(options.out, data)
+    # By default the last layer, but distance is drawn over depth; None is all
+    if options.layer == "all":
+        options.layer = None
+    elif options.layer is None and options.method != "distance":
+        options.layer = -1
     subject, masked_patches = with_mask_and_query(options, load_with_images(options))
 
+    # Weights give a picture of the maps, on request what they say most clearly, and under a mask
+    # also the other half of a masked autoencoder
+    drawings: dict[str, Draw] = {}
+    if options.method != "weights":
+        drawings[options.method] = METHODS[options.method]
+    else:
+        drawings["layers" if options.layer is None else "attention"] = draw_weights
+        if options.keep is not None:
+            drawings["strongest"] = draw_strongest
+        if masked_patches is not None:
+            drawings["masked"] = draw_decoder
+
     # Existing files are refused before anything is drawn
-    drawings = pictures(options, subject, masked_patches)
     paths = [options.out / f"{name}.{options.format}" for name in drawings]
     files = [*paths, *(path.with_suffix(".npz") for path in paths)]
     require_free(files, options.overwrite)
 
     # All are drawn before any is written, so that an error leaves none
-    drawn = [draw() for draw in drawings.values()]
+    drawn = [draw(options, subject, masked_patches) for draw in drawings.values()]
     make_folder(options.out)
     for path, (figure, arrays) in zip(paths, drawn, strict=True):
         style.save_figure(figure, path)
@@ -75,41 +85,6 @@ def run(options: Namespace) -> int:
         write_npz(numbers, arrays)
         print(f"picture: {one_line(str(path))}, numbers beside it in {numbers.name}")
     return 0
-
-
-def pictures(
-    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
-) -> dict[str, Callable[[], Picture]]:
-    """Return the pictures of a method: the name of each file, and what draws it."""
-    if options.method != "weights":
-        draw = METHODS[options.method]
-        return {options.method: lambda: draw(options, subject, masked_patches)}
-
-    # Weights give a picture of the maps, and on request what they say most clearly
-    @cache
-    def panels() -> Panels:
-        return head_panels(subject, layer_to_draw(options), options.head)
-
-    name = "layers" if options.layer == "all" else "attention"
-    drawings: dict[str, Callable[[], Picture]] = {
-        name: lambda: draw_heads(options, subject, panels())
-    }
-    if options.keep is not None:
-        drawings["strongest"] = lambda: draw_strongest(options, subject, panels())
-    # Under a mask, also the other half of a masked autoencoder
-    if masked_patches is not None:
-        drawings["masked"] = lambda: draw_decoder(options, subject, masked_patches)
-    return drawings
-
-
-def layer_to_draw(options: Namespace) -> int | None:
-    """Return the layer to draw; None for all."""
-    if options.layer == "all":
-        return None
-    # By default the last layer, but distance is drawn over depth
-    if options.layer is None and options.method != "distance":
-        return -1
-    return options.layer
 
 
 # --- The model, its images, mask and query -------------------------------------------------------
@@ -174,34 +149,36 @@ def with_mask_and_query(
 # --- The pictures --------------------------------------------------------------------------------
 
 
-def drawn(
-    draw: Callable[..., Any],
+def picture_of(
     options: Namespace,
     subject: ModelWithImages,
     panels: Panels,
     title: str,
     notes: str = "",
+    draw: Callable[..., Any] = attention_figure,
     **look: Any,
 ) -> Picture:
     """Draw panels beside each image by one of the functions in `figures`.
 
     Args:
-        draw: takes images, maps, words and `look`.
         options: of `vit attention`.
         subject: the model and the images.
         panels: the maps.
         title: of the picture.
         notes: end of the caption.
+        draw: takes images, maps, words and `look`.
         look: further arguments of `draw`.
     """
-    words = {"title": title, "caption": caption_of(options, subject, notes)}
+    caption = caption_of(options, subject, notes)
     look = {"labels": subject.names} | look
+    if draw is attention_figure:
+        look = {"scale": options.scale, "overlay": options.overlay} | look
     figure = draw(
         subject.images,
         maps=panels.maps,
         panels=panels.names,
         title=title,
-        subtitle=words["caption"],
+        subtitle=caption,
         masses=panels.prefix_mass,
         **look,
     )
@@ -212,52 +189,44 @@ def drawn(
         "panels": panels.names,
         "maps": panels.maps,
         "prefix_mass": panels.prefix_mass,
+        "title": title,
+        "caption": caption,
     }
     for name in ("labels", "kept", "filled", "patch"):
         if name in look:
             arrays[name] = look[name]
     if subject.mask is not None:
         arrays["hidden"] = subject.masked
-    return figure, arrays | words
+    return figure, arrays
 
 
-def draw_heads(
-    options: Namespace,
-    subject: ModelWithImages,
-    panels: Panels,
-    title: str = "",
-    notes: str = "",
-    **look: Any,
-) -> Picture:
-    """Draw maps, by default of the heads of a layer, or of all layers."""
-    usual = {
-        "query": query_patch(subject.query),
-        "scale": options.scale,
-        "overlay": options.overlay,
-    }
-    title = title or f"Attention of {query_name(subject.query)}, {layer_name(options, subject)}"
-    return drawn(attention_figure, options, subject, panels, title, notes, **usual | look)
+def draw_weights(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+    """Draw the maps of a layer's heads, or of all layers."""
+    panels = head_panels(subject, options.layer, options.head)
+    title = f"Attention of {query_name(subject)}, {layer_name(options, subject)}"
+    return picture_of(options, subject, panels, title, query=query_patch(subject))
 
 
-def draw_strongest(options: Namespace, subject: ModelWithImages, panels: Panels) -> Picture:
+def draw_strongest(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
     # The share is of each map's own attention, so a diffuse head needs more patches
+    panels = head_panels(subject, options.layer, options.head)
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
-    title += f"{query_name(subject.query)}, {layer_name(options, subject)}"
-    return drawn(
-        strongest_figure,
+    title += f"{query_name(subject)}, {layer_name(options, subject)}"
+    return picture_of(
         options,
         subject,
         panels,
         title,
+        draw=strongest_figure,
         kept=top_mass_mask(panels.maps, options.keep),
         share=options.keep,
-        query=query_patch(subject.query),
+        query=query_patch(subject),
     )
 
 
 def draw_decoder(
-    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch]
+    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
 ) -> Picture:
     """Draw masked input, reconstruction, and the decoder's attention from a masked patch."""
     # A picture has room for one map per layer, so all heads become their mean
@@ -270,59 +239,65 @@ def draw_decoder(
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
-    return drawn(
-        masked_figure,
+    patches = masked_patches or []
+    return picture_of(
         options,
         subject,
-        decoder_panels(subject, masked_patches, head),
+        decoder_panels(subject, patches, head),
         "Decoder attention from the outlined masked patch",
         notes,
+        masked_figure,
         hidden=subject.masked,
         filled=reconstruction.filled,
-        patch=masked_patches,
+        patch=patches,
         scale=options.scale,
     )
 
 
 def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw how much of each patch reaches the query through the layers, up to one or to each."""
-    panels = rollout_panels(subject, layer_to_draw(options), options.discard)
-    title = f"Attention rollout to {query_name(subject.query)}"
+    panels = rollout_panels(subject, options.layer, options.discard)
+    title = f"Attention rollout to {query_name(subject)}"
     notes = "half of each layer's mixing is the token itself"
     if options.discard:
         notes += f", the smallest {options.discard:.0%} of the weights left out"
-    return draw_heads(options, subject, panels, title, notes, quantity="rollout")
+    look = {"quantity": "rollout", "query": query_patch(subject)}
+    return picture_of(options, subject, panels, title, notes, **look)
 
 
 def draw_relevance(
     options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
 ) -> Picture:
     """Draw what a class, or the reconstruction of a masked patch, depends on."""
+    notes = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares"
+    if options.method == "legrad":
+        notes = "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
+        notes += " 2025), as shares"
     # A query's outline would be misread: relevance is of a result, not of a token
     look: dict[str, Any] = {"quantity": "relevance", "query": masked_patches}
-    title = "Relevance for the predicted class"
     if masked_patches is not None:
         panels = reconstruction_relevance(subject, masked_patches)
         title = "Relevance for filling in the outlined masked patch"
         look["mark"] = "the masked patch that is filled in"
-    elif subject.mask is not None:
+        return picture_of(options, subject, panels, title, notes, **look)
+    if subject.mask is not None:
         raise ConfigError(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
-    else:
-        class_names = subject.model.origin.class_names
-        number = None
-        if options.label is not None:
-            count = subject.model.encoder.config.num_classes
-            number = class_number(options.label, class_names, count)
-            title = f"Relevance for class {options.label}"
-        panels, classes, probabilities = class_relevance(subject, number, options.method)
-        # A checkpoint may have a head and no names for its classes
-        look["labels"] = []
-        for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
-            class_name = class_names[chosen] if class_names else f"class {chosen}"
-            look["labels"].append(f"{name} · {class_name} {probability:.0%}")
-    return draw_heads(options, subject, panels, title, NOTES[options.method], **look)
+
+    # A checkpoint may have a head and no names for its classes
+    count = subject.model.encoder.config.num_classes
+    class_names = subject.model.origin.class_names or [f"class {number}" for number in range(count)]
+    number = None
+    title = "Relevance for the predicted class"
+    if options.label is not None:
+        number = class_number(options.label, class_names)
+        title = f"Relevance for class {options.label}"
+    panels, classes, probabilities = class_relevance(subject, number, options.method)
+    look["labels"] = []
+    for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
+        look["labels"].append(f"{name} · {class_names[chosen]} {probability:.0%}")
+    return picture_of(options, subject, panels, title, notes, **look)
 
 
 def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
@@ -344,8 +319,7 @@ def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None
 def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
     """Draw how far and how selectively each head attends, by depth, over all images."""
     # Batch by batch: a data set may have any number of images
-    layer = layer_to_draw(options)
-    layers = None if layer is None else [layer]
+    layers = None if options.layer is None else [options.layer]
     count = math.ceil(len(subject.names) / subject.batch_size)
     batches = track(subject.batches(), "attention distance", count, " batches")
     statistics = attention_statistics(subject.model.encoder, batches, layers)
@@ -386,7 +360,7 @@ def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] |
     return figure, arrays
 
 
-METHODS = {
+METHODS: dict[str, Draw] = {
     "rollout": draw_rollout,
     "relevance": draw_relevance,
     "legrad": draw_relevance,
@@ -407,14 +381,17 @@ def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") ->
     return " · ".join(filter(None, parts))
 
 
-def query_patch(query: Query) -> Patch | list[Patch] | None:
+def query_patch(subject: ModelWithImages) -> Patch | list[Patch] | None:
     """Return the query patch to outline; None if the query is no patch."""
     # Class token, registers and the mean over patches have no place in the image
-    return None if isinstance(query, str) else query
+    if isinstance(subject.query, str):
+        return None
+    return subject.query
 
 
-def query_name(query: Query) -> str:
+def query_name(subject: ModelWithImages) -> str:
     """Return the query token in words."""
+    query = subject.query
     if isinstance(query, list):
         return "the outlined patch"
     if isinstance(query, tuple):
@@ -428,22 +405,22 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
 
     All layers have a map each, which does not say its head: "layer by layer, mean of heads".
     """
-    layer = layer_to_draw(options)
-    if layer is None:
+    if options.layer is None:
         head = f"head {options.head}" if isinstance(options.head, int) else "mean of heads"
         return f"layer by layer, {head}"
 
     # Layers are counted from 0, so the highest number shows how many there are
     depth = subject.model.encoder.config.depth
-    return f"layer {layer % depth} of 0 to {depth - 1}"
+    return f"layer {options.layer % depth} of 0 to {depth - 1}"
 
 
-def class_number(label: str, class_names: Sequence[str], count: int) -> int:
+def class_number(label: str, class_names: Sequence[str]) -> int:
     """Return the number of a class, by its number or name."""
     # A class may be called "3", so names come first
     keys = [class_key(name) for name in class_names]
     if class_key(label) in keys:
         return keys.index(class_key(label))
+    count = len(class_names)
     if not label.isdecimal() or len(label) > 8 or int(label) >= count:
         raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0")
     return int(label)

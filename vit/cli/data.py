@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vit import figures
 from vit.atomic import make_folder
-from vit.cli.outputs import print_json, refuse_among_images, talk
-from vit.commandline import given_settings, output_file
+from vit.cli.outputs import print_json, talk
+from vit.commandline import given_settings, output_file, refuse_among_images
 from vit.config import Config, read_settings
 from vit.data import Dataset
 from vit.data.sources import SCENES_SEED, load_data

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from argparse import Namespace
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, images_or_data, load_options, naming_the_option
+from vit.cli.outputs import write_csv
 from vit.commandline import named_data, output_file
 from vit.errors import one_line, plural
 from vit.look.datasets import of_data, of_images
@@ -45,9 +45,8 @@ def run(options: Namespace) -> int:
     with naming_the_option():
         pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
 
-    make_folder(options.out.parent)
     if options.out.suffix == ".csv":
-        write_table(options.out, collection, pooled)
+        write_csv(options.out, table_rows(collection, pooled))
     else:
         # Without its type, an empty list would become an array of numbers
         arrays = {
@@ -61,6 +60,7 @@ def run(options: Namespace) -> int:
             "data": data or "image files",
             "grid": model.encoder.patch_embed.grid_size,
         }
+        make_folder(options.out.parent)
         with replacing(options.out) as partial:
             np.savez(partial, **arrays)
 
@@ -70,14 +70,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def write_table(path: Path, collection: Collection, pooled: np.ndarray) -> None:
-    """Write features as CSV, a row per image: its file, split, class, and a column per feature."""
-    # Names may hold any bytes
-    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+def table_rows(collection: Collection, pooled: np.ndarray) -> Iterator[list[Any]]:
+    """Yield a head, and a row per image: its file, split, class, and each feature."""
+    yield ["file", "split", "class", *range(pooled.shape[1])]
     names = [*collection.class_names, ""]  # -1, for no class, is the last
-    with replacing(path) as partial, partial.open("w", **text) as file:
-        writer = csv.writer(file)
-        writer.writerow(["file", "split", "class", *range(pooled.shape[1])])
-        for number, values in enumerate(pooled.tolist()):
-            label = names[collection.labels[number]]
-            writer.writerow([collection.files[number], collection.splits[number], label, *values])
+    for number, values in enumerate(pooled.tolist()):
+        label = names[collection.labels[number]]
+        yield [collection.files[number], collection.splits[number], label, *values]

@@ -13,8 +13,8 @@ from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options
-from vit.cli.outputs import aligned, print_json, refuse_among_images, score_table, talk
-from vit.commandline import named_data, require_folder, require_free
+from vit.cli.outputs import aligned, print_json, score_table, talk
+from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.config import DataConfig
 from vit.data import Dataset
 from vit.data.sources import load_data

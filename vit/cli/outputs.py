@@ -1,19 +1,17 @@
-"""What commands print: JSON, tables; and no pictures among images."""
+"""What commands print, and write as CSV."""
 
 from __future__ import annotations
 
+import csv
 import json
-import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from vit.config import BUILT_IN
-from vit.errors import ConfigError
+from vit.atomic import make_folder, replacing
 from vit.metrics import Scores, score_lines
-from vit.runs import RunFiles
 
 
 def talk(as_json: bool) -> AbstractContextManager[object]:
@@ -28,24 +26,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def refuse_among_images(place: Path, data: str) -> None:
-    """Refuse to write pictures, by `--out`, into a folder of images: they would become some.
-
-    Args:
-        place: the folder of the pictures; it need not exist.
-        data: a folder of images; the name of other data is no such place.
-    """
-    images = Path(os.path.realpath(os.path.expanduser(data)))
-    folder = Path(os.path.realpath(place))
-    if data in BUILT_IN or images not in (folder, *folder.parents):
-        return
-    within = [place for place in (folder, *folder.parents) if images in place.parents]
-    if any(RunFiles(place).showcase.exists() for place in within):
-        return
-    problem = f"{place} is within the folder of the images, {data}"
-    raise ConfigError(
-        f"--out: {problem}, of which its pictures would become some; name another folder"
-    )
+def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table; its names may hold any bytes."""
+    make_folder(path.parent)
+    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+    with replacing(path) as partial, partial.open("w", **text) as file:
+        csv.writer(file).writerows(rows)
 
 
 # --- Tables for a terminal -----------------------------------------------------------------------

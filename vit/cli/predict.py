@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit.atomic import make_folder, replacing
 from vit.checkpoints import load_model
 from vit.cli.options import choose_device, load_options, naming_the_option
-from vit.cli.outputs import aligned, print_json
+from vit.cli.outputs import aligned, print_json, write_csv
 from vit.commandline import output_file
 from vit.errors import one_line
 from vit.look.datasets import of_images
@@ -50,7 +48,7 @@ def run(options: Namespace) -> int:
 
     # The answer: a file, and a table or JSON
     if options.csv is not None:
-        write_table(options.csv, predictions)
+        write_csv(options.csv, table_rows(predictions))
     if options.json:
         print_json(predictions)
     else:
@@ -58,18 +56,12 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def write_table(path: Path, predictions: Sequence[dict[str, Any]]) -> None:
-    """Write predictions as CSV, a row per image and class."""
-    # Names may hold any bytes
-    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
-    make_folder(path.parent)
-    with replacing(path) as partial, partial.open("w", **text) as file:
-        writer = csv.writer(file)
-        writer.writerow(("file", "true_class", "rank", "class", "probability"))
-        for image in predictions:
-            for rank, entry in enumerate(image["classes"], 1):
-                cells = (image["file"], image["true_class"], rank, entry["class"])
-                writer.writerow((*cells, entry["probability"]))
+def table_rows(predictions: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield a head, and a row per image and class."""
+    yield "file", "true_class", "rank", "class", "probability"
+    for image in predictions:
+        for rank, entry in enumerate(image["classes"], 1):
+            yield image["file"], image["true_class"], rank, entry["class"], entry["probability"]
 
 
 def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:

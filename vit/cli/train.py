@@ -19,7 +19,7 @@ from vit.checkpoints import load_model
 from vit.cli.outputs import score_table
 from vit.cli.parsers import command_of
 from vit.config import OBJECTIVES
-from vit.errors import one_line, plural
+from vit.errors import Stopped, one_line, plural
 from vit.mae import Model
 from vit.pretrained import located
 from vit.progress import OptionalStream
@@ -28,7 +28,7 @@ from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
 from vit.runs import CONTENTS, TrainCommand
 from vit.train import carry_out
-from vit.training.process import Stopped, StopRequests, keep_freed_memory
+from vit.training.process import StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder, saved_states
 

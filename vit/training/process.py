@@ -7,39 +7,22 @@ import os
 import platform
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vit.errors import Stopped, received_by, stop
 
 if TYPE_CHECKING:
     from vit.training.distributed import Distributed
-
-# Schedulers send SIGTERM, SIGUSR1 or SIGUSR2, a keyboard SIGINT, a closed terminal SIGHUP, and the
-# system SIGXCPU when the time of `ulimit -t` is over; Windows has two of them.
-NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
-SIGNALS = [signal.Signals[name] for name in NAMES if hasattr(signal, name)]
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asked the process to end. It is no Exception, so that no error handler catches it.
-
-    Attributes:
-        exit_code: 128 + the signal's number, as in a shell.
-    """
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
 
 
 class StopRequests:
     """A context manager for signals: in a `deferred` block a flag, anywhere else `Stopped`.
 
-    Raised at once, `Stopped` loses nothing, because every file is written whole or not at all. Once
-    the flag is set, SIGINT is Python's own. Only the main thread gets signals: elsewhere this does
-    nothing.
+    Once the flag is set, SIGINT is Python's own. Only the main thread gets signals: elsewhere this
+    does nothing.
 
     Attributes:
         requested: number of the last signal within the block; 0 if none came.
@@ -48,26 +31,21 @@ class StopRequests:
     def __init__(self) -> None:
         self.requested = 0
         self._deferring = False
-        self._handlers: dict[int, Any] = {}
+        self._handling = received_by(self._receive)
 
     def __enter__(self) -> StopRequests:
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                # nohup ignores SIGHUP, and a shell SIGINT in the background of a script
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._handlers[number] = signal.signal(number, self._receive)
+        self._handling.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self._handling.__exit__(None, None, None)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if not self._deferring:
-            raise Stopped(number)
+            stop(number)
         self.requested = number
         # whoever presses Ctrl-C now does not want to wait for the step
-        if signal.SIGINT in self._handlers:
+        if signal.getsignal(signal.SIGINT) == self._receive:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         # os.write, because a print may be what the signal interrupted; the terminal may be closed,
         # and a program may have no stderr
