@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.compare import GROUPS, Result, Spread, Worker, shares
+from bench.compare import Result, Spread, Worker
 from bench.contestants import build
 from bench.job import Job
 from vit.errors import TrainingError
@@ -45,20 +45,6 @@ def test_ratio_is_taken_round_by_round():
     """The machine may be three times slower in one round than in another: the pairs still agree."""
     ours, theirs = Result(MICRO, {}, [300.0, 100.0, 200.0]), Result(MICRO, {}, [150.0, 50.0, 100.0])
     assert ours.ratio_to(theirs) == Spread(2, 2, 2)
-
-
-def test_shares_are_of_all_the_time_and_each_operator_counts_once():
-    events = {
-        "aten::addmm": 4.0,
-        "aten::bmm": 2.0,
-        "aten::_softmax": 1.0,
-        "aten::copy_": 1.0,
-        "aten::magic": 2.0,
-    }
-    found = shares(events)
-    assert found == pytest.approx(
-        {**dict.fromkeys(GROUPS, 0), "products": 0.4, "attention": 0.3, "copies": 0.1, "other": 0.2}
-    )
 
 
 @pytest.mark.parametrize(
