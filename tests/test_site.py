@@ -91,15 +91,6 @@ def test_a_notebook_is_a_page_with_its_pictures(path):
 LIVE = (ROOT / "docs" / "live.md").read_text("utf-8")
 
 
-def test_each_command_of_the_live_pages_writes_one():
-    commands = hooks.live_commands(LIVE)
-    assert {name: written for name, (_, written) in commands.items()} == {
-        "lesson.html": "lesson.html",
-        "explore.html": "explore.html",
-        "report.html": "runs/example/report.html",
-    }
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the site; its live pages are empty."""

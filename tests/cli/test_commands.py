@@ -76,7 +76,7 @@ def test_what_does_not_exist_is_refused_by_its_name(line, refused, tmp_path, mon
 
 
 def test_a_model_is_loaded_and_trained_without_the_libraries_of_others():
-    program = "import sys, vit.train; from vit.checkpoints import load_model; "
+    program = "import sys, vit.interpret, vit.train; from vit.checkpoints import load_model; "
     program += "load_model('vit-tiny-p4-cifar10'); "
     others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib', 'torch._dynamo'}"
     program += f"assert not {others} & set(sys.modules), sys.modules.keys()"

@@ -123,10 +123,3 @@ def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(vi
     assert photo.format == "JPEG"
     assert np.abs(np.asarray(photo).astype(int) - pixels[:, 10:90]).max() < 12
     assert large.size == (512, 384)
-
-
-def test_a_page_far_too_large_is_refused_before_anything_is_computed(vit, monkeypatch):
-    monkeypatch.setattr("vit.cli.explore.MAX_WEIGHTS", 3 * 2 * 15**2 - 1)
-    monkeypatch.setattr("vit.cli.explore.AttentionMaps", None)  # it would be called
-    code, _, error = vit("explore", "encoder one.png --out p.html")
-    assert (code, "1,350 weights, too many for one page" in error) == (2, True)
