@@ -17,7 +17,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from vit.config import (
     BUILT_IN,
@@ -103,9 +103,21 @@ def path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def each_once(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Return numbers that differ: a seed that stood twice would count as two."""
+    if len(set(values)) < len(values):
+        raise ValueError("each seed once")
+    return values
+
+
 Place = Annotated[Path, BeforeValidator(path)]
 Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
-Seeds = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(several)]
+Seeds = Annotated[
+    tuple[NonNegative, ...],
+    Field(min_length=1),
+    BeforeValidator(several),
+    AfterValidator(each_once),
+]
 Patch = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(several)]
 Register = Annotated[str, Field(pattern=r"^register \d{1,4}$")]
 

@@ -108,8 +108,8 @@ def received_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for taken, old in before.items():
+            signal.signal(taken, old)
 
 
 def exit_code_of(program: str, work: Callable[[], int], debug: bool = False) -> int:

@@ -261,8 +261,8 @@ def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | 
     notes = "half of each layer's mixing is the token itself"
     if options.discard:
         notes += f", the smallest {options.discard:.0%} of the weights left out"
-    look = {"quantity": "rollout", "query": query_patch(subject)}
-    return picture_of(options, subject, panels, title, notes, **look)
+    query = query_patch(subject)
+    return picture_of(options, subject, panels, title, notes, quantity="rollout", query=query)
 
 
 def draw_relevance(

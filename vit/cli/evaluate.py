@@ -53,9 +53,6 @@ def run(options: Namespace) -> int:
     # Refuse what cannot be done before anything is computed
     load = load_options(options)
     named_data(options.data)
-    if len(set(options.seeds)) < len(options.seeds):
-        seeds = ",".join(map(str, options.seeds))
-        raise ConfigError(f"--seeds: {seeds!r} cannot be used; each seed once")
     out = options.out
     if out is not None:
         require_folder(out)
@@ -97,7 +94,11 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
-    methods = applicable_methods(options.method, reasons)
+    named = [name for name in reasons if options.method in ("all", name)]
+    methods = [name for name in named if not reasons[name]]
+    if not methods:
+        each_once = dict.fromkeys(reasons[name] for name in named)
+        raise ConfigError(f"--method {options.method}: {'; '.join(each_once)}")
     used = {name: getattr(options, name) for name in READ}
 
     # Measure
@@ -110,12 +111,9 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
     )
 
     # The scores, and what they depend on
-    settings = {
-        "methods": [] if options.method == "all" else [options.method],
-        **used,
-        "device": options.device,
-        "threads": options.threads,
-    }
+    settings = {"methods": [], **used, "device": options.device, "threads": options.threads}
+    if options.method != "all":
+        settings["methods"] = [options.method]
     results: dict[str, Any] = {
         "checkpoint": origin.source,
         "content_hash": checkpoint_hash(model),
@@ -136,21 +134,6 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
     if options.out is not None:
         write_results(options.out, results, data)
     return results
-
-
-def applicable_methods(method: str, reasons: Mapping[str, str]) -> list[str]:
-    """Return the methods to measure by.
-
-    Args:
-        method: one of them, or "all" that apply.
-        reasons: per method why it does not apply; "" if it does.
-    """
-    named = [name for name in reasons if method in ("all", name)]
-    methods = [name for name in named if not reasons[name]]
-    if not methods:
-        each_once = dict.fromkeys(reasons[name] for name in named)
-        raise ConfigError(f"--method {method}: {'; '.join(each_once)}")
-    return methods
 
 
 def print_results(results: Mapping[str, Any], data: Dataset) -> None:
@@ -181,20 +164,17 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     names = [RESULTS]
     # the model's own head counts more than a probe
     scores = results["scores"]
-    classifiers = [method for method in ("head", "linear") if method in scores]
-    for method in classifiers[:1]:
-        test = data.test
+    for method in [name for name in ("head", "linear") if name in scores][:1]:
         row = scores[method][0]
         measure = MEASURES[method, "accuracy"]
-        accuracy = measure.write(row["accuracy"], len(test))
+        accuracy = measure.write(row["accuracy"], len(data.test))
         name = Path(results["checkpoint"]).name
         caption = f"{name} · {data.name}, {data.tested} · {measure.label} {accuracy}"
         numbers = torch.tensor([mistake["image"] for mistake in row.get("mistakes", [])]).long()
+        images = data.test.images[numbers]
         table = read_confusion(row["confusion"])
-        images = test.images[numbers]
-        for stem, figure in figures.classification_figures(
-            row, table, test.class_names, images, caption
-        ):
+        drawn = figures.classification_figures(row, table, data.test.class_names, images, caption)
+        for stem, figure in drawn:
             figures.save_figure(figure, out / f"{stem}.png")
             names.append(f"{stem}.png")
 

@@ -23,8 +23,6 @@ from vit.look.subject import ModelWithImages, model_caption, photo_of
 from vit.progress import track
 from vit.runs import RunFiles
 
-# Ten times what the largest page holds, however well they compress
-MAX_WEIGHTS = 100_000_000
 ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
@@ -44,7 +42,6 @@ def run(options: Namespace) -> int:
             *_, last = snapshots.values()
 
     subject = load_with_images(options, last)
-    require_few_weights(options, subject, len(snapshots))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
     arrays: dict[str, Any] = {"images": subject.pixels, "names": subject.names}
@@ -81,23 +78,6 @@ def snapshots_of(checkpoint: str) -> dict[str, Path]:
             "a run with --run.snapshots 8 keeps its weights along the way"
         )
     return snapshots
-
-
-def require_few_weights(options: Namespace, subject: ModelWithImages, snapshots: int) -> None:
-    """Refuse a page that is far too large before anything is computed."""
-    # Each head of each layer has a weight for each pair of visible tokens
-    config = subject.model.encoder.config
-    layers = len(set(options.layers or range(config.depth)))
-    all_tokens = subject.geometry.num_tokens
-    tokens = all_tokens - round((options.mask or 0) * all_tokens)
-    weights_per_image = layers * config.num_heads * tokens**2
-    # Under a mask, the decoder has weights between all tokens
-    if options.mask is not None and subject.model.decoder is not None:
-        decoder = subject.model.decoder.config
-        weights_per_image += decoder.depth * decoder.num_heads * all_tokens**2
-    count = max(snapshots, 1) * len(subject.names) * weights_per_image
-    if count > MAX_WEIGHTS:
-        raise UserError(f"the page would hold {count:,} weights, too many for one page; {ADVICE}")
 
 
 def explore(
