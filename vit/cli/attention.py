@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from vit.atomic import make_folder, write_npz
-from vit.checkpoints import load_model
-from vit.cli.options import images_or_data, load_options
+from vit.cli.options import images_or_data, load
 from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
@@ -101,7 +100,7 @@ def load_with_images(options: Namespace, checkpoint: Path | None = None) -> Mode
     images, data = images_or_data(options)
     if data is not None:
         named_data(data)
-    model = load_model(checkpoint or options.checkpoint, strict=True, **load_options(options))
+    model = load(options, checkpoint)
     if data is None and options.on_bad_image == "stop":
         return ModelWithImages(model, of_files(images))
 

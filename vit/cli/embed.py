@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from vit.atomic import make_folder, replacing
-from vit.checkpoints import load_model
-from vit.cli.options import choose_device, images_or_data, load_options, naming_the_option
+from vit.cli.options import images_or_data, load, naming_the_option
 from vit.cli.outputs import write_csv
 from vit.commandline import named_data, output_file
 from vit.errors import one_line, plural
@@ -23,7 +22,6 @@ from vit.weights import checkpoint_hash
 def run(options: Namespace) -> int:
     """Embed all images, batch by batch, then write the file."""
     # Refuse what cannot be done before the model is loaded
-    load = load_options(options)
     output_file(options.out, (".npz", ".csv"), overwrite=options.overwrite)
     files, data = images_or_data(options)
     if data is None:
@@ -31,7 +29,7 @@ def run(options: Namespace) -> int:
     else:
         named_data(data)
 
-    model = load_model(options.checkpoint, strict=True, **load)
+    model = load(options)
     if data is not None:
         collection = of_data(
             data,
@@ -41,7 +39,6 @@ def run(options: Namespace) -> int:
             options.on_bad_image,
             both_splits=True,
         )
-    model = model.to(choose_device(options).device)
     with naming_the_option():
         pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
 

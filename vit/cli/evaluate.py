@@ -11,8 +11,7 @@ import torch
 
 from vit import figures
 from vit.atomic import make_folder, write_json
-from vit.checkpoints import load_model
-from vit.cli.options import choose_device, load_options
+from vit.cli.options import choose_device, load
 from vit.cli.outputs import aligned, print_json, score_table, talk
 from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.config import DataConfig
@@ -51,7 +50,6 @@ PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 def run(options: Namespace) -> int:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
-    load = load_options(options)
     named_data(options.data)
     out = options.out
     if out is not None:
@@ -64,13 +62,13 @@ def run(options: Namespace) -> int:
 
     # With --json, all but the JSON goes to stderr
     with talk(options.json):
-        results = measure(options, load)
+        results = measure(options)
     if options.json:
         print_json(results)
     return 0
 
 
-def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
     # Model and data
     config = DataConfig(
@@ -80,7 +78,7 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
         limit=options.limit,
         val_size=options.val_size,
     )
-    model = load_model(options.checkpoint, strict=True, **load)
+    model = load(options)
     origin = model.origin
     compute = choose_device(options, options.threads)
     data = load_data(config, origin.image_size, prepared=origin.prepared)
@@ -103,7 +101,7 @@ def measure(options: Namespace, load: dict[str, Any]) -> dict[str, Any]:
 
     # Measure
     evaluation = evaluate(
-        model.to(compute.device),
+        model,
         data,
         methods,
         compute=compute,

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, write_npz, write_text
-from vit.checkpoints import load_model
 from vit.cli.attention import load_with_images
-from vit.cli.options import load_options
+from vit.cli.options import load
 from vit.commandline import PAGE, output_file, require_free
 from vit.errors import RunError, UserError, one_line, plural
 from vit.figures.explore import ExploredImage, Moment, explore_page
@@ -55,7 +54,7 @@ def run(options: Namespace) -> int:
     else:
         arrays["moments"] = list(snapshots)
     for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
-        model = load_model(path, strict=True, **load_options(options))
+        model = load(options, path)
         suffix = f"_moment{len(moments)}"
         snapshot = replace(subject, model=model)
         moments.append(explore(snapshot, name, options.layers, arrays, suffix))

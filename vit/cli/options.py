@@ -6,19 +6,30 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from vit.checkpoints import load_model
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
 from vit.errors import ConfigError, DataError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
+from vit.mae import Model
 
 
 def load_options(options: Namespace) -> dict[str, Any]:
     """Return how the checkpoint is to be read, as `load_model` takes it."""
     values = vars(options)
     return {name: values[name] for name in LoadOptions.model_fields if name in values}
+
+
+def load(options: Namespace, checkpoint: str | Path | None = None) -> Model:
+    """Load a model, by default that of the options, and put it where it is to run."""
+    model = load_model(checkpoint or options.checkpoint, strict=True, **load_options(options))
+    if "device" in options:
+        model = model.to(choose_device(options).device)
+    return model
 
 
 def choose_device(options: Namespace, threads: int = 0) -> Compute:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints import load_model
-from vit.cli.options import choose_device, load_options, naming_the_option
+from vit.cli.options import load, naming_the_option
 from vit.cli.outputs import aligned, print_json, write_csv
 from vit.commandline import output_file
 from vit.errors import one_line
@@ -20,17 +19,15 @@ from vit.weights import class_key
 def run(options: Namespace) -> int:
     """Predict all images, then print a table or JSON."""
     # Refuse what cannot be done before anything is computed
-    load = load_options(options)
     if options.csv is not None:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
 
     # The images, and a model that can name them; a checkpoint need not name its classes
     files = of_images(options.images, options.on_bad_image).files
-    model = load_model(options.checkpoint, strict=True, **load)
+    model = load(options)
     require_head(model)
     count = model.encoder.config.num_classes
     class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
-    model = model.to(choose_device(options).device)
     with naming_the_option():
         best = predict(model, files).topk(min(options.top, count))  # both (N, top)
 

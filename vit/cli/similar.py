@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, write_text
-from vit.checkpoints import load_model
-from vit.cli.options import choose_device, load_options, naming_the_option
+from vit.cli.options import load, naming_the_option
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
@@ -30,14 +29,13 @@ SIDE = 320
 def run(options: Namespace) -> int:
     """Find the nearest images, print them, and write the page."""
     # Refuse what cannot be done before anything is computed
-    load = load_options(options)
     if options.out is not None:
         output_file(options.out, PAGE, overwrite=options.overwrite)
     if options.features is None:
         files = of_images([options.folder], options.on_bad_image).files
 
     # The features of all images, (N, D), and which are nearest
-    model = load_model(options.checkpoint, strict=True, **load).to(choose_device(options).device)
+    model = load(options)
     with naming_the_option():
         query = embed(model, options.image).pooled[0]  # (D,)
         if options.features is None:
