@@ -282,10 +282,7 @@ def assign_weights(network: Network) -> Model:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
         depth = max(numbers, default=0) + 1
         encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
-        decoder = network.decoder
-        if decoder is not None:
-            decoder = changed(decoder, {"depth": min(depth, decoder.depth)})
-        fresh = build_model(encoder, decoder, network.norm_pix_loss).state_dict()
+        fresh = build_model(encoder, network.decoder, network.norm_pix_loss).state_dict()
         for name in missing:
             state[name] = fresh[name].float()  # also if the caller's default is another type
     model.load_state_dict(state, assign=True)

@@ -150,7 +150,9 @@ class Network:
                 value = self.source.tensors[key]
                 count = count_not_finite(value)
                 if not holds_weights(value):
-                    problems[key] = f"{key} holds {value.dtype} on {value.device}, no weights"
+                    problems[key] = (
+                        f"{key} holds no weights: {value.dtype} on device {value.device}"
+                    )
                 # most are good, and nobody is asked about them
                 elif count and not self.allows(ours):
                     problems[key] = (
