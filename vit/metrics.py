@@ -17,11 +17,8 @@ from typing import Any
 Row = Mapping[str, Any]
 Scores = Mapping[str, Sequence[Row]]
 
-FORMATS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f")}
-"""How to write each kind of measure: in full, and with fewer digits.
-
-More accuracy is better, less of all else.
-"""
+FORMATS = {"accuracy": ".2%", "error": ".2%", "loss": ".4f"}
+"""How to write each kind of measure. More accuracy is better, less of all else."""
 FEW_IMAGES = 1000
 """Below so many images, a percentage has no decimals: one image is a tenth of a percent or more."""
 
@@ -40,21 +37,20 @@ class Measure:
     label: str
     short: str
 
-    def write(self, value: float, images: int = 0, brief: bool = False) -> str:
-        """Return the value as text.
+    def write(self, value: float, images: int = 0) -> str:
+        """Return the value as text; a percentage of few images has no decimals.
 
         Args:
-            images: behind the value, 0 if unknown; a percentage of few has no decimals.
-            brief: with fewer digits.
+            images: behind the value, 0 if unknown.
         """
-        form = FORMATS[self.kind][brief]
+        form = FORMATS[self.kind]
         # Decimals of few images would claim what they cannot tell
         if 0 < images < FEW_IMAGES and form.endswith("%"):
             form = ".0%"
         return format(value, form)
 
-    def write_error(self, value: float, images: int, brief: bool = False) -> str:
-        """Return how sure an accuracy on `images` images is: its standard error, "± 0.5%".
+    def write_error(self, value: float, images: int) -> str:
+        """Return how sure an accuracy on `images` images is: its standard error, "± 0.50%".
 
         An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
         """
@@ -64,12 +60,11 @@ class Measure:
         error = math.sqrt(value * (1 - value) / images)
         if error == 0:
             return f"({round(value * images):,} of {images:,})"
-        return f"± {self.write(error, images, brief)}"
+        return f"± {self.write(error, images)}"
 
-    def write_with_error(self, value: float, images: int, brief: bool = False) -> str:
-        """Return the value and how sure it is: "45.3% ± 0.5%", or "0.431" for a loss."""
-        text = self.write(value, images, brief)
-        return f"{text} {self.write_error(value, images, brief)}".rstrip()
+    def write_with_error(self, value: float, images: int) -> str:
+        """Return the value and how sure it is: "45.30% ± 0.50%", or "0.4310" for a loss."""
+        return f"{self.write(value, images)} {self.write_error(value, images)}".rstrip()
 
 
 MEASURES = {
@@ -159,11 +154,11 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
     return lines
 
 
-def write_baselines(row: Row, measure: Measure, brief: bool = False) -> str:
+def write_baselines(row: Row, measure: Measure) -> str:
     """Return a row's baselines in words; its first measure is `measure`."""
     parts = []
     for name, value in row.get("baselines", {}).items():
-        parts.append(f"{BASELINES[name]} {measure.write(value, row['images'], brief)}")
+        parts.append(f"{BASELINES[name]} {measure.write(value, row['images'])}")
     return ", ".join(parts)
 
 

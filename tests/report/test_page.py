@@ -94,12 +94,12 @@ def test_scores_are_those_of_the_summary(pretrained, page):
     rows = {row[0]: row[-1] for row in page.rows}
     (masks,), (neighbours,) = summary["scores"]["reconstruction"], summary["scores"]["knn"]
     for key, value in masks["baselines"].items():
-        assert rows[BASELINES[key]] == f"{value:.3f}"
+        assert rows[BASELINES[key]] == f"{value:.4f}"
     # Twelve images: no decimals, and a standard error by their number
     for key, share in neighbours["baselines"].items():
         assert rows[BASELINES[key]] == f"{share:.0%} ± {(share * (1 - share) / 12) ** 0.5:.0%}"
     for text in (
-        f"{masks['loss']:.3f}",
+        f"{masks['loss']:.4f}",
         f"{neighbours['accuracy']:.0%} ±",
         f"{summary['parameters']:,}",
         summary["data"]["content_hash"],

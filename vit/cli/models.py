@@ -71,7 +71,7 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
             if value is None:
                 continue
             measure = MEASURES[method, key]
-            text = f"{measure.short} {measure.write(value, brief=True)}"
+            text = f"{measure.short} {measure.write(value)}"
             # Where no test images were used, the score says on which
             images = document.get("tested_on", "test images")
             if images != "test images":

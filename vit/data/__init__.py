@@ -92,13 +92,9 @@ class ImageSet:
         if size <= LARGE:
             images = images[:]
         labels = self.labels[indices]
-        hashes = self.known_hashes
-        identified: Images = images
-        if hashes is not None:
-            hashes = hashes[indices]
-            # to read the pixels of many would take too long; their hashes identify them too
-            if size > HASHED:
-                identified = hashes
+        hashes = self.image_hashes[indices]
+        # to read the pixels of many would take too long; their hashes identify them too
+        identified = hashes if size > HASHED else images
         return replace(
             self,
             images=images,

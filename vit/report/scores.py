@@ -54,9 +54,9 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
             continue
         row = record.scores[method][0]
         measure = MEASURES[method, key]
-        parts = [meaning.format(record.tested), write_baselines(row, measure, brief=True)]
-        number = measure.write(row[key], row["images"], brief=True)
-        error = measure.write_error(row[key], row["images"], brief=True)
+        parts = [meaning.format(record.tested), write_baselines(row, measure)]
+        number = measure.write(row[key], row["images"])
+        error = measure.write_error(row[key], row["images"])
         scores.append((number, error, measure.short, "; ".join(filter(None, parts))))
     speed = f"{summary['images_per_second']:,.0f} images/s"
     return [*scores, (duration(summary["seconds"]), "", "of training", speed)]
@@ -93,7 +93,7 @@ def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
         longest = max(value for _, value in values) or 1.0
         bars = []
         for name, value in values:
-            text = MEASURES[method, key].write_with_error(value, usual["images"], brief=True)
+            text = MEASURES[method, key].write_with_error(value, usual["images"])
             bars.append((name, f"{100 * value / longest:.2f}", text))
         charts.append((caption, bars))
     return charts
