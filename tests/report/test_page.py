@@ -278,7 +278,7 @@ def test_equal_folders_give_equal_pages_and_another_file_is_left_as_it_is(pretra
 def hostile(tmp_path_factory) -> Path:
     """A classifier in which every name is out to be something else."""
     folder = tmp_path_factory.mktemp("runs") / '<img src=x onerror=alert(0)> "\u202egpj'
-    make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE), pictures=True)
+    make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE))
     results = json.loads(json.dumps(own_results(folder)))
     results["data"] |= {"name": HOSTILE[1], "tested_on": HOSTILE[0], "warning": HOSTILE[2]}
     results["command"] = " ".join(HOSTILE)
