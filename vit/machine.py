@@ -34,7 +34,10 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     device = choose_device(config.device)
     precision = choose_precision(device, precision)
 
-    # 0 leaves the number to torch
+    # 0 leaves the number to torch; millions would end the process without a word
+    limit = 4 * (os.cpu_count() or 1)
+    if config.threads > limit:
+        raise ConfigError("run.threads", f"{config.threads} cannot be used; at most {limit} here")
     if config.threads:
         torch.set_num_threads(config.threads)
 
