@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import captured, names
+from tiny import captured
 
 from vit.inputs import to_float
 from vit.interpret import (
@@ -188,18 +188,6 @@ def test_the_attention_of_a_decoder_and_its_reconstruction(head, shown, drawn):
     visible = np.broadcast_to(~hidden.repeat(4, 1).repeat(4, 2)[:, None], pixels.shape)
     expected = pixels.numpy()[visible] / 255
     np.testing.assert_allclose(numbers["filled"][visible], expected, atol=1e-5)
-
-
-def test_a_mask_is_filled_in_near_the_middle_and_the_encoder_alone_has_a_visible_query(vit, drawn):
-    numbers = drawn("mae one.png two.png --mask 0.5", "masked.npz")
-    for hidden, (row, column) in zip(numbers["hidden"], numbers["patch"], strict=True):
-        distances = [(r - 1) ** 2 + (c - 2) ** 2 for r, c in np.argwhere(hidden)]
-        assert hidden[row, column]
-        assert (row - 1) ** 2 + (column - 2) ** 2 == min(distances)
-    (vit.out / "masked.npz").unlink()
-    numbers = drawn("mae one.png --part encoder --mask 0.75 --query 1,1 --head 0")
-    assert not numbers["hidden"][0, 1, 1]
-    assert "masked.npz" not in names(vit.out)
 
 
 def test_the_same_files_again(vit):

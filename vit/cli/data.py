@@ -16,17 +16,12 @@ from vit.errors import ConfigError, one_line
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
 
-def read_config(options: Namespace) -> Config:
-    """Return the settings, which must say what to load."""
+def run(options: Namespace) -> int:
+    """Load the data, describe it, and draw the sheet."""
     settings = given_settings(options)
     if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
-    return Config.of(read_settings(*options.config), settings)
-
-
-def run(options: Namespace) -> int:
-    """Load the data, describe it, and draw the sheet."""
-    config = read_config(options)
+    config = Config.of(read_settings(*options.config), settings)
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
         if config.data.source == "folder":

@@ -33,11 +33,15 @@ def run(options: Namespace) -> int:
     if options.numbers:
         require_free([numbers], options.overwrite, "--numbers")
     # A run that still trains has snapshots, and no final weights yet: the last is the model
+    files = RunFiles(Path(options.checkpoint))
     snapshots: dict[str, Path] = {}
     last = None
     if options.snapshots:
-        snapshots = snapshots_of(options.checkpoint)
-        if not RunFiles(Path(options.checkpoint)).model.is_file():
+        snapshots = files.saved_snapshots()
+        if not snapshots:
+            advice = "a run with --run.snapshots 8 keeps its weights along the way"
+            raise RunError(f"{options.checkpoint} holds no snapshots; {advice}")
+        if not files.model.is_file():
             *_, last = snapshots.values()
 
     subject = load_with_images(options, last)
@@ -66,17 +70,6 @@ def run(options: Namespace) -> int:
     if options.numbers:
         write_npz(numbers, arrays)
     return 0
-
-
-def snapshots_of(checkpoint: str) -> dict[str, Path]:
-    """Return a run's snapshots by name."""
-    snapshots = RunFiles(Path(checkpoint)).saved_snapshots()
-    if not snapshots:
-        raise RunError(
-            f"{checkpoint} holds no snapshots; "
-            "a run with --run.snapshots 8 keeps its weights along the way"
-        )
-    return snapshots
 
 
 def explore(

@@ -41,17 +41,14 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
     """Return the image files of a command line, and the data; a single place may name either."""
     images = options.images
     data = options.data
-    if data is None and len(images) == 1 and _is_data(images[0]):
-        data = images[0]
-        images = []
+    if data is None and len(images) == 1:
+        name = images[0]
+        if os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name)):
+            data = name
+            images = []
     if bool(images) == (data is not None):
         raise ConfigError("name image files, or a folder or data set with --data, and not both")
     return images, data
-
-
-def _is_data(name: str) -> bool:
-    """Return whether this names data rather than an image file."""
-    return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))
 
 
 @contextmanager
