@@ -69,8 +69,7 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
     filled = reconstruct(model, pixels, model.origin.normalize, mask, CPU).filled
     np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
     np.testing.assert_array_equal(numbers["filled"], filled)
-    for image in range(2):
-        entry = described["images"][image]
+    for image, entry in enumerate(described["images"]):
         assert entry["hidden"] == "".join(str(int(cell)) for cell in mask.mask[image])
         # which patches the tokens are
         order = [0, 1, 2, *(3 + mask.ids_keep[image].argsort()).tolist()]

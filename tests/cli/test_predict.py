@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,39 +20,30 @@ def _within(models, monkeypatch):
     monkeypatch.chdir(models)
 
 
-def test_table_json_and_csv_say_what_predict_does(called, models, tmp_path):
-    files = ["one.png", *sorted(map(str, (models / "data").rglob("*.png")))]
-    expected = predict(load_model("encoder"), files)
-    line = f"predict encoder one.png {models / 'data'}"
+def test_table_json_and_csv_say_what_predict_does(called, tmp_path):
+    line = "predict encoder one.png data"
     code, said, error = called(line, "--json --top 9 --csv", tmp_path / "new" / "out.csv")
     assert (code, error) == (0, "")
     found = json.loads(said)
+    files = ["one.png", *sorted(map(str, Path("data").rglob("*.png")))]
     assert [row["file"] for row in found] == files
-    for row, values in zip(found, expected, strict=True):
+    shown, table = [], called(line, "--top 1")[1].splitlines()
+    for image, values, told in zip(
+        found, predict(load_model("encoder"), files), table, strict=True
+    ):
         likeliest, order = values.sort(descending=True)
-        assert [one["class"] for one in row["classes"]] == [CLASSES[i] for i in order]
-        told = torch.tensor([one["probability"] for one in row["classes"]])
-        torch.testing.assert_close(told, likeliest)
+        assert [one["class"] for one in image["classes"]] == [CLASSES[i] for i in order]
+        probabilities = [one["probability"] for one in image["classes"]]
+        torch.testing.assert_close(torch.tensor(probabilities), likeliest)
         # the class that an image's folder names, where the model knows it
-        folder = os.path.basename(os.path.dirname(row["file"]))
-        assert row["true_class"] == folder in {"cat", "dog", ""}
-    with (tmp_path / "new" / "out.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for image, row in zip(found, rows[::3], strict=True):
-        best = image["classes"][0]
-        values = {"file": image["file"], "true_class": image["true_class"], "rank": "1"}
-        assert row == values | {name: str(value) for name, value in best.items()}
-    table = called(line, "--top 1")[1].splitlines()
-    for image, told in zip(found, table, strict=True):
+        assert image["true_class"] == Path(image["file"]).parent.name in {"cat", "dog", ""}
         best = image["classes"][0]
         assert told.split() == [image["file"], best["class"], f"{best['probability']:.1%}"]
-
-
-def test_a_name_of_any_bytes_is_no_obstacle(called, tmp_path):
-    odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
-    shutil.copy("one.png", odd)
-    assert called("predict encoder", odd, "--csv", tmp_path / "out.csv")[0] == 0
-    assert "caf\\udce9.png" in (tmp_path / "out.csv").read_text()
+        for rank, one in enumerate(image["classes"], 1):
+            cells = (image["file"], image["true_class"], rank, *one.values())
+            shown.append([str(cell) for cell in cells])
+    with (tmp_path / "new" / "out.csv").open(newline="") as file:
+        assert list(csv.reader(file))[1:] == shown
 
 
 def test_a_photo_named_twice_is_predicted_once(called):
@@ -60,3 +52,10 @@ def test_a_photo_named_twice_is_predicted_once(called):
     files = [row["file"] for row in json.loads(said)]
     assert (files[0], len(files)) == ("data/cat/3.png", 24)
     assert len({os.path.abspath(file) for file in files}) == 24
+
+
+def test_a_name_of_any_bytes_is_no_obstacle(called, tmp_path):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
+    shutil.copy("one.png", odd)
+    assert called("predict encoder", odd, "--csv", tmp_path / "out.csv")[0] == 0
+    assert "caf\\udce9.png" in (tmp_path / "out.csv").read_text()
