@@ -4,13 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from studies.figures import (
     arms_figure,
-    pairs_figure,
     relations_figure,
-    scatter_figure,
     seriated,
     shares_figure,
 )
@@ -78,19 +75,6 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
     assert blocks()[0, 0] == 2  # what was given is left as it is
 
 
-def test_points_of_all_panels_share_one_scale():
-    first = {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))}
-    second = {"a": (np.array([5.0, 6, 7]), Y)}
-    figure = scatter_figure([Panel("1", first, "x"), Panel("2", second, "z")], "loss", "t", "s")
-    one, two = figure.axes
-    assert one.get_yscale() == two.get_yscale() == "symlog"
-    assert one.get_ylim() == two.get_ylim()
-    assert one.get_ylim()[0] < -0.0005
-    assert one.get_ylim()[1] > 0.5
-    assert np.array_equal(two.lines[0].get_xydata().T, second["a"])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b $"]
-
-
 def test_parts_lie_end_to_end():
     rows = {"even $": {"a": 0.25, "b": 0.25, "c": 0.5}, "against": {"a": 0.9, "b": -0.2, "c": 0.3}}
     figure = shares_figure(
@@ -106,19 +90,3 @@ def test_parts_lie_end_to_end():
     assert [text.get_text() for text in other.get_legend().get_texts()] == ["x"]
     tops = [one.get_position().y1 for one in figure.axes]
     assert tops[0] == pytest.approx(tops[1])
-
-
-def test_zero_is_grey_and_opposites_lie_as_far_from_it():
-    pairs = torch.zeros(1, 2, 2, 3, 4, 4)
-    pairs[0, 0, 0], pairs[0, 0, 1] = 0.3, -0.3
-    figure = pairs_figure(
-        ["head $0$"], {"all": (pairs, [["a", "b"]])}, ("asks", "is found"), "Title", "sub"
-    )
-    (axes,) = figure.axes
-    canvas = axes.images[0].get_array()
-    row = canvas[78 + 30, :, 0].astype(int)
-    shades = [row[0], *row[1:][np.diff(row) != 0]]
-    assert [shade for shade in shades if shade != 255] == [0, 128, 128]
-    words = [text.get_text() for text in axes.texts]
-    assert words.count("asks") == 2
-    assert {"a", "b", "all", "head $0$"} <= set(words)
