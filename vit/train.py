@@ -17,6 +17,7 @@ from typing import Any
 from vit.atomic import write_json, write_text
 from vit.config import Config, changed
 from vit.data import Dataset
+from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.evaluation import Options, evaluate
@@ -175,6 +176,7 @@ def set_up(
         refuse_conflicts(requested, before, folder.path, config.train.epochs)
     elif dist.is_main:
         folder.refuse_if_taken()
+        refuse_run_among_images(folder.path, Path(config.data.root))
     if init is not None and not command.resume:
         config, notes = follow(config, command.named, init)
     recorders: list[Callback] = []

@@ -140,21 +140,29 @@ def test_order_is_imagefolders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "error"),
+    "files",
     [
-        ([], DataError),
-        (["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"], DataError),
-        (["train/ape/0.png", "test/ape/0.png", "test/dog/0.png"], KeyError),
-        (["train/ape/0.png", "test/0.png"], KeyError),
+        [],
+        ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
+        ["train/ape/0.png", "test/ape/0.png", "test/dog/0.png"],
+        ["train/ape/0.png", "test/0.png"],
     ],
     ids=["empty", "splits of another name", "a class of test alone", "test without classes"],
 )
-def test_layouts_that_would_be_trained_on_wrongly_are_refused(tmp_path, files, error):
+def test_layouts_that_would_be_trained_on_wrongly_are_refused(tmp_path, files):
     (tmp_path / "root").mkdir()
     for file in files:
         plain(tmp_path / "root" / file)
-    with pytest.raises(error):
+    with pytest.raises(DataError, match=str(tmp_path / "root")):
         load(tmp_path / "root")
+
+
+def test_no_run_hides_the_images_that_it_learns_from(root):
+    for out in ("train/ape", "test"):
+        with pytest.raises(DataError, match="name another folder"):
+            folder.refuse_run_among_images(root / out, root)
+    for out in (".", "new", "train/new", ".."):
+        folder.refuse_run_among_images(root / out, root)
 
 
 def test_notes_count_the_files_that_are_held_out_used_and_not_used(root):

@@ -61,7 +61,11 @@ def load_folder(
 
     def load(split: str, files: list[File], size: Size | None) -> ImageSet:
         paths = [os.path.join(root, name) for _, name in files]
-        # a class that only test images have is a KeyError: they would count as without a label
+        # they would count as without a label
+        for class_name, name in files:
+            if class_name not in label_of:
+                problem = f"a class {class_name!r}, which no training image has"
+                raise DataError(f"{root / name} is of {problem}; rename its folder")
         labels = [label_of[class_name] for class_name, _ in files]
         images = cached(
             cache_path(cache, os.path.realpath(root), split, image_size, prepared),
@@ -155,6 +159,16 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
     if len(classes & SPLITS) > 1:
         raise DataError(f"{root}: its folders are splits, not classes; rename them train and test")
     return splits
+
+
+def refuse_run_among_images(out: Path, root: Path) -> None:
+    """Refuse a run in a folder with some of the images: `walk` would leave them out from now on."""
+    images = root.expanduser().resolve()
+    if not out.is_dir() or images not in out.resolve().parents:
+        return
+    if any(map(is_image, walk(out, frozenset([str(images)])))):
+        problem = "holds images of the data, which would be left out beside a run"
+        raise DataError(f"--out: {out} {problem}; name another folder")
 
 
 def is_image(path: Path) -> bool:
