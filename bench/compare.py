@@ -48,7 +48,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of_values(cls, values: Sequence[float]) -> Spread:
         """Return the spread of one value or more."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
@@ -95,7 +95,7 @@ class Result:
     def ratio_to(self, other: Result, factor: float = 1.0) -> Spread:
         """Return this one's rate / the other's, round by round: what slows a round slows both."""
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
-        return Spread.of([factor * a / b for a, b in pairs])
+        return Spread.of_values([factor * a / b for a, b in pairs])
 
     def beats(self, other: Result) -> bool:
         """Whether it is faster in every round."""

@@ -214,7 +214,7 @@ def _speed(job: Job, batch: int, rounds: int) -> str:
     results = compare([*contestants.values()], rounds)
     rates = []
     for name, result in zip(contestants, results, strict=True):
-        rates.append(f"{name} {Spread.of(result.images_per_second).median:,.0f}")
+        rates.append(f"{name} {Spread.of_values(result.images_per_second).median:,.0f}")
     return ", ".join(rates)
 
 
@@ -261,9 +261,9 @@ def _settings(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> d
 
 def _run(job: Job, changes: Mapping[str, Any], batch: int, steps: int) -> Run:
     """Return a run on as many random images as a batch has, at its first step."""
-    config = Config.of(_settings(job, changes, batch, steps))
+    config = Config.from_settings(_settings(job, changes, batch, steps))
     return setup(config, random_images(batch, job.image_size))
 
 
 if __name__ == "__main__":
-    fit(Config.of(json.loads(sys.argv[1])), out=sys.argv[2])
+    fit(Config.from_settings(json.loads(sys.argv[1])), out=sys.argv[2])

@@ -101,7 +101,9 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     ours = results["ours"]
     ceiling = results["ceiling"]
     products = ceiling.about["products"] / job.batch
-    peak = Spread.of([rate * products / 1e9 for rate in ceiling.images_per_second])  # GFLOP/s
+    peak = Spread.of_values(
+        [rate * products / 1e9 for rate in ceiling.images_per_second]
+    )  # GFLOP/s
     fraction = ours.ratio_to(ceiling, flops / products)
     share = results["ours, with data"].ratio_to(ours)
 
@@ -116,7 +118,7 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     for name, result in results.items():
         if name == next(iter(changed), None):
             print("  one choice changed:")
-        rate = Spread.of(result.images_per_second)
+        rate = Spread.of_values(result.images_per_second)
         ratio = ours.ratio_to(result)
         rates = f"{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})"
         row = f"  {name:41} {rates:>23} {result.peak_mb:>8,.0f}"

@@ -141,7 +141,7 @@ def study_settings(
     if options.quick:
         files.append(str(CONFIGS / "quick.yaml"))
     words = Parser(PROGRAM).read(settings)
-    config = Config.of(read_settings(*files, *words.config), given_settings(words))
+    config = Config.from_settings(read_settings(*files, *words.config), given_settings(words))
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:

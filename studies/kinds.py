@@ -327,7 +327,7 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     # Cut each patch out along its part: (n, 1, H, W), the part of each pixel's patch
     patches = shown.patches.view(-1, 1, *grid).float()
     covers = F.interpolate(patches, shown.images.shape[-2:])
-    mean = torch.tensor(Normalization.of(data.train.images).mean)
+    mean = torch.tensor(Normalization.measured_on(data.train.images).mean)
     grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
     views = {WHOLE: (shown.images, False), ALONE: (cut, True)}
@@ -348,7 +348,7 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
     many training images."""
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
-    normalize = Normalization.of(data.train.images)
+    normalize = Normalization.measured_on(data.train.images)
 
     def patches(images: Tensor) -> Tensor:
         """Return normalised patches: uint8 (B, C, h, w) -> (B, L, P)."""

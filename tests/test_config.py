@@ -134,10 +134,10 @@ def test_settings_fit_each_other_or_one_is_refused_by_its_key(line):
     pairs = [pair.partition("=") for pair in line.split()]
     settings = {key: yaml.safe_load(value) for key, _, value in pairs}
     if line in GOOD:
-        assert Config.of(settings) != Config()
+        assert Config.from_settings(settings) != Config()
         return
     with pytest.raises(ConfigError, match=f"^{pairs[0][0]}: .* cannot be used; "):
-        Config.of(settings)
+        Config.from_settings(settings)
 
 
 def test_settings_of_another_objective_change_nothing():

@@ -148,7 +148,7 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     else:
         name, options = parse(["train" if words[1] == "train.py" else words[1], *words[2:]])
         if name in ("train", "data"):
-            Config.of(read_settings(*options.config), given_settings(options))
+            Config.from_settings(read_settings(*options.config), given_settings(options))
 
 
 # --- the answers in docs/questions: their numbers are held to the tables folded below, their length to a page

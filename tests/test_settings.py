@@ -46,7 +46,7 @@ def train_command(*argv: object) -> TrainCommand:
 
 def parse(*argv: object) -> Config:
     options = Parser("train").read([str(argument) for argument in argv])
-    return Config.of(read_settings(*options.config), given_settings(options))
+    return Config.from_settings(read_settings(*options.config), given_settings(options))
 
 
 def config_file(content: str | bytes, name: str = "given.yaml") -> Path:
@@ -98,7 +98,7 @@ def test_every_setting_goes_through_a_file_words_and_a_mapping(name):
     unread = unread_sections(config.train.objective)
     settings = flat_settings(config.to_dict())
     settings = {key: settings[key] for key in settings if key.partition(".")[0] not in unread}
-    assert Config.of({}, settings) == config
+    assert Config.from_settings({}, settings) == config
     words = [f"--{key}={spelled(value) if value != '' else ''}" for key, value in settings.items()]
     assert parse(*words) == config
 

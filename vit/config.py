@@ -781,7 +781,9 @@ class Config(Settings):
         return self.train.batch_size * self.augment.views
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Config:
+    def from_settings(
+        cls, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    ) -> Config:
         """Return all settings, of which some are given by "section.key".
 
         Args:
@@ -808,7 +810,7 @@ class Config(Settings):
             name: path of a YAML file, or the name of one of the package: quickstart.
             overrides: settings by "section.key", which win over the file.
         """
-        return cls.of(read_settings(name), overrides)
+        return cls.from_settings(read_settings(name), overrides)
 
     def to_yaml(self) -> str:
         """Return a complete configuration file."""

@@ -243,7 +243,7 @@ class Normalization:
         self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
-    def of(cls, images: Images, most: int = 10_000) -> Normalization:
+    def measured_on(cls, images: Images, most: int = 10_000) -> Normalization:
         """Measure it on uint8 images (N, C, H, W), on at most `most` of them, evenly spaced."""
         # how often each channel has each of the 256 values; counting makes the result exact
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)

@@ -73,13 +73,13 @@ def train_command(
     # A run that goes on has its own settings, which those of files may only repeat
     if resume:
         saved = flat_settings(config_of_run(folder).to_dict())
-        config = Config.of(saved, settings)
-        requested = Config.of({**saved, **in_files}, settings)
+        config = Config.from_settings(saved, settings)
+        requested = Config.from_settings({**saved, **in_files}, settings)
         return TrainCommand(config, folder, True, program, requested=requested)
 
     if not files:
         in_files = read_settings(QUICKSTART)
-    config = Config.of(in_files, settings)
+    config = Config.from_settings(in_files, settings)
     return TrainCommand(config, folder, False, program, frozenset(settings))
 
 

@@ -34,7 +34,7 @@ MICRO = Job(
     ],
 )
 def test_ratio_of_pairs_that_differ_too_much_is_not_quoted(values, quartiles, quotable):
-    spread = Spread.of(values)
+    spread = Spread.of_values(values)
     assert (spread.low, spread.median, spread.high) == pytest.approx(quartiles)
     assert spread.quotable is quotable
     assert ("too noisy to quote" in str(spread)) is not quotable

@@ -134,7 +134,7 @@ def data_of(command, *words):
     model = [] if command in ("train", "data") else ["run"]
     _, options = parse([command, *model, *words, "--out", "x.npz"])
     if not model:
-        return Config.of(read_settings(*options.config), given_settings(options)).data
+        return Config.from_settings(read_settings(*options.config), given_settings(options)).data
     data = options.data if command == "evaluate" else images_or_data(options)[1]
     return DataConfig(**named_data(data))
 

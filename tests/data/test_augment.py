@@ -152,7 +152,7 @@ def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
 
 def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     images = (noise(50, size=SIZE) * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(torch.uint8)
-    normalize = Normalization.of(images)
+    normalize = Normalization.measured_on(images)
     floats = images.double() / 255
     inputs = normalize(floats)
     torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
@@ -160,7 +160,7 @@ def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     torch.testing.assert_close(normalize.invert(inputs), floats, rtol=0, atol=1e-6)
     # a constant image is not divided by nothing
     flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
-    assert Normalization.of(flat)(flat).abs().max() < 1e-3
+    assert Normalization.measured_on(flat)(flat).abs().max() < 1e-3
     with pytest.raises(ValueError, match="from 0 to 1"):
         normalize(images.float())
 

@@ -194,7 +194,7 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
         run(model, images_for(model, 2))
     assert sorted(maps.weights) == [0, 2]
     assert maps.weights[0].shape[0] == 2
-    assert maps.of(-1) is maps.weights[2]
+    assert maps.layer_weights(-1) is maps.weights[2]
     with pytest.raises(AttentionError, match="no attention layer"):
         AttentionMaps(model, layers=[-4])
     with pytest.raises(TypeError):  # of half a row would be a patch of another
@@ -275,7 +275,7 @@ def test_unknown_attention_is_not_left_out_unless_layers_are_chosen():
         AttentionMaps(model)
     with AttentionMaps(model, layers=[-1]) as maps:
         model(images)
-    assert maps.of(1).shape == (2, 4, 1, 5)
+    assert maps.layer_weights(1).shape == (2, 4, 1, 5)
 
 
 # --- Layouts of tokens ---------------------------------------------------------------------------

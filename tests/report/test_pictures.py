@@ -27,7 +27,7 @@ def test_the_query_is_a_token_that_the_encoder_has_in_the_last_layer(settings, q
     with AttentionMaps(model, layers=[-1]) as attention:
         model(images)
     # to patches, of each head after their mean; the rest goes to the class token
-    weights = attention.of(-1)[..., -16:]
+    weights = attention.layer_weights(-1)[..., -16:]
     rows = {"cls": weights[:, :, 0], "mean": weights.mean(2), (2, 2): weights[:, :, 10]}
     expected = rows[query]
     torch.testing.assert_close(maps[:, 1:].flatten(2), expected, rtol=0, atol=1e-6)

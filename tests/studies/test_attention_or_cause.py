@@ -111,7 +111,7 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
     assert len(found) == (3 if depth == 1 else 5)
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:
         model(inputs, mask)
-    weights = maps.of(-1).mean(1)
+    weights = maps.layer_weights(-1).mean(1)
     torch.testing.assert_close(
         found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]]
     )

@@ -40,7 +40,9 @@ def test_the_shares_are_those_of_the_model_in_the_head_that_looks_most_at_the_ro
 ):
     with torch.no_grad(), AttentionMaps(encoder) as maps:
         encoder(inputs)
-    rows = torch.stack([maps.of(layer)[0, :, WHEEL_TOKEN] for layer in range(len(encoder.blocks))])
+    rows = torch.stack(
+        [maps.layer_weights(layer)[0, :, WHEEL_TOKEN] for layer in range(len(encoder.blocks))]
+    )
     row = rows[numbers["layer"], numbers["head"]]
     assert torch.allclose(row, numbers["maps"]["shares"], atol=1e-5)
     assert torch.allclose(numbers["maps"]["scores"].softmax(-1), row, atol=1e-5)

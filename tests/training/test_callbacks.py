@@ -30,7 +30,7 @@ def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
 
 def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
     """What a callback reads of a run of two epochs."""
-    config = Config.of(
+    config = Config.from_settings(
         {"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1, **settings}
     )
     return SimpleNamespace(

@@ -120,7 +120,7 @@ def test_every_quantity_is_what_it_says_and_a_training_that_is_watched_is_the_sa
                 norm = witness.gradients[step][key][rows].norm()
                 for quantity, value in (("gradient_norm", norm), ("drift", drift)):
                     assert value > 0
-                    seen = dynamics.of(quantity, name, part)[record, layer].item()
+                    seen = dynamics.history(quantity, name, part)[record, layer].item()
                     assert seen == pytest.approx(value.item(), rel=1e-4), (quantity, key, step)
 
     alone = setup(config, dataset())
@@ -138,10 +138,10 @@ def test_frozen_parts_get_nothing_and_stay(tmp_path):
     second = torch.tensor([False, True, False])
     for name, is_frozen in {"W_Q": second | True, "W_K": second, "fc2": second}.items():
         for quantity in ("gradient_norm", "drift"):
-            values = dynamics.of(quantity, name)
+            values = dynamics.history(quantity, name)
             assert not values[:, is_frozen].any()
             assert (values[:, ~is_frozen] > 0).all()
-    assert not dynamics.of("drift", "W_E").any()
+    assert not dynamics.history("drift", "W_E").any()
 
 
 @pytest.mark.parametrize(

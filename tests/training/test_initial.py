@@ -87,7 +87,7 @@ def test_new_model_fits_the_data_and_measures_it():
     data = dataset()
     for objective, kind in (("classify", VisionTransformer), ("reconstruct", MaskedAutoencoder)):
         model, normalize, *_ = initial(config(objective), data)
-        assert values(normalize) == values(Normalization.of(data.train.images))
+        assert values(normalize) == values(Normalization.measured_on(data.train.images))
         assert isinstance(model, kind)
     assert initial(config())[0].head.weight.shape == (3, 16)
     with pytest.raises(DataError, match=r"^train\.objective: Noise has no two classes[^\n]*$"):

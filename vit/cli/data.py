@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vit import figures
 from vit.atomic import make_folder
-from vit.cli.outputs import print_json, talk
+from vit.cli.outputs import messages_to_stderr, print_json
 from vit.commandline import given_settings, output_file, refuse_among_images
 from vit.config import Config, read_settings
 from vit.data import Dataset
@@ -21,7 +21,7 @@ def run(options: Namespace) -> int:
     settings = given_settings(options)
     if not options.config and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
-    config = Config.of(read_settings(*options.config), settings)
+    config = Config.from_settings(read_settings(*options.config), settings)
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
         if config.data.source == "folder":
@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
 
     # With --json, all but the JSON goes to stderr
     data = load_data(config.data, config.model.image_size)
-    with talk(options.json):
+    with messages_to_stderr(options.json):
         for line in (data.description, data.warning or "", *data.notes):
             if line:
                 print(one_line(line))

@@ -12,7 +12,7 @@ import torch
 from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.cli.options import choose_device, load
-from vit.cli.outputs import aligned, print_json, score_table, talk
+from vit.cli.outputs import aligned, messages_to_stderr, print_json, score_table
 from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.config import DataConfig
 from vit.data import Dataset
@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
         refuse_among_images(out, options.data)
 
     # With --json, all but the JSON goes to stderr
-    with talk(options.json):
+    with messages_to_stderr(options.json):
         results = measure(options)
     if options.json:
         print_json(results)

@@ -14,7 +14,7 @@ from vit.atomic import make_folder, replacing
 from vit.metrics import Scores, score_lines
 
 
-def talk(as_json: bool) -> AbstractContextManager[object]:
+def messages_to_stderr(as_json: bool) -> AbstractContextManager[object]:
     """Send prints to stderr if stdout is for JSON alone."""
     if as_json:
         return redirect_stdout(sys.stderr)

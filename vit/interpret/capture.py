@@ -167,7 +167,7 @@ class AttentionMaps:
             self.weights[layer] = weights if self._gradients else weights.detach()
         return weights @ values
 
-    def of(self, layer: int) -> Tensor:
+    def layer_weights(self, layer: int) -> Tensor:
         """Return the weights (B, h, N, N) of a layer, negative from the last.
 
         Raises:
@@ -203,7 +203,7 @@ class AttentionMaps:
             KeyError: the layer was not kept.
             AttentionError: there is no such token, or the query patch is masked.
         """
-        return to_grid(self.of(layer), self.geometry, query, mask)
+        return to_grid(self.layer_weights(layer), self.geometry, query, mask)
 
 
 def to_grid(

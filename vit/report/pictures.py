@@ -171,7 +171,7 @@ def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
         courses[line] = {}
         for quantity in QUANTITIES:
             # Matrices side by side: (records, layers) each
-            parts = [dynamics.of(quantity, matrix, "encoder") for matrix in present]
+            parts = [dynamics.history(quantity, matrix, "encoder") for matrix in present]
             courses[line][quantity] = torch.cat(parts, dim=1)
     figure = draw.dynamics_figure(
         dynamics.steps,

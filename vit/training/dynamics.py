@@ -183,7 +183,7 @@ class Dynamics:
     steps: Tensor
     recorded: dict[str, dict[str, Tensor]]
 
-    def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
+    def history(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
         """Return a quantity of all matrices of one name, first layer first: (records, layers)."""
         return self.recorded[quantity][f"{part}.{name}"]
 

@@ -46,7 +46,7 @@ def initial_model(
         raise ConfigError("model.init", f"in Python, hand the loaded model over: {load}")
     if loaded is None:
         model = objective.build_model(config, config.model.vit_config(**derived))
-        return model, Normalization.of(data.train.images), [], ""
+        return model, Normalization.measured_on(data.train.images), [], ""
 
     # the whole of its encoder must be there
     origin = loaded.origin
