@@ -17,11 +17,10 @@ from tiny import RECONSTRUCT, assert_same, noise, without_pictures
 import vit
 from vit import Callback, cli, embed, fit, load_model
 from vit.config import Config, ModelConfig, changed, flat_settings
-from vit.errors import ConfigError, DataError, RunError
+from vit.errors import SIGNALS, ConfigError, DataError, RunError
 from vit.runs import RunFiles, TrainCommand, read_metrics
 from vit.train import set_up
 from vit.training.distributed import Distributed
-from vit.training.process import SIGNALS
 from vit.training.run_folder import RunFolder
 from vit.weights import checkpoint_hash
 

@@ -23,13 +23,13 @@ from tqdm import tqdm
 import vit
 from vit.checkpoints import load_model, save_model
 from vit.config import changed
+from vit.errors import SIGNALS
 from vit.evaluation import evaluate
 from vit.inputs import to_float
 from vit.interpret import attention_statistics, head_ablation, relevance
 from vit.look.predict import embed, predict
 from vit.report.page import write_report
 from vit.report.record import read_run
-from vit.training.process import SIGNALS
 from vit.training.run import Run
 
 SETTINGS = {

@@ -389,7 +389,7 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
         resume = ["--resume"] if (folder / "config.yaml").exists() else []
         # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with
         # nothing after it.
-        before = f"import signal; signal.setitimer(signal.ITIMER_REAL, {draws.uniform(0.1, 1.0)})"
+        before = f"import signal; signal.setitimer(signal.ITIMER_REAL, {draws.uniform(0.02, 0.4)})"
         codes.append(run(place, *argv, *resume, before=before).code)
     assert set(codes) <= {0, -signal.SIGALRM}
     assert codes.count(-signal.SIGALRM) > 3

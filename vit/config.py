@@ -647,8 +647,8 @@ class RunConfig(Settings):
     save_every: Positive = 500
     """steps between checkpoints"""
     snapshots: NonNegative = 0
-    """copies of the weights to keep, in half precision, more of them early in the run: for films
-    and sliders"""
+    """copies of the weights to keep, in half precision, more of them early in the run: for the
+    slider of `vit explore`"""
     dynamics_every: NonNegative = 0
     """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ...
     before; 0: off"""

@@ -31,4 +31,4 @@ def test_a_full_disk_anywhere_is_one_line_and_the_run_goes_on_exactly(draw, whol
     resume = ["--resume"] * (folder / "config.yaml").exists()
     done = run(place, *argv, *resume)
     assert done.code == 0, f"room for {room}, then more: {done.err}"
-    assert_same_run(folder, whole[0])
+    assert_same_run(folder, whole)
