@@ -187,6 +187,20 @@ def test_weights_reproduce_every_layers_output_and_the_model_is_left_as_it_was(n
 
 
 @torch.no_grad()
+def test_torchvisions_attention_is_captured_too():
+    sizes = dict(image_size=8, patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=8)
+    model, images = torchvision.models.VisionTransformer(**sizes).eval(), torch.randn(2, 3, 8, 8)
+    expected = model(images)
+    with AttentionMaps(model) as maps:
+        torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
+    first, second = model.encoder.layers
+    x = torch.cat([model.class_token.expand(2, -1, -1), model._process_input(images)], dim=1)
+    x = second.ln_1(first(model.encoder.dropout(x + model.encoder.pos_embedding)))
+    _, weights = second.self_attention(x, x, x, need_weights=True, average_attn_weights=False)
+    torch.testing.assert_close(maps.weights[1], weights, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
 def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
     model = model_named("timm")
     with AttentionMaps(model, layers=[-1, 0, 0]) as maps:
@@ -341,14 +355,20 @@ def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
     assert ((grid[0, :, 1, 2] - others[0, :, 0]).abs() > 1e-4).any()
 
 
-def test_the_usual_query_is_what_the_output_depends_on():
+def test_the_usual_query_is_a_token_on_which_the_output_depends():
     for settings, query in (
         (dict(num_classes=2, global_pool="avg"), "mean"),
         (dict(num_classes=2, global_pool="token"), "cls"),
         (dict(), "cls"),
         (dict(class_token=False), (1, 3)),
     ):
-        assert usual_query(ours(**settings)) == query
+        encoder = ours(**settings)
+        assert usual_query(encoder) == query
+        if encoder.config.num_classes:
+            tokens = torch.randn(1, 13, 16, requires_grad=True)
+            encoder.forward_head(tokens).sum().backward()
+            read = tokens.grad[0].abs().sum(-1) > 0  # (N,)
+            assert read.tolist() == [query == "cls"] + [query == "mean"] * 12
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+import transformers as hf
 from tiny import randomize, wide_encoder
 from torch import Tensor
 
@@ -128,6 +129,12 @@ def test_legrad_of_other_libraries_models():
     expected = legrad(ours, images, 2)
     torch.testing.assert_close(legrad(theirs, images, 2), expected, rtol=1e-4, atol=1e-6)
 
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+    config = hf.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    model = randomize(hf.ViTForImageClassification(config)).eval()
+    head = lambda tokens: model.classifier(model.vit.layernorm(tokens)[:, 0])  # noqa: E731
+    assert (legrad(model, images, 2, head) > 0).any()
+
 
 def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once():
     """The model is left with its gradient checkpointing."""
@@ -163,6 +170,12 @@ def test_curves_and_areas_of_a_sum():
     area = (best.sum() - 0.5) / 6
     torch.testing.assert_close(curves.insertion_area[0], area)
     torch.testing.assert_close(curves.deletion_area[0], 1 - area)
+
+    # No order is better than the patches' own
+    for _ in range(20):
+        other = faithfulness(lambda x: x, images[:1], torch.rand(1, 2, 3), sum_of_patches)
+        assert other.insertion_area[0] <= area + 1e-6
+        assert other.deletion_area[0] >= 1 - area - 1e-6
 
 
 def test_steps_baselines_and_the_probability_of_a_class():
