@@ -53,20 +53,14 @@ def write_report(record: RunRecord, out: Path) -> int:
     Returns:
         Its size in bytes.
     """
-    # Replace no file that somebody else has written
-    if out.exists() and not is_report(out):
+    # Replace no file that somebody else has written; the signature stands near the start
+    if out.exists() and SIGNATURE.encode() not in out.read_bytes()[:2000]:
         advice = "name another file with --out"
         raise RunError(f"{out} is not a vit report and is left as it is; {advice}")
     page = report_page(record, out)
     make_folder(out.parent)
     write_text(out, page)
     return out.stat().st_size
-
-
-def is_report(path: Path) -> bool:
-    """Return whether a file is a page written here."""
-    # The signature stands near the start
-    return path.is_file() and SIGNATURE.encode() in path.read_bytes()[:2000]
 
 
 def report_page(record: RunRecord, out: Path | None = None) -> str:
