@@ -89,6 +89,13 @@ def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
         assert not any("its grid is square" in note for note in notes)
 
 
+def test_kernels_with_the_colours_last_are_not_taken_for_other_patches():
+    state = timm_model().state_dict()
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].permute(0, 2, 3, 1)
+    with pytest.raises(CheckpointError, match="colours last"):
+        load_model(state, num_heads=4)
+
+
 def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)
     path = tmp_path / "bare.pth"

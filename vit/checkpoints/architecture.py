@@ -70,6 +70,11 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
     # patches and blocks
     width, channels, p, q = network.shape("patch_embed.proj.weight")
+    if channels == p != q == 3:
+        raise network.error(
+            "its patch kernels have the 3 colours last, as MLX and TensorFlow store them; in "
+            "PyTorch's order, (D, C, p, q), they load"
+        )
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
     encoder |= _read_blocks(network, "encoder", width)
 
