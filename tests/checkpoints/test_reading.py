@@ -101,6 +101,9 @@ def test_parts_are_put_together(tmp_path):
     inner.write_text(json.dumps({"weight_map": {"x": "../model-1.safetensors"}}))
     with pytest.raises(FileNotFoundError, match=r"inner/model-1\.safetensors"):
         read_checkpoint(inner)
+    # one part is of another checkpoint, which was cut elsewhere
+    save_file({"x": torch.ones(2), "y": torch.ones(3)}, tmp_path / "model-2.safetensors")
+    assert "x is in another part too" in refused(tmp_path)
 
 
 def test_settings_of_another_model_are_not_taken(tmp_path):

@@ -133,6 +133,8 @@ def read_checkpoint(path: str | Path) -> Source:
     values: dict[str, Any] = {}
     for part in parts:
         tensors_in_part, values_in_part = _read_file(part)
+        for name in tensors_in_part.keys() & tensors:
+            raise CheckpointError(f"{part}: {name} is in another part too; save all parts again")
         tensors |= tensors_in_part
         values |= values_in_part
 
